@@ -18,9 +18,9 @@ from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
 from coterie.config.keywords import explain_keywords
 from coterie.data.lazy import lazy as lazily
-from coterie.data.lazy import mapped, mark_of
-from coterie.data.splits import numbered
-from coterie.data.tensors import PARTS, deal_rows, indexed, over_clients, with_task
+from coterie.data.lazy import map_arrays, mark_of
+from coterie.data.splits import number_names
+from coterie.data.tensors import PARTS, deal_rows, from_row_lists, over_clients, with_task
 from coterie.data.values import (
     Read,
     as_inputs,
@@ -88,7 +88,7 @@ def from_dataset(
     if isinstance(index_lists, Mapping) and "kind" in index_lists:
         raise InputError("that is a split and no row numbers: from_dataset(dataset, split={...})")
     source = dataset
-    dataset = _opened(source)
+    dataset = _open(source)
     if not hasattr(dataset, "__len__") or isinstance(dataset, Mapping):
         raise InputError(
             f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming"
@@ -110,7 +110,7 @@ def from_dataset(
     def read(dataset: Any, at: NDArray[np.int64]) -> Read:
         return _from_columns(dataset, at, input, label) if columned else read_items(dataset, at)
 
-    lists = None if index_lists is None else _named_lists(index_lists, len(dataset))
+    lists = None if index_lists is None else _lists_by_client(index_lists, len(dataset))
     used = np.arange(len(dataset))
     if lists is not None:
         used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
@@ -130,7 +130,7 @@ def from_dataset(
         return dealt(*read(dataset, used))
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
-        opened = _opened(source)
+        opened = _open(source)
         return lambda at: read(opened, at)[0]
 
     unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
@@ -160,7 +160,7 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
     return {name: np.array(named[name], dtype=np.int64) for name in sorted(named)}
 
 
-def _opened(dataset: Any) -> Any:
+def _open(dataset: Any) -> Any:
     made_by = isinstance(dataset, type) or (callable(dataset) and not hasattr(dataset, "__getitem__"))
     return dataset() if made_by else dataset
 
@@ -209,20 +209,22 @@ def from_arrays(
     >>> from_arrays(np.eye(8, dtype=np.float32), np.arange(8) % 2, {"a": range(5), "b": range(5, 8)})
     <2 clients of 'arrays', 5 training rows>
     """
-    unread, targets = mapped(inputs), as_labels(labels, "the arrays")
+    unread, targets = map_arrays(inputs), as_labels(labels, "the arrays")
     features = as_inputs(inputs, "the arrays") if unread is None else unread
     if rows(features) != len(targets):
         raise InputError(f"there are {rows(features)} rows of inputs but {len(targets)} labels")
-    lists = _named_lists(index_lists, len(targets))
+    lists = _lists_by_client(index_lists, len(targets))
     rule = Split.parse(split, natural="data with index lists")
     return _clients(features, targets, lists, rule, seed, name=name, classes=classes)
 
 
-def _named_lists(index_lists: Mapping[str, Any] | Sequence[Any], total: int) -> dict[str, dict[str, NDArray[np.int64]]]:
+def _lists_by_client(
+    index_lists: Mapping[str, Any] | Sequence[Any], total: int
+) -> dict[str, dict[str, NDArray[np.int64]]]:
     named = (
         names_as_texts(index_lists, "index lists")
         if isinstance(index_lists, Mapping)
-        else dict(zip(numbered(len(index_lists)), index_lists, strict=True))
+        else dict(zip(number_names(len(index_lists)), index_lists, strict=True))
     )
     require(bool(named), "there are no index lists; give at least one client its row numbers")
     return {key: _lists(key, value, total) for key, value in named.items()}
@@ -237,7 +239,7 @@ def _clients(
     unsplit = [key for key in names if "rows" in lists[key]]
     if unsplit:
         raise InputError(f"client {unsplit[0]!r} has a list of rows and others have parts; choose one form")
-    return indexed(inputs, labels, names, [lists[key] for key in names], **about)
+    return from_row_lists(inputs, labels, names, [lists[key] for key in names], **about)
 
 
 def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:

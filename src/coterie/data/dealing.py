@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.config.data import Split
 from coterie.data import splits
-from coterie.data.splits import Index, generator, numbered
+from coterie.data.splits import Index, generator, number_names
 
 __all__ = ["Dealt", "ReadColumn", "deal", "shares", "standard_rows"]
 
@@ -57,12 +57,16 @@ def deal(split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | Non
     if split.kind == "column":
         return _by_column(split, column, split.seed_for(seed))
     lists = _lists(split, labels, split.count + split.unseen, split.seed_for(seed))
-    training = dict(zip(numbered(split.count), lists, strict=False))
-    return _dealt(split, training, dict(zip(numbered(split.unseen, "unseen"), lists[split.count :], strict=True)), seed)
+    training = dict(zip(number_names(split.count), lists, strict=False))
+    return _with_notes(
+        split, training, dict(zip(number_names(split.unseen, "unseen"), lists[split.count :], strict=True)), seed
+    )
 
 
-def _dealt(split: Split, training: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str) -> Dealt:
-    flipped = _flipped(split, [*training], seed) + _flipped(split, [*unseen], seed)
+def _with_notes(
+    split: Split, training: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str
+) -> Dealt:
+    flipped = _clients_to_flip(split, [*training], seed) + _clients_to_flip(split, [*unseen], seed)
     sentences = [*notes]
     if unseen:
         sentences.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
@@ -105,7 +109,7 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     small = len(rows) - len(large)
     note = [f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"] if small else []
     note += [f"{len(unnamed)} rows without {split.column} were left out"] if unnamed else []
-    dealt = _dealt(split, {n: large[n] for n in training}, {n: large[n] for n in unseen}, seed, *note)
+    dealt = _with_notes(split, {n: large[n] for n in training}, {n: large[n] for n in unseen}, seed, *note)
     return replace(dealt, columns=(str(split.column),))
 
 
@@ -128,7 +132,7 @@ def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
     )
 
 
-def _flipped(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
+def _clients_to_flip(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
     """Return the share `flip` of `names`: those whose own draw is smallest."""
     at = split.seed_for(seed)
     ranked = sorted(names, key=lambda name: generator(at, "flip", name).random())

@@ -24,7 +24,7 @@ from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 from coterie.data.values import as_labels
 
-__all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "installed", "open_hub"]
+__all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "has_datasets", "open_hub"]
 
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
@@ -100,14 +100,14 @@ def from_hub(
     )
 
 
-def installed() -> bool:
+def has_datasets() -> bool:
     """Whether the extra `hub` is there."""
     return importlib.util.find_spec("datasets") is not None
 
 
 def open_hub(name: str, *, subset_name: str | None = None, part: str = "train") -> Any:
     """One part of a data set as `datasets` opens it."""
-    if not installed():
+    if not has_datasets():
         raise InputError(
             f'there is no folder {name!r} here, and the Hugging Face hub needs: pip install "coterie[hub]"'
         )

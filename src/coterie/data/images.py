@@ -83,7 +83,7 @@ def _images(root: Path, pattern: str) -> list[Path]:
 
 def _reader(files: list[Path], size: int | None, mode: str) -> Read:
     def read(numbers: NDArray[np.int64]) -> Inputs:
-        arrays = [_decoded(files[i], size, mode) for i in numbers]
+        arrays = [_decode(files[i], size, mode) for i in numbers]
         for i, array in zip(numbers, arrays, strict=True):
             if array.shape != arrays[0].shape:
                 raise InputError(
@@ -96,7 +96,7 @@ def _reader(files: list[Path], size: int | None, mode: str) -> Read:
     return read
 
 
-def _decoded(file: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
+def _decode(file: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:

@@ -19,7 +19,7 @@ from coterie.base.rng import Generators, fork_generators
 from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, tensors_by_name
 from coterie.data.values import from_array
 
-__all__ = ["lazy", "mapped", "mark", "mark_of"]
+__all__ = ["lazy", "map_arrays", "mark", "mark_of"]
 
 Numbers = NDArray[np.int64]
 
@@ -45,7 +45,7 @@ def lazy(count: int, open: Callable[[], Read], marked: str, used: Numbers | None
     return inputs
 
 
-def mapped(inputs: Any) -> LazyInputs | None:
+def map_arrays(inputs: Any) -> LazyInputs | None:
     """Memory-mapped arrays, or a dict of arrays of which some are, as inputs that are read when they are asked for; else None.
 
     Raises `InputError` for arrays of different length.

@@ -20,7 +20,7 @@ from coterie.data.tables.folder import from_folder
 from coterie.data.tensors import from_tensors
 from coterie.data.values import is_dataset, refuse_others
 
-__all__ = ["clients_of", "load", "ready_or_made"]
+__all__ = ["clients_of", "clients_or_maker", "load"]
 
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -95,7 +95,7 @@ def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
             raise InputError(f"{name} has no option {option!r}; {hint}")
 
 
-def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
+def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
     """What a user has in hand as clients that are ready, or as a function that makes those of a seed.
 
     Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
@@ -106,10 +106,10 @@ def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
     refuse_others(clients, "clients")
     if isinstance(clients, Mapping | list | tuple):
 
-        def made(*, seed: int, split: Any = None) -> Clients:
+        def make(*, seed: int, split: Any = None) -> Clients:
             return from_tensors(clients, seed=seed, split=split)
 
-        return made
+        return make
     if is_dataset(clients):
         raise InputError(
             'one data set is dealt to clients first: ct.data.from_dataset(dataset, split={"kind": "dirichlet", "alpha": 0.3, '

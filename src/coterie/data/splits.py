@@ -25,7 +25,7 @@ __all__ = [
     "iid",
     "label_mix",
     "mixed",
-    "numbered",
+    "number_names",
     "shards",
     "stratified",
     "subset",
@@ -51,10 +51,10 @@ def generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
-def numbered(n: int, prefix: str = "client") -> list[str]:
+def number_names(n: int, prefix: str = "client") -> list[str]:
     """`n` names that sort by number.
 
-    >>> numbered(11)[9:]
+    >>> number_names(11)[9:]
     ['client-09', 'client-10']
     """
     width = len(str(max(n - 1, 0)))
@@ -303,13 +303,15 @@ def target_groups(
     validation = np.sort(np.concatenate([r[:held_out] for r in rows[:3]]))
     stock = [_by_turns([r[held_out:] for r in rows[:3]]), _by_turns(rows[3:6]), _by_turns(rows[6:])]
 
-    def wanted(size: int) -> tuple[int, int]:
+    def shares_of(size: int) -> tuple[int, int]:
         shared = round(alpha * size)
         return shared, size - shared
 
     size = len(classes) // 20
     while size and (
-        size + 10 * wanted(size)[0] > len(stock[0]) or 10 * wanted(size)[1] > len(stock[1]) or 9 * size > len(stock[2])
+        size + 10 * shares_of(size)[0] > len(stock[0])
+        or 10 * shares_of(size)[1] > len(stock[1])
+        or 9 * size > len(stock[2])
     ):
         size -= 1
     if size < 3:
@@ -323,7 +325,7 @@ def target_groups(
                 'take "most"'
             )
         size = rows_per_client
-    shared, far = wanted(size)
+    shared, far = shares_of(size)
     lists = {"target": stock[0][:size]}
     for i in range(10):
         low, high = size + i * shared, i * far

@@ -16,7 +16,7 @@ from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, rows, take, 
 from coterie.config.data import Split, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
-from coterie.data.splits import numbered, stratified
+from coterie.data.splits import number_names, stratified
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
 __all__ = [
@@ -79,7 +79,7 @@ def from_tensors(
         about = {"name": name, "classes": classes, "notes": notes}
         return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **about), task)
     rule = Split.parse(split, natural="a list of clients")
-    parts_by_name = _named(clients)
+    parts_by_name = _by_name(clients)
     members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
     clients = Clients(
         members,
@@ -159,11 +159,13 @@ def standardise(clients: Clients) -> Clients:
         raise InputError(f"the inputs of {clients.name!r} are read lazily; scale each row where it is read")
     pooled = clients.pool_training_rows()
     scales = {
-        k: _pooled_scale(v) for k, v in tensors_by_name(pooled.read()).items() if v.is_floating_point() and v.ndim <= 2
+        k: _scale_over_rows(v)
+        for k, v in tensors_by_name(pooled.read()).items()
+        if v.is_floating_point() and v.ndim <= 2
     }
     label = pooled.labels
     quantity = label.is_floating_point() and label.numel() == len(label)
-    mean, scale = _pooled_scale(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
+    mean, scale = _scale_over_rows(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
     if quantity and not (label != label[0]).any():
         raise InputError(f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn")
 
@@ -184,7 +186,7 @@ def standardise(clients: Clients) -> Clients:
     return standardised.with_draw(lambda client, count, rng: drawn(client, count, rng).map_tensors(change))
 
 
-def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
+def _scale_over_rows(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over the rows of each column, float64; 1 for a column that is constant up to rounding."""
     exact = values.double()
     mean = exact.mean(0)
@@ -192,13 +194,13 @@ def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(scale > 1e-9 * mean.abs(), scale, 1.0)
 
 
-def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def _by_name(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(clients, Mapping):
         return names_as_texts(clients, "clients")
     is_list = isinstance(clients, Sequence) and not isinstance(clients, str)
     if not is_list:
         raise InputError(f"clients must be a dict or a list of what each has; got {cut(clients)}")
-    return dict(zip(numbered(len(clients)), clients, strict=True))
+    return dict(zip(number_names(len(clients)), clients, strict=True))
 
 
 def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
@@ -267,7 +269,7 @@ def over_clients(
             n=len(client_rows),
         )
         within.append({key: client_rows[at] for key, at in parts.items()})
-    return indexed(inputs, labels, names, within, **about)
+    return from_row_lists(inputs, labels, names, within, **about)
 
 
 def split_over(
@@ -328,8 +330,8 @@ def split_over(
 
     notes = [*about.pop("notes", ()), *dealt.notes]
     own_kind = {key: value for key, value in about.items() if key in ("name", "classes")}
-    unseen = indexed(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
-    return indexed(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
+    unseen = from_row_lists(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
+    return from_row_lists(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
 
 
 class _Standard(NamedTuple):
@@ -359,7 +361,7 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
     return _Standard(part, {name: np.searchsorted(used, at) for name, at in drawn.items()})
 
 
-def indexed(
+def from_row_lists(
     inputs: Held, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""

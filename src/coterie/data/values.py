@@ -24,7 +24,7 @@ __all__ = [
     "names_as_texts",
     "plain_array",
     "read_items",
-    "refuse_masked",
+    "refuse_masks",
     "refuse_others",
     "stack",
     "strata",
@@ -89,7 +89,7 @@ def _tensor(value: Any, who: str) -> Tensor:
     return tensor
 
 
-def refuse_masked(value: Any, who: str) -> None:
+def refuse_masks(value: Any, who: str) -> None:
     """Raise `InputError` for masked values of an array, or of a list of arrays."""
     for part in value if isinstance(value, list | tuple) else (value,):
         masked = int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0
@@ -102,7 +102,7 @@ def refuse_masked(value: Any, who: str) -> None:
 
 def plain_array(value: Any, who: str) -> NDArray[Any]:
     """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
-    refuse_masked(value, who)
+    refuse_masks(value, who)
     return np.asarray(value)
 
 

@@ -30,7 +30,7 @@ from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Attack, Method, MethodLike, clients_keeping_validation, filters_of
-from coterie.data.registry import clients_of, load, ready_or_made
+from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
@@ -182,7 +182,7 @@ def _check(**arguments: Any) -> None:
 def _clients(source: Any, seed: int) -> Clients:
     if isinstance(source, str | os.PathLike):
         return load(source, seed=seed)
-    source = ready_or_made(source)
+    source = clients_or_maker(source)
     return clients_of(source, getattr(source, "__name__", "clients"), seed=seed)
 
 

@@ -139,7 +139,7 @@ def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
     for place in [Path(root) / sub for sub in subfolders] if root else []:
         if _files(place, "train"):
             return place
-    if folder is None and hub.installed():
+    if folder is None and hub.has_datasets():
         return None
     looked = f"the folder {folder}" if folder is not None else _variable()
     hub_cure = 'or let the hub send it: pip install "coterie[hub]"'

@@ -32,9 +32,9 @@ from coterie.config.data import Split
 from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.splits import generator, numbered
+from coterie.data.splits import generator, number_names
 from coterie.data.tensors import from_tensors
-from coterie.data.words import hashed_words
+from coterie.data.words import hash_words
 
 __all__ = ["DATASET", "goemotions"]
 
@@ -93,16 +93,16 @@ def goemotions(
     shared = round(alpha * rows_per_client)
     dealt = {"target": stock.take(target, rows_per_client)}
     validation = stock.take(target, held_out)
-    for name in numbered(NEAR, "near"):
+    for name in number_names(NEAR, "near"):
         rows = [stock.take(target, shared), stock.take("neutral", rows_per_client - shared)]
         dealt[name] = np.concatenate(rows)
-    for i, name in enumerate(numbered(FAR, "far")):
+    for i, name in enumerate(number_names(FAR, "far")):
         group, turns = far_groups[i % len(far_groups)], -(-(FAR - i) // len(far_groups))
         of_group = stock.take(group, min(rows_per_client, stock.left(group) // turns))
         dealt[name] = np.concatenate([of_group, stock.take("neutral", rows_per_client - len(of_group))])
 
     def part(comments: _Comments) -> tuple[torch.Tensor, torch.Tensor]:
-        return hashed_words(comments.texts, features), torch.from_numpy(comments.labels)
+        return hash_words(comments.texts, features), torch.from_numpy(comments.labels)
 
     clients: dict[str, Any] = {name: {"train": part(train.select(np.sort(rows)))} for name, rows in dealt.items()}
     if held_out:

@@ -28,7 +28,7 @@ from coterie.base.rows import Part, Rows
 from coterie.config.data import Split, table_of
 from coterie.config.rules import COUNT
 from coterie.data.sets import Dataset
-from coterie.data.splits import generator, numbered
+from coterie.data.splits import generator, number_names
 
 __all__ = ["DATASET", "TARGET", "mean_estimation", "means"]
 
@@ -115,7 +115,7 @@ def mean_estimation(
 def _scalars(centres: Any, seed: int) -> Clients:
     if not isinstance(centres, list | tuple) or len(centres) < 2 or not all(map(is_number, centres)):
         raise InputError(f"centres = {centres!r} must be a list of at least two numbers, the true means of the clients")
-    names = numbered(len(centres))
+    names = number_names(len(centres))
     drawn = [c + generator(seed, "centres", n).standard_normal() for n, c in zip(names, centres, strict=True)]
     train, test = (torch.tensor(rows, dtype=torch.float32)[:, None] for rows in (drawn, list(centres)))
     offsets = np.arange(len(names) + 1)

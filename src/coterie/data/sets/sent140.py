@@ -21,7 +21,7 @@ from coterie.config.rules import SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
 from coterie.data.tensors import from_tensors
-from coterie.data.words import hashed_words
+from coterie.data.words import hash_words
 
 __all__ = ["DATASET", "sent140"]
 
@@ -70,7 +70,7 @@ def sent140(
     if not users:
         raise InputError(f"no user of {path} has {minimum} tweets; lower minimum")
     clients = {
-        user: (hashed_words([text for text, _ in of_user], features), torch.tensor([label for _, label in of_user]))
+        user: (hash_words([text for text, _ in of_user], features), torch.tensor([label for _, label in of_user]))
         for user, of_user in users.items()
     }
     small_users = len(tweets) - len(users)

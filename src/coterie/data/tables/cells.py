@@ -102,16 +102,16 @@ class Reading:
 
     def names(self, header: Sequence[str]) -> list[str]:
         """The name to use for each column of a file; empty for one that is not read."""
-        return ["" if name in self.drop else name for name in self._renamed(header)]
+        return ["" if name in self.drop else name for name in self._new_names(header)]
 
     def check(self, header: Sequence[str], source: str) -> None:
         """Raise `InputError` for a column to drop that the file does not have."""
-        have = set(self._renamed(header))
+        have = set(self._new_names(header))
         for name in self.drop:
             if name not in have:
                 raise InputError(f"{source} has no column {name!r}, which drop names; {nearest(name, have)}")
 
-    def _renamed(self, header: Sequence[str]) -> list[str]:
+    def _new_names(self, header: Sequence[str]) -> list[str]:
         have = set(header)
         return [self.rename.get(name, name) if self.rename.get(name) not in have else name for name in header]
 
@@ -199,7 +199,7 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
             [booleans.get(text, np.nan) for text in texts], missing, boolean=True, unknown=tuple(sorted(unknown))
         )
     thousands = thousands_dots(values_written, comma)
-    read = {text: None if thousands and "." in text else written(text, comma) for text in values_written}
+    read = {text: None if thousands and "." in text else parse_number(text, comma) for text in values_written}
     signs = {value.signs for value in read.values() if value is not None}
     if None not in read.values() and len({tuple(s for s in signs_of_cell if s != ",") for signs_of_cell in signs}) == 1:
         values = {text: value.value for text, value in read.items() if value is not None}
@@ -315,26 +315,26 @@ def number(cell: str | float, comma: Comma = "") -> float | None:
         return None
 
 
-def written(text: str, comma: Comma) -> Written | None:
+def parse_number(text: str, comma: Comma) -> Written | None:
     """The number that `text` writes, signs allowed, or None.
 
     A comma stands for thousands only in a file whose cells are separated by commas, and only before exactly three digits.
 
-    >>> written("1,234.5", "thousands"), written("12.5 %", ""), written("EUR -3", "")
+    >>> parse_number("1,234.5", "thousands"), parse_number("12.5 %", ""), parse_number("EUR -3", "")
     (Written(value=1234.5, signs=(',',)), Written(value=12.5, signs=('%',)), Written(value=-3.0, signs=('EUR',)))
     """
     text = text.replace("−", "-")
     if text.endswith("%"):
-        return _signed(text[:-1].rstrip(), comma, "%")
+        return _parse_with_signs(text[:-1].rstrip(), comma, "%")
     match = _MONEY.fullmatch(text)
     sign = (match["before"] or match["after"]) if match else None
     if match is None or sign is None:
-        return _signed(text, comma)
+        return _parse_with_signs(text, comma)
     one_sign = not (match["before"] and match["after"])
-    return _signed(match["minus"] + match["number"], comma, _CURRENCIES[sign]) if one_sign else None
+    return _parse_with_signs(match["minus"] + match["number"], comma, _CURRENCIES[sign]) if one_sign else None
 
 
-def _signed(text: str, comma: Comma, *signs: str) -> Written | None:
+def _parse_with_signs(text: str, comma: Comma, *signs: str) -> Written | None:
     if comma == "thousands" and re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", text):
         return Written(float(text.replace(",", "")), (",", *signs))
     value = number(text, comma)
@@ -344,7 +344,7 @@ def _signed(text: str, comma: Comma, *signs: str) -> Written | None:
 def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, int, str] | None:
     """Why a column of texts is probably one of numbers that cannot be read: (kind, data row, cell); None if it is none.
 
-    `read`: what `written` says of each distinct text.
+    `read`: what `parse_number` says of each distinct text.
     """
     numbers = {text for text, value in read.items() if value is not None}
     odd = read.keys() - numbers

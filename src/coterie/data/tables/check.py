@@ -102,7 +102,7 @@ class TableCheck:
         """Rows by client."""
         return {name: facts.rows for by_client in self.columns.values() for name, facts in by_client.items()}
 
-    def spelled(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The same for JSON."""
         return {
             "problems": self.problems,
@@ -118,7 +118,7 @@ class _Problems(list[str]):
     """Sentences of errors that were met."""
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         try:
             yield
         except InputError as error:
@@ -144,15 +144,15 @@ def check_folder(
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
     if path_exists(path, Path.is_file):
-        with problems.noted():
+        with problems.collect():
             by_client = {path.stem: read(path, reading_of(settings))}
         if by_client and Split.parse(split, kind=None).kind is not None:
-            with problems.noted():
+            with problems.collect():
                 by_client, notes = deal_table(by_client[path.stem], settings, seed=seed, split=split)
             split = within(split)
     else:
         for client, file in files_of(path).items():
-            with problems.noted():
+            with problems.collect():
                 by_client[client] = read(file, reading_of(settings, client))
         notes = tuple(notes_on_other_files(path))
     checked = check_tables(by_client, settings, problems, seed=seed, split=split)
@@ -192,13 +192,13 @@ def check_tables(
     ready: dict[str, Table] = {}
     draft: Draft | None = None
     if tables:
-        with collected.noted():
+        with collected.collect():
             check_names(settings, tables)
-        with collected.noted():
+        with collected.collect():
             label = label_of(settings, tables)
     if label is not None:
         for name, table in tables.items():
-            with collected.noted():
+            with collected.collect():
                 check_label(table, label, tables)
                 ready |= ready_tables({name: table}, fit_to(settings, {name: table}), rule, seed)[0]
     if ready:
@@ -208,10 +208,10 @@ def check_tables(
             categorical=json.dumps(sorted(settings.categorical)),
             rare=settings.rare,
         )
-        draft = draft_recipe(sorted(ready), described, fit_to(settings, ready), collected.noted)
+        draft = draft_recipe(sorted(ready), described, fit_to(settings, ready), collected.collect)
         notes = draft["notes"]
     if tables and not collected:
-        with collected.noted():
+        with collected.collect():
             clients = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
             notes = list(clients.notes)
             collected += clients.questions
@@ -285,15 +285,15 @@ def _drift(client: str, column: str, at_client: Facts, elsewhere: list[Facts]) -
         return None if scale == 0 else Drift(client, column, "mean difference", (at_client.mean - mean) / scale, chance)
     if at_client.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
-    shares = _folded((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
-    mine = _folded(at_client.shares.items())
+    shares = _fold_shares((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
+    mine = _fold_shares(at_client.shares.items())
     distance = sum(abs(mine.get(text, 0.0) - shares.get(text, 0.0)) for text in {*mine, *shares}) / 2
     # Its mean under no difference, and three times the most that its standard deviation can be.
     expected = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values()) / (2 * math.pi) ** 0.5
     return Drift(client, column, "total variation", distance, expected + 1.5 * noise**0.5)
 
 
-def _folded(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _fold_shares(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Shares of categories, those that a run takes for one added up."""
     out: dict[str, float] = {}
     for text, share in shares:
@@ -308,7 +308,7 @@ def short(facts: Facts) -> str:
     ('1 to 2.5, 25% missing', 'a 75%, b 25%')
     """
     if facts.low is not None and facts.high is not None:
-        text = f"{_rounded(facts.low)} to {_rounded(facts.high)}"
+        text = f"{_round(facts.low)} to {_round(facts.high)}"
     elif facts.shares:
         text = ", ".join(f"{name[:16]} {share:.0%}" for name, share in list(facts.shares.items())[:2])
         text += f" and {len(facts.shares) - 2} more" if len(facts.shares) > 2 else ""
@@ -317,5 +317,5 @@ def short(facts: Facts) -> str:
     return f"{text}, {facts.missing:.0%} missing" if 0 < facts.missing < 1 else text
 
 
-def _rounded(value: float) -> str:
+def _round(value: float) -> str:
     return spell(float(f"{value:.4g}"))

@@ -19,7 +19,7 @@ from coterie.base.spelling import alike, quote_toml, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import deal
-from coterie.data.splits import numbered, stratified
+from coterie.data.splits import number_names, stratified
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import Column, Reading, Table, complaint, number
 from coterie.data.tables.read import (
@@ -135,7 +135,7 @@ def from_frames(
         InputError: One sentence with frame, column and cure.
     """
     if isinstance(frames, list | tuple):
-        frames = dict(zip(numbered(len(frames)), frames, strict=True))
+        frames = dict(zip(number_names(len(frames)), frames, strict=True))
     if not isinstance(frames, Mapping) or not frames:
         raise InputError("there are no data frames; give at least one as {client: frame}")
     settings = tables if label is None else replace(tables, label=label)
@@ -160,7 +160,7 @@ def deal_table(
         raise InputError("[split] target-groups, unseen, flip and test do not apply to a table; leave them out")
     settings = fit_to(settings, {table.name: table})
     label = str(settings.label)
-    ready, notes = _labelled(_mapped(table, settings), settings)
+    ready, notes = _without_gaps(_map_classes(table, settings), settings)
     strata = _strata(ready.columns[label], settings)
     labels = ready.columns[label].numbers if strata is None else np.unique(strata, return_inverse=True)[1]
 
@@ -376,8 +376,8 @@ def ready_tables(
     ready: dict[str, Table] = {}
     notes: list[str] = []
     for client in sorted(tables):
-        table, dropped = _labelled(_mapped(tables[client], settings), settings)
-        table = _grouped(table, settings)
+        table, dropped = _without_gaps(_map_classes(tables[client], settings), settings)
+        table = _take_groups(table, settings)
         notes += [*table.notes, *dropped]
         if len(table) < _FEWEST_ROWS:
             raise InputError(
@@ -388,7 +388,7 @@ def ready_tables(
     return ready, notes
 
 
-def _labelled(table: Table, settings: Tables) -> tuple[Table, list[str]]:
+def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     """Return `table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
     label = str(settings.label)
     problem, present = table.columns[label].problem, table.columns[label].present
@@ -409,7 +409,7 @@ def _labelled(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     return replace(table, columns=columns), [f"{table.name}: {len(missing)} rows without {label} were left out"]
 
 
-def _grouped(table: Table, settings: Tables) -> Table:
+def _take_groups(table: Table, settings: Tables) -> Table:
     """Return `table` without the column of the user's `group`, whose values say which rows belong together."""
     group = settings.group
     if group is None:
@@ -427,7 +427,7 @@ def _grouped(table: Table, settings: Tables) -> Table:
     return replace(table, columns={key: c for key, c in table.columns.items() if key != group}, groups=groups)
 
 
-def _mapped(table: Table, settings: Tables) -> Table:
+def _map_classes(table: Table, settings: Tables) -> Table:
     """Return `table` with the classes that the user's `classes` make of the label's values."""
     spellings = settings.spellings
     if not spellings:

@@ -274,7 +274,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            scaled = _scaled(_numbers_of(column, spec, table.source), spec, table.source)
+            scaled = _scale_numbers(_numbers_of(column, spec, table.source), spec, table.source)
             notes += _far(scaled, spec, table.source)
             inputs[:, at] = scaled
             at += 1
@@ -285,7 +285,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
 
 
-def _scaled(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
+def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
     scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
     wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
@@ -369,7 +369,7 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
         scale = ColumnRecipe(
             name=name, kind="number", mean=spec["mean"], scale=spec["scale"], signs=spec.get("signs", [])
         )
-        stored = _scaled(_numbers_of(column, scale, table.source), scale, table.source)
+        stored = _scale_numbers(_numbers_of(column, scale, table.source), scale, table.source)
         return torch.from_numpy(stored.astype(np.float32)), []
     if need:
         raise InputError(f"{problem}; correct the file")

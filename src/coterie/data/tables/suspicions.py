@@ -40,8 +40,8 @@ Array = NDArray[Any]
 def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Sentences about the rows of all clients, encoded and as `tables`, for whoever has them on one machine."""
     columns = _that_say_the_label([client.train for client in clients], recipe)
-    filled = [name for name in _filled_by_the_label(clients, tables, recipe) if name not in columns]
-    copied = [f"{name} ({share:.0%})" for name, share in _shared(clients).items() if share >= _SHARED]
+    filled = [name for name in _columns_of_one_class(clients, tables, recipe) if name not in columns]
+    copied = [f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items() if share >= _SHARED]
     notes = [f"{listing(columns)}: says the label in all training rows; drop what is known only afterwards"]
     notes += [
         f"{listing(filled)}: has a value in the training rows of one class alone; drop what is known only afterwards"
@@ -115,7 +115,7 @@ def _on_telling_columns(
     """Ask whether columns are known beforehand that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     columns = _that_say_the_label([client.train for client in clients], recipe)
-    columns += _filled_by_the_label(clients, tables, recipe)
+    columns += _columns_of_one_class(clients, tables, recipe)
     if (
         len(recipe["label"]["classes"]) == 2
         and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES
@@ -196,7 +196,7 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
     return names
 
 
-def _filled_by_the_label(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _columns_of_one_class(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return columns that all training rows of one class, and no others, have a value of."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     if len(labels) < _FEWEST_ROWS or not recipe["label"]["classes"]:
@@ -327,7 +327,7 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     return [f"{name}: the same values in training and test rows at {listing(at)}; {cure}" for name, at in where.items()]
 
 
-def _shared(clients: Sequence[Client]) -> dict[str, float]:
+def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
     """The share of its different rows that some other client has, too, of each client that hardly has a row twice."""
     rows = {client.name: _rows(client) for client in clients}
     owners = Counter(row for client_rows in rows.values() for row in set(client_rows))
