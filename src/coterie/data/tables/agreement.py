@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,19 +60,8 @@ FEW_CATEGORIES = 30
 _EVENTS = frozenset(
     {"event", "status", "death", "died", "dead", "deceased", "death event", "relapse", "recurrence", "censored"}
 )
-_TIMES = frozenset(
-    {
-        "time",
-        "survival",
-        "survival time",
-        "survival months",
-        "survival days",
-        "follow up",
-        "followup",
-        "follow up time",
-        "duration",
-    }
-    | {"time to event", "days to event", "days to death", "os time", "futime"}
+_TIMES = re.compile(
+    "(os )?time|survival( time| months| days)?|follow ?up( time)?|duration|(time|days) to (event|death)|futime"
 )
 """What a label is called that says whether something happened, and the column beside it that says when (survival analysis)."""
 
@@ -103,28 +93,23 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
     """
     clients: Told = {name: json.loads(text) for name, text in zip(names, described.text, strict=True)}
     everywhere = {c for client in clients.values() for c in client["columns"]}
-    for key, named in (
-        ("drop", settings.columns_to_drop()),
-        ("categorical", settings.categorical),
-        ("missing", settings.missing),
-    ):
+    dropped = settings.columns_to_drop()
+    for key, named in (("drop", dropped), ("categorical", settings.categorical), ("missing", settings.missing)):
         for column in named:
             with guard():
                 if column not in everywhere and column != settings.label:
                     raise InputError(
                         f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}"
                     )
-    for sentence in _near_names(clients, everywhere - set(settings.columns_to_drop())):
+    for sentence in _near_names(clients, everywhere - set(dropped)):
         with guard():
             raise InputError(sentence)
     columns: list[ColumnRecipe] = []
-    left_out: dict[str, list[str]] = (
-        {"as asked": sorted(settings.columns_to_drop())} if settings.columns_to_drop() else {}
-    )
+    left_out: dict[str, list[str]] = {"as asked": sorted(dropped)} if dropped else {}
     remarks: dict[str, list[str]] = {}
     leading = next(iter(clients.values()))["columns"]
     ordered = [c for c in leading if c in everywhere] + sorted(everywhere - set(leading))
-    for column in (c for c in ordered if c not in settings.columns_to_drop()):
+    for column in (c for c in ordered if c not in dropped):
         with guard():
             spec, notes = _column(column, clients, column in settings.categorical)
             if spec is not None and column not in settings.keep and _is_time_to(str(settings.label), column, spec):
@@ -154,7 +139,7 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
 
 def _is_time_to(label: str, column: str, spec: ColumnRecipe) -> bool:
     """Return True if a column of numbers is probably the time after which an event was seen, or was not."""
-    return spec["kind"] == "number" and fold(label) in _EVENTS and fold(column) in _TIMES
+    return spec["kind"] == "number" and fold(label) in _EVENTS and _TIMES.fullmatch(fold(column)) is not None
 
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
@@ -266,18 +251,11 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     remarks = [f"{', '.join(map(repr, group))} are one category" for group in spellings]
     folded = {name: set(map(fold, about["categories"])) for name, about in have.items() if about["categories"]}
     owners = Counter(category for categories in folded.values() for category in categories)
-    strange = [
-        n
-        for n, categories in folded.items()
-        if len(folded) > 1 and all(owners[category] == 1 for category in categories)
-    ]
+    strange = [n for n, texts in folded.items() if len(folded) > 1 and all(owners[text] == 1 for text in texts)]
     if strange:
         remarks.append(f"no category in common with other clients at {listing(strange)} (other words for the same?)")
-    spec: ColumnRecipe = {
-        "name": column,
-        "kind": "category",
-        "categories": sorted({folded_text.get(t, t) for t in spelled}),
-    }
+    merged = sorted({folded_text.get(text, text) for text in spelled})
+    spec: ColumnRecipe = {"name": column, "kind": "category", "categories": merged}
     if len(spec["categories"]) > FEW_CATEGORIES and not chosen:
         remarks.append(
             f"{len(spec['categories'])} categories, an input for each (drop free text; the setting rare pools small ones)"
@@ -308,14 +286,7 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     _refuse_variants(name, about)
     distinct = max([len(values), *(a["distinct"] for a in about.values())])
     integers = all(a["whole"] for a in about.values())
-    spec: LabelRecipe = {
-        "column": name,
-        "task": "classification",
-        "kind": kind,
-        "above": None,
-        "values": [],
-        "classes": [],
-    }
+    spec = LabelRecipe(column=name, task="classification", kind=kind, above=None, values=[], classes=[])
     if settings.spellings:
         spec["spellings"] = dict(settings.spellings)
     if signs:
@@ -501,11 +472,9 @@ def _other_units(names: Sequence[str], about: Moments, draft: Draft) -> list[str
     factors, spreads = (client_moments / usual).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
     # Units with another zero, such as degrees, or a smaller factor.
-    apart = (
-        ((client_moments[0] - usual[0]).abs() > APART * torch.maximum(client_moments[1], usual[1]))
-        & (client_moments[1] > 0)
-        & (factors > 0)
-    )
+    means, deviations = client_moments
+    far = (means - usual[0]).abs() > APART * torch.maximum(deviations, usual[1])
+    apart = far & (deviations > 0) & (factors > 0)
     enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
     odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
     notes = []
