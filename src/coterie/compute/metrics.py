@@ -18,7 +18,7 @@ from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.config.registry import METRICS
-from coterie.contract.task import Flag, Form, ModelOfEach, Number, Rows, Size, task
+from coterie.contract.task import Flag, Form, ModelOrOwn, Number, Rows, Size, task
 
 __all__ = [
     "BINS",
@@ -302,7 +302,7 @@ class Evaluation(NamedTuple):
 
 
 @task
-def evaluate(cohort: Cohort, *, x: ModelOfEach, part: str, metrics: tuple[str, ...]) -> Evaluation:
+def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ...]) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
     values = (

@@ -122,6 +122,21 @@ class Federation:
         """
         return self._exchange(tuple(clients), task, payload, need).collect()
 
+    def own_models(self, clients: Iterable[str], task: Task[R], /, **payload: Any) -> dict[str, Tensor | None]:
+        """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
+
+        Returns:
+            The model [d + b] of each client that replied. None where it stays with the client, who is another party: that one keeps it
+            and evaluates it (`personalised`).
+        """
+        replies = self.ask(clients, task, **payload)
+        field = next((key for key, kind in task.kinds.items() if kind == "own"), None)
+        if field is None:
+            raise InputError(f"{task.name} replies no model of a client's own; declare a field of its reply as Model")
+        if not self.engine.sends_own:
+            return dict.fromkeys(replies.clients)
+        return dict(zip(replies.clients, replies.fields[field], strict=True))
+
     def average(
         self,
         clients: Iterable[str],

@@ -216,10 +216,11 @@ class Method(ABC, Generic[S]):
         """Number of model vectors that a round holds at once, with `per_round` participants among all `clients`."""
         return per_round
 
-    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor]:
-        """Models [d + b] that seen and unseen clients make for themselves from the state, by client.
+    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor | None]:
+        """Models [d + b] that seen and unseen clients make for themselves from the state, by client: `federation.own_models`.
 
-        Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted.
+        Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted. Those of
+        clients that are other parties stay where they are, and are None here.
         """
         return {}
 

@@ -123,12 +123,13 @@ class _Loop:
             self.seed,
             rounds,
             state,
-            models,
+            {name: x for name, x in models.items() if x is not None},
             self.engine.model,
             **vars(self.record),
             summary=self.evaluator.summarise(models, rounds),
             asks=session.asks,
             failures=session.failures,
+            elsewhere=tuple(name for name, x in models.items() if x is None),
         )
 
     def _ends(self, followers: Followers, number: int) -> bool:
@@ -250,7 +251,11 @@ class _Loop:
         engine = self.engine
         return as_models(models, f"{self.own}.{hook}", engine.layout.size, (*engine.clients, *engine.unseen))
 
-    def _final_models(self, state: Any, number: int) -> dict[str, Tensor]:
-        """The models that clients use: those of the state, and those which they make of them for themselves."""
+    def _final_models(self, state: Any, number: int) -> dict[str, Tensor | None]:
+        """The models that clients use: those of the state, and those which they make of them for themselves; None: it stays there."""
         personal = self.method.personalised(state, self._everybody(number))
-        return {**self._models(state), **self._check_models(personal, "personalised")}
+        models: dict[str, Tensor | None] = {**self._models(state)}
+        if not self.engine.sends_own:
+            models |= dict.fromkeys(personal)
+            personal = {name: x for name, x in personal.items() if x is not None}
+        return models | self._check_models(personal, "personalised")
