@@ -36,6 +36,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import LocalUpdate, own_model, own_models
 from coterie.config.local import LocalSGD, rate_of
 from coterie.config.rules import NOT_NEGATIVE
@@ -45,7 +46,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import OneModel, task
-from coterie.contract.training import Quadratic
 
 __all__ = ["Ditto", "State"]
 

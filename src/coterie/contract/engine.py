@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from coterie.config.hooks import Kind
+from coterie.config.rules import Kind
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -185,7 +185,7 @@ class Federation:
             ask_counts[task.name],
             self.label,
         )
-        values = {k: _reorder(k, v, order) for k, v in payload.items()}
+        values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask = Ask(names, task.name, values, context, self.session.rounds_of(names), self.filters)
         return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need)
 
@@ -205,9 +205,7 @@ class Federation:
                 raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")
 
 
-def _reorder(name: str, value: Any, order: list[int]) -> Any:
-    if not isinstance(value, PerClient):
-        return value
+def _reorder(name: str, value: PerClient, order: list[int]) -> PerClient:
     if value.tensor.shape[:1] != (len(order),):
         raise InputError(
             f"payload {name!r} is PerClient of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
-from coterie.config.hooks import Kind, check_object, overrides
-from coterie.config.rules import one_of
+from coterie.config.rules import Kind, check_object, one_of, overrides
 from coterie.config.run import Attackers
 from coterie.config.schema import options
 from coterie.contract.federation import Federation

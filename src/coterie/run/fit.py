@@ -20,11 +20,10 @@ from coterie.base.errors import InputError, cut, native, require
 from coterie.base.interrupts import raise_interrupts
 from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copy_model
-from coterie.config.hooks import check_object
 from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
 from coterie.config.registry import MODELS
-from coterie.config.rules import Rule, obey
+from coterie.config.rules import Rule, check_object, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
@@ -180,6 +179,8 @@ def _check(**arguments: Any) -> None:
 
 
 def _clients(source: Any, seed: int) -> Clients:
+    if isinstance(source, Clients):
+        return source
     if isinstance(source, str | os.PathLike):
         return load(source, seed=seed)
     source = clients_or_maker(source)
