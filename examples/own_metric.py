@@ -7,7 +7,7 @@ From Python: ct.register("metrics", "costly_error")(costly_error), then ct.fit(.
 mse, mae or rmse is better when lower.
 """
 
-from coterie.base.loss import probabilities
+from coterie.compute.metrics import probabilities
 
 MISSED = 5.0
 

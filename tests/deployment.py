@@ -17,6 +17,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import safe_open
+
 from coterie.data.sets.heart_disease import export
 from coterie.sites.approval import approve
 from coterie.sites.flare.kits import provision
@@ -68,6 +70,12 @@ name = "maxfl"
 
 [[methods]]
 name = "isfl"
+
+[[methods]]
+name = "ditto"
+
+[[methods]]
+name = "local"
 """
 
 HOSPITALS = ("cleveland", "hungary", "long-beach", "switzerland")
@@ -117,6 +125,11 @@ class Deployment:
         signed = self.folder / f"{name}-key" / f"{name}.signed.zip"
         where = ("--plan", self.plan, "--key", self.folder / f"{name}-key", "--kit", self.kits / name)
         self.coterie("site", "join", signed, "--fingerprint", told.split()[-1], *where)
+
+    @property
+    def kept(self):
+        """Where the sites keep what runs leave."""
+        return [self.kits / name / "coterie" for name in HOSPITALS]
 
     def approve(self, name, plan=None):
         """What `coterie site approve PLAN --yes` does."""
@@ -255,10 +268,19 @@ def deployed(folder, arms=None, **settings):
 SAME = ("summary.json", "history.csv", "weights.csv", "preprocess.json", "notes.json", "experiment.toml")
 
 
-def differences(one, other):
-    """Files of two run directories that are functions of the seed and differ."""
-    models = sorted(p.relative_to(one) for p in (one / "models").iterdir())
-    return [str(f) for f in (*SAME, *models) if (one / f).read_bytes() != (other / f).read_bytes()]
+def differences(one, other, *kept):
+    """Files of two run directories that follow from the seed and differ; sites have `kept` their own models in folders of theirs."""
+    models = {p: other / p for p in sorted(p.relative_to(one) for p in (one / "models").iterdir())}
+    own = {place.name: place / "model.safetensors" for folder in kept for place in (folder / "models").glob("*/")}
+    models |= {model: own[model.stem] for model in models if model.stem in own}
+    files = [str(f) for f in SAME if (one / f).read_bytes() != (other / f).read_bytes()]
+    return files + [str(f) for f, where in models.items() if tensors_of(one / f) != tensors_of(where)]
+
+
+def tensors_of(path):
+    """The tensors of a model file as bytes, by name."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name).numpy().tobytes() for name in sorted(file.keys())}
 
 
 def say(text):
@@ -279,7 +301,7 @@ def demo(keep=False):
             say(f"in one process: done after {time.perf_counter() - begun:.0f} s")
             shown = made.coterie("submit", made.plan, "--out", folder / "there")
             say(shown.stdout)
-            differ = differences(folder / "here", folder / "there")
+            differ = differences(folder / "here", folder / "there", *made.kept)
         labels = [m.label for m in read_plan(made.plan).experiment.methods]
         assert not differ, f"these files differ: {', '.join(differ)}"
         say(f"{', '.join(labels)}: bit for bit the numbers of one process")

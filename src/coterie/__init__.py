@@ -44,7 +44,7 @@ _PUBLIC: dict[str, str] = {
     "Part": "coterie.base.rows:Part",
     "PerClient": "coterie.contract.wire:PerClient",
     "personalise": "coterie.run.fit:personalise",
-    "Quadratic": "coterie.contract.training:Quadratic",
+    "Quadratic": "coterie.compute.local_training:Quadratic",
     "Ray": "coterie.engines.specs:Ray",
     "register": "coterie.config.registry:register",
     "Rng": "coterie.base.rng:Rng",

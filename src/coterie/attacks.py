@@ -30,8 +30,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
-from coterie.config.hooks import check_object, overrides
-from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, check_object, one_of, overrides
 from coterie.config.schema import options, wire_type
 from coterie.contract.engine import Engine
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams

@@ -27,7 +27,7 @@ from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
 from coterie.config.registry import MODELS
 from coterie.config.run import RunSettings
-from coterie.data.values import names_as_texts, plain_array, refuse_masked
+from coterie.data.values import names_as_texts, plain_array, refuse_masks
 from coterie.engines.specs import InProcess
 from coterie.models import build_shape
 from coterie.run.fit import fit
@@ -114,7 +114,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _predicted(self, data: Any, groups: Any) -> Array:
         """What the model of each row's group says: class probabilities [rows, C], or numbers [rows, 1]."""
         check_is_fitted(self)
-        refuse_masked(data, "X")
+        refuse_masks(data, "X")
         inputs = self._scaled(validate_data(self, data, dtype=np.float64, reset=False))
         names = np.full(len(inputs), self.groups_[0]) if len(self.groups_) == 1 else self._names(groups, len(inputs))
         values: dict[str, Array] = {}
@@ -167,8 +167,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
         Raises `InputError` (a `ValueError`) for rows that cannot be used.
         """
-        refuse_masked(X, "X")
-        refuse_masked(y, "y")
+        refuse_masks(X, "X")
+        refuse_masks(y, "y")
         inputs, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
@@ -203,8 +203,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Raises `InputError` (a `ValueError`) for rows that cannot be used.
         """
-        refuse_masked(X, "X")
-        refuse_masked(y, "y")
+        refuse_masks(X, "X")
+        refuse_masks(y, "y")
         inputs, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         numbers = np.asarray(labels, dtype=np.float64)
         self.label_mean_, spread = float(numbers.mean()), float(numbers.std())

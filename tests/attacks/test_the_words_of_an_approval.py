@@ -64,13 +64,9 @@ NONSENSE = {
     "many runs": ({"deploy": {"runs": 101}}, "a number of runs from 1 to 100"),
     "noise without a bound": ({"filters": [NOISE]}, "give the filter clip beside it"),
     "noise that hides nothing": ({"filters": [CLIP, {**NOISE, "sigma": 1e-6}]}, "a sigma of at least 0.0001"),
-    "a model beside the filters": (
-        {"filters": [CLIP], "methods": [{"name": "perfedavg", "alpha": 0.1}]}, "sends 'model' of perfedavg:adaptation",
-    ),
     "models beside the filters": (
         {"filters": [CLIP], "methods": [{"name": "isfl"}], "data": {"server_file": "s.csv"}}, "sends 'models' of isfl:local_models",
     ),
-    "a reference beside the noise": ({"filters": [CLIP, NOISE], "methods": [FEDAVG, {"name": "local"}]}, "'local' sends 'delta'"),
 }  # fmt: skip
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.config.hooks import check_object
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, SAMPLERS
+from coterie.config.rules import check_object
 from coterie.contract.method import Attack, Method, Sampler
 
 ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {"a": 0.0, "b": 1.0}.items()}

@@ -363,15 +363,16 @@ def test_zero_rounds_give_the_initial_model(case):
 
 
 def sabotage(monkeypatch: pytest.MonkeyPatch, victims: tuple[str, ...], how: str) -> None:
-    """Let the updates of some clients go wrong, wherever they are computed."""
+    """Let the updates of some clients go wrong, wherever they are computed; who trains alone and sends none fails."""
     honest = Task.__call__
 
     def call(self: Task[Any], cohort: Any, /, **payload: Any) -> Any:
         updates = [k for k, kind in self.kinds.items() if kind == "update"]
         hit = [i for i, n in enumerate(cohort.names) if n in victims]
-        if not (updates and hit):
+        alone = self.name.endswith(":train_alone")
+        if not ((updates or alone) and hit):
             return honest(self, cohort, **payload)
-        if how == "raise":
+        if how == "raise" or alone:
             raise ValueError("the disk is\nfull")
         reply = honest(self, cohort, **payload)
         value = getattr(reply, updates[0]).clone()

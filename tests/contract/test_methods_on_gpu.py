@@ -19,9 +19,9 @@ import coterie as ct
 from coterie.base import rng as noise
 from coterie.base.errors import InputError
 from coterie.base.rng import Generators, generators_of
-from coterie.compute.capacity import free_bytes
 from coterie.compute.workspace import Workspace
 from coterie.contract.federation import QuorumError
+from coterie.run.loop import free_bytes
 from federations import PROBLEMS, assert_close, assert_same_bits
 
 absent = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")

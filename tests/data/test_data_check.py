@@ -62,7 +62,7 @@ def test_a_folder_without_problems_has_the_notes_of_a_run(tmp_path):
     assert check.notes == ct.data.from_folder(tmp_path, label="y").notes
     assert any("extra (only at b)" in note for note in check.notes)
     assert check.clients == {"a": N, "b": N}
-    assert json.loads(json.dumps(check.spelled()))["columns"]["sex"]["a"]["shares"] == {"f": 2 / 3, "m": 1 / 3}
+    assert json.loads(json.dumps(check.to_json()))["columns"]["sex"]["a"]["shares"] == {"f": 2 / 3, "m": 1 / 3}
 
 
 def test_what_only_shows_when_rows_are_encoded_is_a_problem_too(tmp_path):

@@ -117,7 +117,7 @@ def test_what_is_missing_or_wrong_is_said(tiny, monkeypatch):
     ]:
         with pytest.raises(InputError, match=sentence):
             load("cifar10", **{"folder": str(tiny), "split": SPLIT, **options})
-    monkeypatch.setattr(hub, "installed", lambda: False)
+    monkeypatch.setattr(hub, "has_datasets", lambda: False)
     with pytest.raises(InputError, match=r"not found in COTERIE_DATA \(not set\); .*pip install .coterie\[hub\]"):
         load("cifar10")
 
@@ -229,7 +229,7 @@ def test_a_name_that_cannot_be_had_is_one_sentence(monkeypatch, quiet):
         InputError, match=r"CIFAR-10 was not found in COTERIE_DATA \(not set\); give a folder .*hub was tried"
     ):
         load("cifar10")
-    monkeypatch.setattr(hub, "installed", lambda: False)
+    monkeypatch.setattr(hub, "has_datasets", lambda: False)
     with pytest.raises(
         InputError, match=r"no folder 'nobody/nothing' here, and the Hugging Face hub needs: pip install"
     ):

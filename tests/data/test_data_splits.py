@@ -17,7 +17,7 @@ from coterie.data.splits import (
     generator,
     iid,
     mixed,
-    numbered,
+    number_names,
     shards,
     stratified,
     subset,
@@ -95,7 +95,7 @@ def test_randomness_has_a_name():
     assert generator(0, "a", "b").random() == generator(0, "a", "b").random()
     draws = {generator(*key).random() for key in [(0, "a", "b"), (1, "a", "b"), (0, "ab"), (0, "b", "a"), (0,)]}
     assert len(draws) == 5
-    assert numbered(3, "hospital") == ["hospital-0", "hospital-1", "hospital-2"]
+    assert number_names(3, "hospital") == ["hospital-0", "hospital-1", "hospital-2"]
 
 
 def test_alpha_says_how_unlike_clients_are():

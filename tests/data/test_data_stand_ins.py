@@ -13,7 +13,7 @@ from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED
 from coterie.data import load
 from coterie.data.sets.shakespeare import CHARACTERS
-from coterie.data.words import hashed_words
+from coterie.data.words import hash_words
 from coterie.models import CNN
 
 NAMES = ["admiration", "anger", "joy", "neutral", "sadness"]
@@ -94,7 +94,7 @@ def test_missing_and_broken_files_are_named(comments, monkeypatch):
 
 
 def test_hashed_words_count_words_and_have_length_one():
-    same = hashed_words(["Don't stop!", "don't STOP !", "stop", ""], 512)
+    same = hash_words(["Don't stop!", "don't STOP !", "stop", ""], 512)
     assert torch.equal(same[0], same[1])
     assert (same[0] > 0).sum() == 3
     assert same.square().sum(1).tolist() == pytest.approx([1, 1, 1, 0])

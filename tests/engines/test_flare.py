@@ -71,7 +71,7 @@ def wait_for(condition, seconds=300.0):
 # ---- kits and mutual TLS
 
 
-def test_five_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
+def test_seven_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
     for name in HOSPITALS:
         said = deployment.coterie("site", "check", deployment.kits / name, "--connect").stdout
         assert "this site can join" in said
@@ -81,7 +81,7 @@ def test_five_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_pat
     done = deployment.coterie("submit", deployment.plan, "--out", tmp_path / "there", "--no-report")
     assert "isfl" in done.stdout
     assert re.search(r"seed 0  fedavg", done.stderr)
-    assert not differences(tmp_path / "here", tmp_path / "there")
+    assert not differences(tmp_path / "here", tmp_path / "there", *deployment.kept)
     log = (deployment.kits / "long-beach" / "local" / "asks.jsonl").read_text()
     assert "coterie.algorithms.varsel:distances" in log
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 
 import pytest
 import torch
@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
+from coterie.config import schema
 from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
-from coterie.config.schema import wire_type
+from coterie.config.schema import wire_type, wire_types
 from coterie.contract.wire import (
     Answer,
     Ask,
@@ -26,6 +27,7 @@ from coterie.contract.wire import (
     nbytes,
     to_json,
 )
+from coterie.filters.top_k import TopK
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -244,3 +246,23 @@ def test_a_message_of_quotes_without_end_is_refused_at_once():
     for text in ('"' + '\\"' * 500_000, '"' + "\\\n" * 500_000, '"\\"' * 500_000):
         with pytest.raises(InputError):
             decode(save({}, {"coterie": text}))
+
+
+def test_two_classes_do_not_travel_by_one_name():
+    """The second would be what a site reads where the first was sent."""
+    theirs = make_dataclass("TopK", [("share", float)], frozen=True)
+    with pytest.raises(
+        InputError, match=r"coterie.filters.top_k:TopK travels by the name 'TopK' already; give .*:TopK another"
+    ):
+        wire_type(theirs)
+    assert wire_types()["TopK"] is TopK
+
+
+def test_a_class_that_is_defined_anew_replaces_itself():
+    """As a cell of a notebook does that is run again."""
+    classes = [make_dataclass("WrittenTwice", [("share", float)], frozen=True) for _ in range(2)]
+    try:
+        assert [wire_type(cls) for cls in classes] == classes
+        assert wire_types()["WrittenTwice"] is classes[1]
+    finally:
+        del schema._TRAVEL["WrittenTwice"]

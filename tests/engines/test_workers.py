@@ -18,7 +18,6 @@ from torch import Tensor
 
 from coterie import FedAvg, MeritFed, task
 from coterie.base.errors import InputError, RunError
-from coterie.compute.capacity import check_free_memory
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import QuorumError
 from coterie.contract.method import Method
@@ -28,6 +27,7 @@ from coterie.engines import workers as worker_processes
 from coterie.engines.inprocess import InProcessEngine
 from coterie.engines.specs import InProcess
 from coterie.engines.workers import Arena
+from coterie.run.loop import check_free_memory
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)

@@ -11,9 +11,9 @@ from torch import nn
 from coterie import FedAvg, FedDyn, data
 from coterie.algorithms import feddyn
 from coterie.base.errors import InputError
+from coterie.compute.local_training import Quadratic
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.task import Task
-from coterie.contract.training import Quadratic
 from federations import Problem, assert_close, batch_norm, cohort_of, fit, logistic, seeded, start
 
 MUTANTS = {

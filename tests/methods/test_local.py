@@ -21,12 +21,8 @@ from federations import (
 
 MUTANTS = {
     "local": [
-        (
-            "algorithms/local.py",
-            "state.x[federation.positions(federation.clients)]",
-            "state.x.mean(0).repeat(len(federation.clients), 1)",
-        ),
-        ("algorithms/local.py", "+= replies.delta", "+= replies.delta.mean(0)"),
+        ("algorithms/local.py", "own + cohort.updates(own, local)", "own + cohort.updates(own, local).mean(0)"),
+        ("algorithms/local.py", "cohort.keep(OWN, own)", "cohort.keep(OWN, own.mean(0).expand_as(own))"),
         ("algorithms/local.py", 'participation = "own"', 'participation = "run"'),
     ],
 }

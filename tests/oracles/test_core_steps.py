@@ -16,7 +16,7 @@ from federations import SIZES, batch_norm, cohort_of, dropout, logistic, start
 
 @wire_type
 @dataclass(frozen=True)
-class FirstRows:
+class EarlyRows:
     """The first rows, and fewer of them than there are."""
 
     sample_ratio: float = 0.6
@@ -35,7 +35,7 @@ def cohorts(make):
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 @pytest.mark.parametrize("amount", [Steps(3), Epochs(1), Epochs(2)])
 @pytest.mark.parametrize("batch_size", [None, 3, 5, 7, 100])
-@pytest.mark.parametrize("sampler", [None, FirstRows()])
+@pytest.mark.parametrize("sampler", [None, EarlyRows()])
 def test_steps_are_those_that_are_taken(make, amount, batch_size, sampler):
     x, everybody, alone = cohorts(make)
     local = LocalSGD(lr=0.1, steps=amount, batch_size=batch_size, sampler=sampler)

@@ -17,10 +17,10 @@ from coterie.base.vector import Layout
 from coterie.compute import kernels, workspace
 from coterie.compute.cohort import Cohort
 from coterie.compute.kernels import Layer, recognise
+from coterie.compute.local_training import Quadratic
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.memory import Memory, MemoryView
-from coterie.contract.training import Quadratic
 from coterie.engines.specs import InProcess
 from coterie.models import CNN, MLP, Logistic, Mean
 from federations import Problem, assert_close, fit, seeded

@@ -20,7 +20,7 @@ Differences from the paper: clients count by their rows, as in FedAvg. v takes p
 optimisers are refused; weight decay is part of the loss of both. A client that has lost v and a begins anew at x, and log and failures
 name it. Statistics of batch norm are those that the mixture's own batches left.
 
-What is evaluated, saved and used for predictions are the mixtures, so these models travel to the server.
+What is evaluated, saved and used for predictions are the mixtures. Those of other parties stay with them.
 
 Laws:
 - the global model is FedAvg's, whatever a is:
@@ -163,10 +163,10 @@ class APFL(Method[State]):
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
+    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The mixture of each seen and unseen client, where it is."""
-        replies = federation.ask((*federation.everyone, *federation.unseen), mixture, x=state.x, alpha=self.alpha)
-        return dict(zip(replies.clients, replies.model, strict=True))
+        everybody = (*federation.everyone, *federation.unseen)
+        return federation.own_models(everybody, mixture, x=state.x, alpha=self.alpha)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates and own models, and the own models of two rounds that clients keep."""

@@ -15,7 +15,7 @@ Symbols: x = w^t, v = v_k, lam = lambda, delta = the update of the global model 
 Differences from the paper: as many steps for v as for x, on the same batches. v is held near x as it was received in this round. A
 client that takes part for the first time starts v at that x, and so does one that has lost its own, which log and failures name.
 
-What is evaluated, saved and used for predictions is v, so these models travel to the server.
+What is evaluated, saved and used for predictions is v. That of another party stays there.
 
 Laws:
 - lam = 0 is training alone, bit by bit, and the global model is FedAvg's for every lam:
@@ -36,6 +36,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import LocalUpdate, own_model, own_models
 from coterie.config.local import LocalSGD, rate_of
 from coterie.config.rules import NOT_NEGATIVE
@@ -45,7 +46,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import OneModel, task
-from coterie.contract.training import Quadratic
 
 __all__ = ["Ditto", "State"]
 
@@ -115,7 +115,7 @@ class Ditto(Method[State]):
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
+    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The model of each client, where it is; the global one for those that have none."""
         return own_models(federation, OWN, state.x)
 

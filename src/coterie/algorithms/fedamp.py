@@ -39,6 +39,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import OwnUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, optional
@@ -46,7 +47,6 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import ModelOfEach, task
-from coterie.contract.training import Quadratic
 from coterie.contract.wire import PerClient
 
 __all__ = ["FedAMP", "State", "attention"]

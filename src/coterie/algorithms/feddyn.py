@@ -39,6 +39,7 @@ from torch import Tensor
 
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import OwnUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
@@ -47,7 +48,6 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
-from coterie.contract.training import Quadratic
 
 __all__ = ["FedDyn", "State"]
 

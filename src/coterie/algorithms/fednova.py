@@ -40,6 +40,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Quadratic
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
@@ -47,7 +48,6 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, OneUpdate, Size, task
-from coterie.contract.training import Quadratic
 
 __all__ = ["FedNova", "State"]
 

@@ -32,6 +32,7 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import LocalUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
@@ -40,7 +41,6 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
-from coterie.contract.training import Quadratic
 
 __all__ = ["FedProx", "State"]
 

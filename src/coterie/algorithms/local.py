@@ -1,16 +1,15 @@
 r"""Local: each client alone, with the same rounds, local steps and batches as in any other method.
 
 Optimises: each client's own mean loss.
-Sends: d up, d down (own_update).
-Memory: none.
+Sends: 0 up, d down (train_alone).
+Memory: d numbers: its own model.
 Use: you need the yardstick, with which every verdict compares; or a client with many rows resembles no other.
 Avoid: a client has few rows: its own model then fits chance.
 Formula: x_k \leftarrow x_k + \delta_k
 
-The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model; nothing of
-one client reaches another. Everybody trains in every round, also where other methods draw some clients a round: who works alone
-need not wait to be drawn. The models are kept with the server's state, so a run can be resumed and evaluated like any other; on a
-real federation the models of this yardstick are thereby seen by the server.
+The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model, which the
+client keeps; nothing of one client reaches another. Everybody trains in every round, also where other methods draw some clients a
+round: who works alone need not wait to be drawn. A client that has lost its model begins anew, and is named.
 
 Laws:
 - other clients change nothing:
@@ -25,23 +24,51 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from coterie.base.rng import Rng
-from coterie.compute.tasks import own_update
+from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import OwnModel
 from coterie.config.local import LocalSGD
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.wire import PerClient
+from coterie.contract.task import Flag, OneModel, task
 
 __all__ = ["Local", "State"]
 
 
-class State(NamedTuple):
-    """Names of all N clients and their models [N, d + b]."""
+OWN = "alone"
+"""Name of the own model in client memory."""
 
-    names: tuple[str, ...]
+
+class Trained(NamedTuple):
+    """True of each client that has trained [n]."""
+
+    done: Flag
+
+
+@task
+def train_alone(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> Trained:
+    """Go on training the own model, which begins at x."""
+    own = cohort.state(OWN, x).values
+    own = own + cohort.updates(own, local)
+    if not bool(torch.isfinite(own).all()):
+        raise FloatingPointError("its own model is not finite")
+    cohort.keep(OWN, own)
+    return Trained(torch.ones(len(cohort.names), dtype=torch.bool))
+
+
+@task
+def model_alone(cohort: Cohort, *, x: OneModel) -> OwnModel:
+    """The own model; x where there is none yet. It counts whether the server has heard of it or not."""
+    return OwnModel(cohort.state(OWN, x).values)
+
+
+class State(NamedTuple):
+    """The model [d + b] from which everybody began."""
+
     x: Tensor
 
 
@@ -66,23 +93,24 @@ class Local(Method[State]):
 
     participation = "own"
 
-    tasks = (own_update,)
+    tasks = (train_alone, model_alone)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
-        return State(federation.everyone, x.repeat(len(federation.everyone), 1))
+        return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round of everybody; the model of a client that failed stays."""
-        start = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, own_update, x=start, local=self.local)
-        x = state.x.clone()
-        x[federation.positions(replies.clients)] += replies.delta
-        return State(state.names, x), {"weights": {n: {n: 1.0} for n in replies.clients}}
+        replies = federation.ask(federation.clients, train_alone, x=state.x, local=self.local)
+        return state, {"weights": {n: {n: 1.0} for n in replies.clients}}
 
     def models(self, state: State) -> dict[str, Tensor]:
-        """A model for each client."""
-        return dict(zip(state.names, state.x, strict=True))
+        """None that the server has."""
+        return {}
+
+    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+        """The model of each client, where it is."""
+        return federation.own_models(federation.everyone, model_alone, x=state.x)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""

@@ -43,6 +43,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift, unflatten
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Step
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
 from coterie.config.schema import options
@@ -50,7 +51,6 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Flag, OneModel, OneUpdate, Rows, task
-from coterie.contract.training import Step
 
 __all__ = ["MOON", "State"]
 

@@ -17,7 +17,7 @@ Differences from the paper: the product of a Hessian and the meta-gradient is ta
 Its two gradients share batch and random layers. A step costs 2 ("fo") or 4 ("hf") gradients, which the row gradients count.
 
 The models that clients use are x after one step at rate alpha on all their training rows in eval mode (`personalised`); this is what is
-evaluated, saved and used for predictions, also for unseen clients. x itself remains under `*`. These models travel to the server.
+evaluated, saved and used for predictions, also for unseen clients. x itself remains under `*`. Models of other parties stay there.
 
 Laws:
 - alpha = 0 with all rows in a batch is uniform averaging:
@@ -148,11 +148,10 @@ class PerFedAvg(Method[State]):
         """The model before anybody has adapted it."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
+    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """Every client's own model, also of unseen clients; whoever does not reply is left with x."""
-        names = (*federation.everyone, *federation.unseen)
-        replies = federation.ask(names, adaptation, x=state.x, alpha=self._alpha(federation))
-        return dict(zip(replies.clients, replies.model, strict=True))
+        everybody = (*federation.everyone, *federation.unseen)
+        return federation.own_models(everybody, adaptation, x=state.x, alpha=self._alpha(federation))
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, or its evaluation."""

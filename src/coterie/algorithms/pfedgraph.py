@@ -41,6 +41,7 @@ from torch.nn import functional
 
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
+from coterie.compute.local_training import Step
 from coterie.compute.tasks import LocalUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
@@ -48,7 +49,6 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import ModelOfEach, task
-from coterie.contract.training import Step
 from coterie.contract.wire import PerClient
 from coterie.solvers.simplex import project
 

@@ -19,7 +19,7 @@ on from step to step.
 Differences from the paper: none are known; the authors' code adds a weight decay of .001, which is not here. Momentum, clipping
 and weight decay, if set, act on the steps of w. Statistics of batch norm are those that theta's batches left.
 
-What is evaluated, saved and used for predictions is theta, so these models travel to the server.
+What is evaluated, saved and used for predictions is theta. That of another party stays there.
 
 Laws:
 - lam = 0 never moves the global model:
@@ -140,7 +140,7 @@ class PFedMe(Method[State]):
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
+    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The model of each client, where it is; the global one for those that have none."""
         return own_models(federation, OWN, state.x)
 

@@ -18,7 +18,7 @@ from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
-from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, rows, sample, tensors_by_name
+from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, row_shapes, rows
 
 __all__ = ["Client", "Clients", "Transform", "joint_fingerprint"]
 
@@ -90,21 +90,19 @@ class Client:
         return part
 
 
-def _shapes(part: Part) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(v.shape[1:]) for k, v in tensors_by_name(sample(part.inputs)).items()}
-
-
-def _labels_of(part: Part) -> str:
+def _form_of(part: Part) -> dict[str, str]:
+    """Describe what one row of inputs and of labels is like, to compare it and for sentences."""
+    shapes = {name: tuple(shape) for name, shape in row_shapes(part.inputs).items()}
     kind = "numbers" if part.labels.is_floating_point() else "classes"
-    return f"[rows{''.join(f', {n}' for n in part.labels.shape[1:])}] ({kind})"
+    labels = ", ".join(["rows", *map(str, part.labels.shape[1:])])
+    return {"inputs": f"{shapes}", "labels": f"[{labels}] ({kind})"}
 
 
-def _check_alike(part: Part, usual: Part, who: str, reference: str) -> None:
-    """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual shape."""
-    for what, form in (("inputs", _shapes), ("labels", _labels_of)):
-        mine, theirs = form(part), form(usual)
-        if mine != theirs:
-            raise InputError(f"{who} has {what} of shape {mine}{reference} of {theirs}")
+def _check_alike(part: Part, usual: Mapping[str, str], who: str, reference: str) -> None:
+    """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual form."""
+    for what, form in _form_of(part).items():
+        if form != usual[what]:
+            raise InputError(f"{who} has {what} of shape {form}{reference} of {usual[what]}")
 
 
 def _merge_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
@@ -158,15 +156,12 @@ class Clients(Sequence[Client]):
         if len(clients) <= 0:
             raise InputError("there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
-        model_client = ordered[0]
+        reference = ordered[0]
+        usual = _form_of(reference.train)
         for client in ordered:
             for kind, part in client.parts():
-                _check_alike(
-                    part,
-                    model_client.train,
-                    f"client {client.name!r}",
-                    f" in its {kind} rows, client {model_client.name!r}",
-                )
+                where = f" in its {kind} rows, client {reference.name!r}"
+                _check_alike(part, usual, f"client {client.name!r}", where)
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
             raise InputError("no client has a training row")
@@ -232,7 +227,7 @@ class Clients(Sequence[Client]):
             raise InputError(f"classes must be a list of names; got {classes!r}")
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
-        usual = Part(self.train.inputs, self.train.labels)
+        usual = _form_of(Part(self.train.inputs, self.train.labels))
         if server is not None:
             _check_alike(Client("server", server).train, usual, "the server", ", its clients")
         if unseen is not None:

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, get_type_hints
 
 from coterie.base.errors import InputError, cut, plain, require
 
@@ -105,7 +105,7 @@ def parse_json(text: str, place: str, kind: type[T], cure: str = AGAIN) -> T:
         raise InputError(f"{place} has more than {DEEPEST} values within each other; {cure}")
     if not isinstance(value, kind):
         raise InputError(f"{place} holds a {type(value).__name__} and not a {kind.__name__}; {cure}")
-    return cast("T", value)
+    return value
 
 
 def read_json(path: Path, kind: type[T], cure: str = AGAIN) -> T:

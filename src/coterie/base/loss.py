@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from coterie.base.errors import InputError, nearest
 from coterie.base.metric_names import LOSSES
 
-__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "are_probabilities", "choose_loss", "is_multi_hot", "probabilities"]
+__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "are_probabilities", "choose_loss", "is_multi_hot"]
 
 Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -220,12 +220,3 @@ def are_probabilities(kind: Kind, outputs: Sequence[Tensor]) -> bool:
     if kind == "classes":
         return rows.shape[1] > 1 and bool(((rows.sum(1) - 1).abs() < 1e-3).all())
     return len(outputs) > 1 and bool((rows != rows[:1]).any())
-
-
-def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
-    """Class probabilities [rows, C, ...] of outputs; for one logit C = 2. Own losses are read as C logits in dimension 1."""
-    if kind == "binary":
-        logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
-        positive = torch.sigmoid(logit)
-        return torch.stack([1 - positive, positive], dim=1)
-    return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)

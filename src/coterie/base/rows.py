@@ -28,6 +28,8 @@ __all__ = [
     "Source",
     "check_plain",
     "join_inputs",
+    "row_shapes",
+    "row_size",
     "rows",
     "sample",
     "take",
@@ -168,6 +170,21 @@ def sample(inputs: Held) -> Inputs:
     return inputs.source.sample if isinstance(inputs, LazyInputs) else take(inputs, slice(0, 1))
 
 
+def row_shapes(inputs: Held) -> dict[str, torch.Size]:
+    """Return the shape of one row of each tensor, by name."""
+    if isinstance(inputs, Tensor):
+        return {"inputs": inputs.shape[1:]}
+    stored = inputs.source.sample if isinstance(inputs, LazyInputs) else inputs
+    return {name: tensor.shape[1:] for name, tensor in tensors_by_name(stored).items()}
+
+
+def row_size(inputs: Held) -> int:
+    """Count the numbers in the inputs of one row, at least 1."""
+    if isinstance(inputs, Tensor):
+        return max(1, inputs.shape[1:].numel())
+    return max(1, sum([shape.numel() for shape in row_shapes(inputs).values()]))
+
+
 def tensors_by_name(inputs: Inputs) -> Mapping[str, Tensor]:
     """Tensors by name; one that has none is called `inputs`."""
     return inputs if isinstance(inputs, dict) else {"inputs": inputs}
@@ -240,8 +257,7 @@ class Part(NamedTuple):
 
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
-        of_row = max(1, sum([v.shape[1:].numel() for v in tensors_by_name(sample(self.inputs)).values()]))
-        chunk_rows = max(1, min(CHUNK, ELEMENTS // of_row))
+        chunk_rows = max(1, min(CHUNK, ELEMENTS // row_size(self.inputs)))
         count = len(self)
         for low in range(0, count, chunk_rows):
             yield self if count <= chunk_rows else self.select(slice(low, low + chunk_rows))

@@ -430,7 +430,7 @@ def _check(args: argparse.Namespace) -> int:
     override(tables, args)
     settings = build(Tables, tables["data"], "[data]", named="data")
     checked = check_folder(args.data, tables=settings, split=tables.get("split"))
-    _say(json.dumps(checked.spelled(), indent=1) if args.json else "\n".join(lines(checked)))
+    _say(json.dumps(checked.to_json(), indent=1) if args.json else "\n".join(lines(checked)))
     return 2 if checked.problems else 0
 
 

@@ -207,9 +207,9 @@ class CohortRows:
         if part == "fresh":
             fresh = self._draw(client, batch_size, self.rng(client, purpose).child(part))
             return fresh if share is None else fresh.select(share)
-        where, size, numbers = self.rows_of(part, client), self.size(client, part), None
-        if share is not None or (batch_size is not None and batch_size < size):
-            numbers = self.rng(client, purpose).child(part).permutation(size, batch_size)
+        where, numbers = self.rows_of(part, client), None
+        if share is not None or (batch_size is not None and batch_size < self.size(client, part)):
+            numbers = self.rng(client, purpose).child(part).permutation(self.size(client, part), batch_size)
             numbers = numbers if share is None else numbers[share]
         self.require_enough(client, numbers, part)
         return self._select(where, client, numbers)

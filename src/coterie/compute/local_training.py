@@ -1,4 +1,4 @@
-"""Local training of a cohort: one client after another under any hooks, or chunks of clients in batched kernels."""
+"""Local training of a cohort, and its hooks: one client after another under any hooks, or chunks of clients in batched kernels."""
 
 from __future__ import annotations
 
@@ -6,25 +6,84 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
-from coterie.base.rows import Inputs, sample, take, tensors_by_name
+from coterie.base.rows import Inputs, row_size, take
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, RowSource, StepRule, chunks
-from coterie.config.hooks import check_object, overrides
 from coterie.config.local import LocalSGD, Steps
+from coterie.config.rules import check_object, overrides
 from coterie.contract.method import Sampler
-from coterie.contract.training import GradientRule, Penalty, Quadratic, Step, make_optimiser
 
-__all__ = ["LocalTraining", "StepBatches", "TrainOptions", "of_client"]
+__all__ = [
+    "GradientRule",
+    "LocalTraining",
+    "Penalty",
+    "Quadratic",
+    "Step",
+    "StepBatches",
+    "TrainOptions",
+    "make_optimiser",
+    "of_client",
+]
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The penalty `mu / 2 * ||y - anchor||^2` on the parameters y of a local model.
+
+    Attributes:
+        mu: >= 0.
+        anchor: [d + b], or [n, d + b] for one anchor per client; None: the model that training starts from.
+    """
+
+    mu: float
+    anchor: Tensor | None = None
+
+    def add_gradient(self, grad: Tensor, y: Tensor) -> None:
+        """Add mu (y - anchor) to `grad` [d], in place, at the parameters y [d]; the anchor must be given."""
+        grad.add_(y - cast("Tensor", self.anchor)[: len(y)], alpha=self.mu)
+
+    def shift(self, lr: float, start: Tensor) -> Tensor:
+        """What the anchor adds to y in a step of length lr, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
+        return lr * self.mu * (start if self.anchor is None else self.anchor)
+
+
+class Step(NamedTuple):
+    """What a penalty of the user's own sees of one local step."""
+
+    outputs: Tensor
+    inputs: Any
+    labels: Tensor
+    client: int
+    model: nn.Module
+
+
+Penalty = Quadratic | Callable[[Step], Tensor]
+"""A quadratic penalty, or a function of a step that returns a scalar to be added to its loss."""
+
+GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
+"""(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`.
+Random layers draw the same numbers in each call with the same k."""
+
+_CLASSES = {cls.__name__.lower(): cls for cls in vars(torch.optim).values() if isinstance(cls, type)}
+
+
+def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Optimizer | None:
+    """The optimiser of one local training; None for plain SGD, which needs no object."""
+    if local.optimiser == "sgd" and not local.momentum:
+        return None
+    further = {"momentum": local.momentum} if local.momentum else {}
+    optimiser: Any = _CLASSES[cast("str", local.optimiser)]  # each takes these
+    return cast("torch.optim.Optimizer", optimiser([head], lr, weight_decay=local.weight_decay, **further))
 
 
 class TrainOptions(TypedDict, total=False):
@@ -101,8 +160,7 @@ class StepBatches:
     def read(self, client: int) -> Iterator[Batch]:
         """Read the batches of all steps of a client."""
         cohort, numbers = self.cohort, self.numbers(client)
-        example = sample(cohort.clients.train.inputs)
-        per_row = max(1, sum(value.shape[1:].numel() for value in tensors_by_name(example).values()))
+        per_row = row_size(cohort.clients.train.inputs)
         group = max(1, cohort_rows.BLOCK // (per_row * max(len(batch) for batch in numbers)))
         start = 0
         for low in range(0, len(numbers), group):

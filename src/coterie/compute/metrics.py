@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
-from coterie.base.loss import IGNORED, Kind, probabilities
+from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.config.registry import METRICS
-from coterie.contract.task import Flag, Form, ModelOfEach, Number, Rows, Size, task
+from coterie.contract.task import Flag, Form, ModelOrOwn, Number, Rows, Size, task
 
 __all__ = [
     "BINS",
@@ -36,6 +36,7 @@ __all__ = [
     "mae",
     "npv",
     "ppv",
+    "probabilities",
     "r2",
     "rmse",
     "sensitivity",
@@ -130,6 +131,15 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, parts: _Parts) -> float 
 
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
+
+
+def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
+    """Class probabilities [rows, C, ...] of outputs; for one logit C = 2. Own losses are read as C logits in dimension 1."""
+    if kind == "binary":
+        logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
+        positive = torch.sigmoid(logit)
+        return torch.stack([1 - positive, positive], dim=1)
+    return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
 
 
 def _hits(outputs: Tensor, labels: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
@@ -302,7 +312,7 @@ class Evaluation(NamedTuple):
 
 
 @task
-def evaluate(cohort: Cohort, *, x: ModelOfEach, part: str, metrics: tuple[str, ...]) -> Evaluation:
+def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ...]) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
     values = (

@@ -46,8 +46,10 @@ class Shard:
         answers: list[Answer] = []
         for group in self._groups(ask.names):
             group_answer = self._run(ask.to(group))
-            retries = [(name,) for name in group] if group_answer.failed and len(group) > 1 else []
-            answers += [self._run(ask.to(names)) for names in retries] or [group_answer]
+            if group_answer.failed and len(group) > 1:
+                answers += [self._run(ask.to((name,))) for name in group]
+            else:
+                answers.append(group_answer)
         return Answer.join(answers)
 
     def take_back(self, context: Context) -> None:
@@ -115,7 +117,12 @@ class Shard:
             raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
         block, layout = Block(names, dict(zip(fields, reply, strict=True))), self.workspace.layout
         for key, value in block.values.items():
-            _check_travels(key, value)
+            # What could not be sent is refused also where nothing is sent.
+            if isinstance(value, Tensor):
+                check_plain(value, f"field {key!r}")
+            else:
+                to_json(value)
+        for key, value in block.values.items():
             if len(names) > 1 and not has_form(value, task.kinds[key], len(names), layout):
                 raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
         return apply_filters(block, ask, task, layout, view)
@@ -123,14 +130,6 @@ class Shard:
 
 def _sort_names(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(sorted(clients)) for key, clients in names.items() if clients}
-
-
-def _check_travels(key: str, value: Any) -> None:
-    """Raise `InputError` for a field of a reply that could not be sent, so that it is refused also where nothing is sent."""
-    if isinstance(value, Tensor):
-        check_plain(value, f"field {key!r}")
-    else:
-        to_json(value)
 
 
 def _reason(error: BaseException) -> str:

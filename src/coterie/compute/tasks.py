@@ -75,7 +75,6 @@ def own_model(cohort: Cohort, *, x: OneModel, key: str) -> OwnModel:
     return OwnModel(cohort.state(key, x).or_else(x))
 
 
-def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor]:
+def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor | None]:
     """Ask all seen and unseen clients for the models that they keep under `key`; whoever does not reply is left with x."""
-    replies = federation.ask((*federation.everyone, *federation.unseen), own_model, x=x, key=key)
-    return dict(zip(replies.clients, replies.model, strict=True))
+    return federation.own_models((*federation.everyone, *federation.unseen), own_model, x=x, key=key)

@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, distributions
 from typing import Any, TypeVar
 
 from coterie.base.errors import InputError, cut, nearest, prefix_errors
-from coterie.config.hooks import article, check_hooks, check_object
+from coterie.config.rules import article, check_hooks, check_object
 from coterie.config.schema import Choice, Flag, build, spell
 
 __all__ = [
@@ -177,11 +177,11 @@ class Registry(Choice, MutableMapping[str, Any]):
             if isinstance(value, type):
                 self._files[value] = name
             return value
-        value = self._all().get(name)
+        value = self._entries.get(name)
         if value is not None and not isinstance(value, str | EntryPoint):
             return value
         with prefix_errors(where):
-            if value is None:
+            if name not in self:
                 hint = f"FILE.py:NAME is {article(self.kind)} of your own"
                 raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {hint}")
             return self[name]

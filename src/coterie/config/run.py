@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from coterie.base.errors import InputError, cut, is_number
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES, short_names
-from coterie.config.hooks import check_object
 from coterie.config.local import LocalSGD
 from coterie.config.registry import CALLBACKS, METRICS
-from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, one_of, optional
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, check_object, list_of, one_of, optional
 from coterie.config.schema import Flag, InFiles, options, wire_type
 
 if TYPE_CHECKING:

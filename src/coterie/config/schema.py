@@ -222,9 +222,23 @@ _TRAVEL: dict[str, type] = {}
 
 
 def wire_type(cls: type[T]) -> type[T]:
-    """Let a frozen dataclass travel, as JSON of its fields."""
+    """Let a frozen dataclass travel, as its name and the JSON of its fields.
+
+    Raises:
+        InputError: Another class travels by this name; it would be read as this one. A class that is defined anew replaces itself,
+            and any class replaces one that a function defined.
+    """
+    present = _TRAVEL.get(cls.__name__, cls)
+    if _place(present) != _place(cls) and "<locals>" not in present.__qualname__:
+        raise InputError(
+            f"the class {_place(present)} travels by the name {cls.__name__!r} already; give {_place(cls)} another name"
+        )
     _TRAVEL[cls.__name__] = cls
     return cls
+
+
+def _place(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def wire_types() -> Mapping[str, type]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from coterie.config.hooks import Kind
+from coterie.config.rules import Kind
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,6 +40,7 @@ class Engine(Protocol):
         model: the module that vectors belong to.
         loss: of a row, as it was made for this model and these clients.
         needs_all: whether a reply depends on who else is asked, as under some attacks, so that no ask may be divided.
+        sends_own: whether clients' own models come to the server; not from other parties, who keep and evaluate them themselves.
         simulated: whether replies are made on this machine, so that attacks can be simulated.
         serves: Number of clients that it serves at the same time.
     """
@@ -52,6 +53,7 @@ class Engine(Protocol):
     model: nn.Module
     loss: Loss
     needs_all: bool = False
+    sends_own: bool = True
     simulated: bool = False
     serves: int = 1
 

@@ -251,7 +251,8 @@ class Exchange(Generic[R]):
 
     def _check_replies(self, ask: Ask, answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""
-        replies, norms = self._check_form(ask, answer, self.task.kinds)
+        kinds = {key: kind for key, kind in self.task.kinds.items() if kind != "own" or self.engine.sends_own}
+        replies, norms = self._check_form(ask, answer, kinds)
         return replies.without(self._too_long(replies.clients, norms, medians(norms)))
 
     def _check_form(self, ask: Ask, answer: Answer, kinds: Mapping[str, str]) -> tuple[Replies[R], dict[str, Tensor]]:

@@ -122,6 +122,21 @@ class Federation:
         """
         return self._exchange(tuple(clients), task, payload, need).collect()
 
+    def own_models(self, clients: Iterable[str], task: Task[R], /, **payload: Any) -> dict[str, Tensor | None]:
+        """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
+
+        Returns:
+            The model [d + b] of each client that replied. None where it stays with the client, who is another party: that one keeps it
+            and evaluates it (`personalised`).
+        """
+        replies = self.ask(clients, task, **payload)
+        field = next((key for key, kind in task.kinds.items() if kind == "own"), None)
+        if field is None:
+            raise InputError(f"{task.name} replies no model of a client's own; declare a field of its reply as Model")
+        if not self.engine.sends_own:
+            return dict.fromkeys(replies.clients)
+        return dict(zip(replies.clients, replies.fields[field], strict=True))
+
     def average(
         self,
         clients: Iterable[str],
@@ -170,7 +185,7 @@ class Federation:
             ask_counts[task.name],
             self.label,
         )
-        values = {k: _reorder(k, v, order) for k, v in payload.items()}
+        values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask = Ask(names, task.name, values, context, self.session.rounds_of(names), self.filters)
         return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need)
 
@@ -190,9 +205,7 @@ class Federation:
                 raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")
 
 
-def _reorder(name: str, value: Any, order: list[int]) -> Any:
-    if not isinstance(value, PerClient):
-        return value
+def _reorder(name: str, value: PerClient, order: list[int]) -> PerClient:
     if value.tensor.shape[:1] != (len(order),):
         raise InputError(
             f"payload {name!r} is PerClient of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"

@@ -16,8 +16,7 @@ from torch import Tensor
 from coterie.base.errors import InputError, cut
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
-from coterie.config.hooks import Kind
-from coterie.config.rules import list_of, one_of
+from coterie.config.rules import Kind, list_of, one_of
 from coterie.contract.memory import MemoryView
 from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.task import Task

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
-from coterie.config.hooks import Kind, check_object, overrides
-from coterie.config.rules import one_of
+from coterie.config.rules import Kind, check_object, one_of, overrides
 from coterie.config.run import Attackers
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
@@ -216,10 +215,11 @@ class Method(ABC, Generic[S]):
         """Number of model vectors that a round holds at once, with `per_round` participants among all `clients`."""
         return per_round
 
-    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor]:
-        """Models [d + b] that seen and unseen clients make for themselves from the state, by client.
+    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor | None]:
+        """Models [d + b] that seen and unseen clients make for themselves from the state, by client: `federation.own_models`.
 
-        Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted.
+        Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted. Those of
+        clients that are other parties stay where they are, and are None here.
         """
         return {}
 

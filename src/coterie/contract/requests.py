@@ -113,7 +113,7 @@ def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], lim
             continue
         value = payload[key]
         if about.tensor:
-            if value is None and about.optional:
+            if value is None and (about.optional or (about.holds is not None and about.holds.own)):
                 continue
             why = _wrong(about.holds, value, limits, declaration.most_models(limits.clients))
         else:

@@ -36,12 +36,14 @@ __all__ = [
     "Holds",
     "Model",
     "ModelOfEach",
+    "ModelOrOwn",
     "Models",
     "Number",
     "OneGradient",
     "OneModel",
     "OneUpdate",
     "Rows",
+    "SentModel",
     "Size",
     "Task",
     "Update",
@@ -62,7 +64,6 @@ class Form(NamedTuple):
         shape: of each client's row, from the payload of the ask and the layout of model vectors.
         dtype: None: that of the model.
         within: the lowest and the highest value, or how they follow from the payload.
-        model: whether it is a client's own model, which no filter changes.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
     """
 
@@ -70,7 +71,6 @@ class Form(NamedTuple):
     dtype: torch.dtype | None = torch.float64
     within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
     facts: bool = False
-    model: bool = False
 
 
 Dimension = str | int | tuple[str | int, ...]
@@ -89,6 +89,7 @@ class Holds(NamedTuple):
         each: whether it comes as a `PerClient`; None: either way.
         model: whether it holds models about which the reply says something. Where the first dimension is `models`, each of them counts.
         finite: whether NaN and Inf are refused.
+        own: whether None stands for the client's own model, which a client that keeps it to itself puts in its place.
     """
 
     shape: tuple[Dimension, ...] = ()
@@ -97,12 +98,15 @@ class Holds(NamedTuple):
     each: bool | None = False
     model: bool = False
     finite: bool = True
+    own: bool = False
 
 
 OneModel = Annotated[Tensor, Holds(("model",), model=True)]
 """[d + b]: one model for everybody."""
 ModelOfEach = Annotated[Tensor, Holds(("model",), each=None, model=True)]
 """[d + b], or [n, d + b] of a `PerClient`: one model for everybody, or one for each client."""
+ModelOrOwn = Annotated[Tensor, Holds(("model",), each=None, model=True, own=True)]
+"""As `ModelOfEach`, or None for the model that each client has made for itself and keeps to itself."""
 Models = Annotated[Tensor, Holds(("models", "model"), model=True)]
 """[T, d + b]: several models for everybody."""
 
@@ -118,8 +122,10 @@ Gap = Annotated[Tensor, "gap"]
 """[n]: a loss minus what the client requires; positive means not good enough."""
 Count = Annotated[Tensor, "count"]
 """[n, ...]: numbers of rows."""
-Model = Annotated[Tensor, "other", Form(lambda payload, layout: (layout.size,), None, model=True)]
-"""[n, d + b]: a model vector."""
+SentModel = Annotated[Tensor, "model", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a local model as it is, which no filter changes; so plans for sites refuse it beside filters."""
+Model = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a client's own model. Where clients are other parties it stays with them (`Federation.own_models`)."""
 Rows = Annotated[Tensor, "other", Form(facts=True)]
 """float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""
 Number = Annotated[Tensor, "other", Form()]
@@ -157,7 +163,7 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `gap`, `stay`, `count` or `other`, as declared by its type.
+        kinds: for each field of the reply `update`, `gradient`, `gap`, `stay`, `count`, `own`, `model` or `other`.
         forms: what fields must look like, where that is declared.
         texts: fields that are no tensors.
     """
@@ -194,7 +200,7 @@ class Task(Generic[R]):
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
-        """`update`, `gradient`, `gap`, `stay`, `count` or `other` for each field of the reply."""
+        """`update`, `gradient`, `gap`, `stay`, `count`, `own`, `model` or `other` for each field of the reply."""
         hints = get_type_hints(self.reply, include_extras=True)
         return {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
 

@@ -18,9 +18,9 @@ from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
 from coterie.config.keywords import explain_keywords
 from coterie.data.lazy import lazy as lazily
-from coterie.data.lazy import mapped, mark_of
-from coterie.data.splits import numbered
-from coterie.data.tensors import PARTS, deal_rows, indexed, over_clients, with_task
+from coterie.data.lazy import map_arrays, mark_of
+from coterie.data.splits import number_names
+from coterie.data.tensors import PARTS, deal_rows, from_row_lists, over_clients, with_task
 from coterie.data.values import (
     Read,
     as_inputs,
@@ -87,12 +87,12 @@ def from_dataset(
     refuse_others(dataset, "the data set")
     if isinstance(index_lists, Mapping) and "kind" in index_lists:
         raise InputError("that is a split and no row numbers: from_dataset(dataset, split={...})")
-    given = dataset
-    dataset = _opened(given)
-    require(
-        hasattr(dataset, "__len__") and not isinstance(dataset, Mapping),
-        f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming",
-    )
+    source = dataset
+    dataset = _open(source)
+    if not hasattr(dataset, "__len__") or isinstance(dataset, Mapping):
+        raise InputError(
+            f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming"
+        )
     if isinstance(index_lists, str):
         if index_lists not in getattr(dataset, "column_names", ()):
             columns = getattr(dataset, "column_names", ())
@@ -110,7 +110,7 @@ def from_dataset(
     def read(dataset: Any, at: NDArray[np.int64]) -> Read:
         return _from_columns(dataset, at, input, label) if columned else read_items(dataset, at)
 
-    lists = None if index_lists is None else _named_lists(index_lists, len(dataset))
+    lists = None if index_lists is None else _lists_by_client(index_lists, len(dataset))
     used = np.arange(len(dataset))
     if lists is not None:
         used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
@@ -130,7 +130,7 @@ def from_dataset(
         return dealt(*read(dataset, used))
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
-        opened = _opened(given)
+        opened = _open(source)
         return lambda at: read(opened, at)[0]
 
     unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
@@ -160,16 +160,17 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
     return {name: np.array(named[name], dtype=np.int64) for name in sorted(named)}
 
 
-def _opened(dataset: Any) -> Any:
+def _open(dataset: Any) -> Any:
     made_by = isinstance(dataset, type) or (callable(dataset) and not hasattr(dataset, "__getitem__"))
     return dataset() if made_by else dataset
 
 
-def _labels(dataset: Any, given: Any, used: NDArray[np.int64], column: str | None) -> Tensor:
+def _labels(dataset: Any, values: Any, used: NDArray[np.int64], column: str | None) -> Tensor:
     """Labels of the rows `used`, read in blocks of rows where nobody gives them."""
-    if given is not None:
-        labels = as_labels(given, "labels")
-        require(len(labels) == len(dataset), f"there are {len(labels)} labels for {len(dataset)} rows")
+    if values is not None:
+        labels = as_labels(values, "labels")
+        if len(labels) != len(dataset):
+            raise InputError(f"there are {len(labels)} labels for {len(dataset)} rows")
         return labels[torch.from_numpy(used)]
     blocks = [used[low : low + CHUNK] for low in range(0, len(used), CHUNK)]
     if column is not None:
@@ -208,19 +209,22 @@ def from_arrays(
     >>> from_arrays(np.eye(8, dtype=np.float32), np.arange(8) % 2, {"a": range(5), "b": range(5, 8)})
     <2 clients of 'arrays', 5 training rows>
     """
-    unread, targets = mapped(inputs), as_labels(labels, "the arrays")
-    held = as_inputs(inputs, "the arrays") if unread is None else unread
-    require(rows(held) == len(targets), f"there are {rows(held)} rows of inputs but {len(targets)} labels")
-    lists = _named_lists(index_lists, len(targets))
+    unread, targets = map_arrays(inputs), as_labels(labels, "the arrays")
+    features = as_inputs(inputs, "the arrays") if unread is None else unread
+    if rows(features) != len(targets):
+        raise InputError(f"there are {rows(features)} rows of inputs but {len(targets)} labels")
+    lists = _lists_by_client(index_lists, len(targets))
     rule = Split.parse(split, natural="data with index lists")
-    return _clients(held, targets, lists, rule, seed, name=name, classes=classes)
+    return _clients(features, targets, lists, rule, seed, name=name, classes=classes)
 
 
-def _named_lists(index_lists: Mapping[str, Any] | Sequence[Any], total: int) -> dict[str, dict[str, NDArray[np.int64]]]:
+def _lists_by_client(
+    index_lists: Mapping[str, Any] | Sequence[Any], total: int
+) -> dict[str, dict[str, NDArray[np.int64]]]:
     named = (
         names_as_texts(index_lists, "index lists")
         if isinstance(index_lists, Mapping)
-        else dict(zip(numbered(len(index_lists)), index_lists, strict=True))
+        else dict(zip(number_names(len(index_lists)), index_lists, strict=True))
     )
     require(bool(named), "there are no index lists; give at least one client its row numbers")
     return {key: _lists(key, value, total) for key, value in named.items()}
@@ -232,28 +236,29 @@ def _clients(
     if all("rows" in parts for parts in lists.values()):
         return over_clients(inputs, labels, {k: parts["rows"] for k, parts in lists.items()}, rule, seed=seed, **about)
     names = sorted(lists)
-    whole = [key for key in names if "rows" in lists[key]]
-    require(
-        not whole, f"client {whole[0] if whole else ''!r} has a list of rows and others have parts; choose one form"
-    )
-    return indexed(inputs, labels, names, [lists[key] for key in names], **about)
+    unsplit = [key for key in names if "rows" in lists[key]]
+    if unsplit:
+        raise InputError(f"client {unsplit[0]!r} has a list of rows and others have parts; choose one form")
+    return from_row_lists(inputs, labels, names, [lists[key] for key in names], **about)
 
 
 def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
     """The row numbers of one client, checked: under "rows" if unsplit, else by part."""
-    given = dict(value) if isinstance(value, Mapping) else {"rows": value}
-    for key in given:
-        require(key in ("rows", *PARTS), f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}")
+    by_part = dict(value) if isinstance(value, Mapping) else {"rows": value}
+    for key in by_part:
+        if key not in ("rows", *PARTS):
+            raise InputError(f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}")
     out = {}
-    for key, listed in given.items():
+    for key, listed in by_part.items():
         at = plain_array(listed, f"client {name!r}: row numbers")
-        require(
-            at.ndim == 1 and (at.size == 0 or np.issubdtype(at.dtype, np.integer)),
-            f"client {name!r}: give row numbers as a list of whole numbers, not {at.dtype} of shape {list(at.shape)}",
-        )
+        if at.ndim != 1 or (at.size != 0 and not np.issubdtype(at.dtype, np.integer)):
+            raise InputError(
+                f"client {name!r}: give row numbers as a list of whole numbers, not {at.dtype} of shape {list(at.shape)}"
+            )
         at = at.astype(np.int64, copy=False)
         bad = at[(at < 0) | (at >= total)]
-        require(len(bad) == 0, f"client {name!r} has row {bad[0] if len(bad) else 0} of a data set with {total} rows")
+        if len(bad):
+            raise InputError(f"client {name!r} has row {bad[0]} of a data set with {total} rows")
         out[key] = at
     return out
 
@@ -275,7 +280,8 @@ def names_of_columns(dataset: Any, input_: str | Sequence[str] | None, label: st
         raise InputError(f"which column is the label? Give label=...; the data set has {', '.join(columns)}")
     chosen = _inputs(dataset, columns, target) if input_ is None else [input_] if isinstance(input_, str) else [*input_]
     for column in (target, *chosen):
-        require(column in columns, f"the data set has no column {column!r}; {nearest(column, columns)}")
+        if column not in columns:
+            raise InputError(f"the data set has no column {column!r}; {nearest(column, columns)}")
     return target, chosen
 
 
@@ -294,9 +300,9 @@ def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:
     """The columns that are most likely meant as inputs."""
     if TOKENS[0] in columns:
         return [c for c in TOKENS if c in columns]
-    others = [c for c in columns if c != target]
-    images = [c for c in others if type(dataset.features[c]).__name__ == "Image"]
-    numbers = [c for c in others if not _holds_text(dataset.features[c])]
+    inputs = [c for c in columns if c != target]
+    images = [c for c in inputs if type(dataset.features[c]).__name__ == "Image"]
+    numbers = [c for c in inputs if not _holds_text(dataset.features[c])]
     for candidates in (images, numbers):
         if len(candidates) == 1:
             return candidates

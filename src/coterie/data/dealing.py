@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.config.data import Split
 from coterie.data import splits
-from coterie.data.splits import Index, generator, numbered
+from coterie.data.splits import Index, generator, number_names
 
 __all__ = ["Dealt", "ReadColumn", "deal", "shares", "standard_rows"]
 
@@ -57,18 +57,22 @@ def deal(split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | Non
     if split.kind == "column":
         return _by_column(split, column, split.seed_for(seed))
     lists = _lists(split, labels, split.count + split.unseen, split.seed_for(seed))
-    seen = dict(zip(numbered(split.count), lists, strict=False))
-    return _dealt(split, seen, dict(zip(numbered(split.unseen, "unseen"), lists[split.count :], strict=True)), seed)
+    training = dict(zip(number_names(split.count), lists, strict=False))
+    return _with_notes(
+        split, training, dict(zip(number_names(split.unseen, "unseen"), lists[split.count :], strict=True)), seed
+    )
 
 
-def _dealt(split: Split, seen: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str) -> Dealt:
-    flipped = _flipped(split, [*seen], seed) + _flipped(split, [*unseen], seed)
+def _with_notes(
+    split: Split, training: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str
+) -> Dealt:
+    flipped = _clients_to_flip(split, [*training], seed) + _clients_to_flip(split, [*unseen], seed)
     sentences = [*notes]
     if unseen:
         sentences.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
     if flipped:
         sentences.append(f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}")
-    return Dealt(seen, unseen, flipped=flipped, notes=tuple(sentences))
+    return Dealt(training, unseen, flipped=flipped, notes=tuple(sentences))
 
 
 def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
@@ -93,18 +97,19 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
             f"[split] column {split.column!r} has no value with {split.minimum} rows or more; name the column that says whose row it "
             "is, or lower split.minimum"
         )
-    wanted = split.unseen + (split.count or 1)
-    if wanted > len(large):
+    needed_clients = split.unseen + (split.count or 1)
+    if needed_clients > len(large):
         raise InputError(
-            f"[split] column {split.column!r} has {len(large)} values with {split.minimum} rows or more; {wanted} clients are asked for"
+            f"[split] column {split.column!r} has {len(large)} values with {split.minimum} rows or more; "
+            f"{needed_clients} clients are asked for"
         )
     drawn = sorted(large, key=lambda name: generator(seed, "column", name).random())
     unseen = sorted(drawn[: split.unseen])
-    seen = sorted(drawn[split.unseen : split.unseen + split.count] if split.count else drawn[split.unseen :])
+    training = sorted(drawn[split.unseen : split.unseen + split.count] if split.count else drawn[split.unseen :])
     small = len(rows) - len(large)
     note = [f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"] if small else []
     note += [f"{len(unnamed)} rows without {split.column} were left out"] if unnamed else []
-    dealt = _dealt(split, {n: large[n] for n in seen}, {n: large[n] for n in unseen}, seed, *note)
+    dealt = _with_notes(split, {n: large[n] for n in training}, {n: large[n] for n in unseen}, seed, *note)
     return replace(dealt, columns=(str(split.column),))
 
 
@@ -127,7 +132,7 @@ def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
     )
 
 
-def _flipped(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
+def _clients_to_flip(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
     """Return the share `flip` of `names`: those whose own draw is smallest."""
     at = split.seed_for(seed)
     ranked = sorted(names, key=lambda name: generator(at, "flip", name).random())
@@ -135,15 +140,17 @@ def _flipped(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
 
 
 def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
-    lists, held = splits.target_groups(
+    lists, validation_rows = splits.target_groups(
         labels, split.alpha, held_out=split.held_out, rows_per_client=split.rows_per_client, seed=seed
     )
     copies = {}
     if split.count == 40:
         copies = {_copy(name): name for name in lists}
         lists = {**lists, **{copy: lists[name] for copy, name in copies.items()}}
-    validation = {"target": held} if len(held) else {}
-    notes = [f"target-groups: clients have {len(lists['target'])} rows each; the target validates on {len(held)} more"]
+    validation = {"target": validation_rows} if len(validation_rows) else {}
+    notes = [
+        f"target-groups: clients have {len(lists['target'])} rows each; the target validates on {len(validation_rows)} more"
+    ]
     if copies:
         notes.append("20 of the 40 clients are copies of the others, so that every row is used twice, as in the paper")
     return Dealt(lists, validation=validation, copies=copies, notes=tuple(notes))
@@ -153,23 +160,23 @@ def shares(split: Split, *, validation: bool = True) -> dict[str, float]:
     """Return the parts of a client's own rows without those parts that it has from elsewhere: what is left, in proportion."""
     elsewhere = {"validation"} if not validation else set()
     elsewhere |= {"test"} if split.test != "own" else set()
-    rest = {key: share for key, share in split.parts.items() if key not in elsewhere}
-    return {key: share / sum(rest.values()) for key, share in rest.items()}
+    remaining = {key: share for key, share in split.parts.items() if key not in elsewhere}
+    return {key: share / sum(remaining.values()) for key, share in remaining.items()}
 
 
-def standard_rows(split: Split, own: ArrayLike, standard: ArrayLike, *, seed: int, name: str) -> Index:
+def standard_rows(split: Split, classes: ArrayLike, standard: ArrayLike, *, seed: int, name: str) -> Index:
     """Return the rows of the standard test set for client `name`: all, or as many as there can be with the client's shares of classes.
 
     Args:
         split: Says which rows of the test set a client gets.
-        own: classes of all rows of the client [rows].
+        classes: classes of all rows of the client [rows].
         standard: classes of the standard test set.
         seed: of the run.
         name: of the client, which names the draw.
     """
     if split.test == "standard":
         return np.arange(len(np.asarray(standard)))
-    return splits.label_mix(own, standard, seed=split.seed_for(seed), name=name)
+    return splits.label_mix(classes, standard, seed=split.seed_for(seed), name=name)
 
 
 def _copy(name: str) -> str:

@@ -78,11 +78,14 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         labels = rows.labels.cpu().numpy()
         dealt = deal_folds(labels, folds, seed=seed, name=name)
         tested = dealt == (UNTESTED - 1 if fold is None else fold)
-        rest = np.flatnonzero(~tested)
-        known = labels[rest] if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating) else None
-        held = stratified(known, HELD, seed=seed, name=f"{name}/fold {fold}", n=len(rest))
+        untested = np.flatnonzero(~tested)
+        strata = labels[untested] if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating) else None
+        split_rows = stratified(strata, HELD, seed=seed, name=f"{name}/fold {fold}", n=len(untested))
         where = clients.train.numbers(i)
-        for part, at in (*((part, rest[index]) for part, index in held.items()), ("test", np.flatnonzero(tested))):
+        for part, at in (
+            *((part, untested[index]) for part, index in split_rows.items()),
+            ("test", np.flatnonzero(tested)),
+        ):
             parts[part].append(where[at])
         numbers[name] = np.flatnonzero(tested)
     view = copy(clients)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.rows import Inputs
 from coterie.config.data import Split
 from coterie.config.rules import SIZE
@@ -24,7 +24,7 @@ from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 from coterie.data.values import as_labels
 
-__all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "installed", "open_hub"]
+__all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "has_datasets", "open_hub"]
 
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
@@ -84,7 +84,8 @@ def from_hub(
     dataset = open_hub(name, subset_name=subset_name, part=part)
     rows_of_hub = columns(dataset, input, label)
     count = len(rows_of_hub.labels)
-    require(rows is None or (SIZE.test(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
+    if rows is not None and (not SIZE.test(rows) or rows > count):
+        raise InputError(f"rows = {rows!r} must lie between 1 and {count}")
     chosen = np.arange(count) if rows is None else subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
     return split_over(
         lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
@@ -99,14 +100,14 @@ def from_hub(
     )
 
 
-def installed() -> bool:
+def has_datasets() -> bool:
     """Whether the extra `hub` is there."""
     return importlib.util.find_spec("datasets") is not None
 
 
 def open_hub(name: str, *, subset_name: str | None = None, part: str = "train") -> Any:
     """One part of a data set as `datasets` opens it."""
-    if not installed():
+    if not has_datasets():
         raise InputError(
             f'there is no folder {name!r} here, and the Hugging Face hub needs: pip install "coterie[hub]"'
         )
@@ -128,16 +129,15 @@ def columns(dataset: Any, input: str | Sequence[str] | None, label: str | None) 
     """Labels, class names and unread inputs of a data set with named columns."""
     target, chosen = names_of_columns(dataset, input, label)
     labels = as_labels(np.asarray(dataset.with_format(None)[target][:]), f"column {target!r}")
-    require(
-        labels.ndim == 1 and not labels.is_floating_point(),
-        f"column {target!r} must hold one class per row, as whole numbers, for rows to be dealt to clients",
-    )
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise InputError(
+            f"column {target!r} must hold one class per row, as whole numbers, for rows to be dealt to clients"
+        )
     names = tuple(getattr(dataset.features[target], "names", None) or ())
 
     def column(name: str) -> NDArray[Any]:
-        require(
-            name in dataset.column_names, f"the data set has no column {name!r}; {nearest(name, dataset.column_names)}"
-        )
+        if name not in dataset.column_names:
+            raise InputError(f"the data set has no column {name!r}; {nearest(name, dataset.column_names)}")
         return np.asarray(dataset.with_format(None)[name][:])
 
     return Columns(labels.numpy(), names, lambda index: read_columns(dataset, index, chosen), column)

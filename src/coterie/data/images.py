@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.files import check_name, path_exists
 from coterie.base.rows import Inputs, Read
 from coterie.config.data import Split
@@ -52,12 +52,13 @@ def from_images(
     except ImportError as error:
         raise InputError('image folders need Pillow: pip install "coterie[data]"') from error
     root = Path(folder)
-    require(path_exists(root, Path.is_dir), f"there is no folder {root}")
+    if not path_exists(root, Path.is_dir):
+        raise InputError(f"there is no folder {root}")
     flat, nested = _images(root, "*/*"), _images(root, "*/*/*")
-    require(
-        bool(flat) != bool(nested),
-        f"{root} must hold images either as CLIENT/CLASS/image or as CLASS/image, with endings such as .png or .jpg",
-    )
+    if bool(flat) == bool(nested):
+        raise InputError(
+            f"{root} must hold images either as CLIENT/CLASS/image or as CLASS/image, with endings such as .png or .jpg"
+        )
     files = flat or nested
     classes = sorted({file.parent.name for file in files})
     labels = np.array([classes.index(file.parent.name) for file in files], dtype=np.int64)
@@ -82,20 +83,20 @@ def _images(root: Path, pattern: str) -> list[Path]:
 
 def _reader(files: list[Path], size: int | None, mode: str) -> Read:
     def read(numbers: NDArray[np.int64]) -> Inputs:
-        arrays = [_decoded(files[i], size, mode) for i in numbers]
+        arrays = [_decode(files[i], size, mode) for i in numbers]
         for i, array in zip(numbers, arrays, strict=True):
-            require(
-                array.shape == arrays[0].shape,
-                f"{files[i]} has {array.shape[0]} x {array.shape[1]} pixels, {files[numbers[0]].name} has "
-                f"{arrays[0].shape[0]} x {arrays[0].shape[1]}; give size=... to make all alike",
-            )
+            if array.shape != arrays[0].shape:
+                raise InputError(
+                    f"{files[i]} has {array.shape[0]} x {array.shape[1]} pixels, {files[numbers[0]].name} has "
+                    f"{arrays[0].shape[0]} x {arrays[0].shape[1]}; give size=... to make all alike"
+                )
         stacked = torch.from_numpy(np.stack(arrays))
         return stacked.movedim(-1, 1).contiguous() if stacked.ndim == 4 else stacked
 
     return read
 
 
-def _decoded(file: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
+def _decode(file: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:

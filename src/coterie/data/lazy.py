@@ -19,7 +19,7 @@ from coterie.base.rng import Generators, fork_generators
 from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, tensors_by_name
 from coterie.data.values import from_array
 
-__all__ = ["lazy", "mapped", "mark", "mark_of"]
+__all__ = ["lazy", "map_arrays", "mark", "mark_of"]
 
 Numbers = NDArray[np.int64]
 
@@ -31,21 +31,21 @@ def lazy(count: int, open: Callable[[], Read], marked: str, used: Numbers | None
     """
     inputs = LazyInputs(Source(count, open, marked), used)
     with fork_generators():
-        before = Generators.now()
-        first = inputs.read(slice(0, 1))
-        drawn = before.differ()
+        generators = Generators.now()
+        row = inputs.read(slice(0, 1))
+        drawn = generators.differ()
         again = tensors_by_name(inputs.read(slice(0, 1)))
-    for key, value in tensors_by_name(first).items():
+    for key, value in tensors_by_name(row).items():
         check_plain(value, f"the data set: {key}")
-        require(
-            not drawn and torch.equal(value, again[key]),
-            f"row {inputs.source_numbers()[0]} of the data set is another one whenever it is read; take random transforms out of the "
-            "data set and give them to clients.with_transform",
-        )
+        if drawn or not torch.equal(value, again[key]):
+            raise InputError(
+                f"row {inputs.source_numbers()[0]} of the data set is another one whenever it is read; take random transforms out of "
+                "the data set and give them to clients.with_transform"
+            )
     return inputs
 
 
-def mapped(inputs: Any) -> LazyInputs | None:
+def map_arrays(inputs: Any) -> LazyInputs | None:
     """Memory-mapped arrays, or a dict of arrays of which some are, as inputs that are read when they are asked for; else None.
 
     Raises `InputError` for arrays of different length.
@@ -55,7 +55,8 @@ def mapped(inputs: Any) -> LazyInputs | None:
     if not files:
         return None
     counts = {key: len(array) for key, array in arrays.items()}
-    require(len(set(counts.values())) == 1, f"the arrays have different lengths: {counts}")
+    if len(set(counts.values())) != 1:
+        raise InputError(f"the arrays have different lengths: {counts}")
     about = [f"{key} {np.asarray(array[:0]).dtype} {np.shape(array)}" for key, array in arrays.items()]
     opens = {key: _opener(array) for key, array in arrays.items()}
     count = next(iter(counts.values()))
@@ -98,10 +99,10 @@ def mark(about: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
         digest.update(f"{word}\n".encode())
     for file in files:
         try:
-            seen = os.stat(file)
+            status = os.stat(file)
         except OSError as error:
             raise InputError(f"the file {os.fspath(file)} of the data set cannot be read: {error.strerror}") from error
-        digest.update(f"{Path(file).name} {seen.st_size} {seen.st_mtime_ns}\n".encode())
+        digest.update(f"{Path(file).name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 

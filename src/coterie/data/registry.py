@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.files import path_exists
 from coterie.base.modules import load_object
 from coterie.config.data import Split, Tables, check_seed, table_of
@@ -20,7 +20,7 @@ from coterie.data.tables.folder import from_folder
 from coterie.data.tensors import from_tensors
 from coterie.data.values import is_dataset, refuse_others
 
-__all__ = ["clients_of", "load", "ready_or_made"]
+__all__ = ["clients_of", "clients_or_maker", "load"]
 
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -56,25 +56,26 @@ def load(
     ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
     check_seed(seed)
-    require(
-        isinstance(name_or_folder, str | os.PathLike),
-        f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",
-    )
-    require(label is None or isinstance(label, str), f"label = {cut(label)} must be the name of a column")
+    if not isinstance(name_or_folder, str | os.PathLike):
+        raise InputError(f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}")
+    if label is not None and not isinstance(label, str):
+        raise InputError(f"label = {cut(label)} must be the name of a column")
     key = os.fspath(name_or_folder)
     if ".py:" in key:
         texts = {k: v for k, v in {"label": label, "folder": folder}.items() if v is not None}
         return clients_of(load_object(key), key, seed=seed, split=split, **texts, **options)
     if key not in DATASETS:
         if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not path_exists(key)):
-            require(folder is None, f"{key} is a name of the hub; drop folder = {folder!r}")
+            if folder is not None:
+                raise InputError(f"{key} is a name of the hub; drop folder = {folder!r}")
             _check(options, _HUB_OPTIONS, key)
             return hub.from_hub(key.removeprefix("hf:"), label=label, seed=seed, split=split, **options)
         if not path_exists(key):
             raise InputError(
                 f"there is no data set or folder {key!r}; {nearest(key, DATASETS)}; a folder path works too"
             )
-        require(folder is None, f"{key} is a folder already; drop folder = {folder!r}")
+        if folder is not None:
+            raise InputError(f"{key} is a folder already; drop folder = {folder!r}")
         _check(options, _TABLE_OPTIONS, "a folder of tables")
         tables = build(Tables, options, key, named="data")
         return from_folder(key, label=label, tables=tables, split=split, seed=seed)
@@ -82,18 +83,19 @@ def load(
         raise InputError(f"{key} has its own label; drop label = {label!r}")
     data_set: Dataset = DATASETS[key]
     allowed = [option for option in data_set.defaults if option != "split"]
-    given = options if folder is None else {**options, "folder": folder}
-    _check(given, allowed, key)
-    return data_set.build(seed=seed, split=split, **given)
+    settings = options if folder is None else {**options, "folder": folder}
+    _check(settings, allowed, key)
+    return data_set.build(seed=seed, split=split, **settings)
 
 
 def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
     for option in options:
         hint = nearest(option, allowed) if allowed else "it has none"
-        require(option in allowed, f"{name} has no option {option!r}; {hint}")
+        if option not in allowed:
+            raise InputError(f"{name} has no option {option!r}; {hint}")
 
 
-def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
+def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
     """What a user has in hand as clients that are ready, or as a function that makes those of a seed.
 
     Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
@@ -104,10 +106,10 @@ def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
     refuse_others(clients, "clients")
     if isinstance(clients, Mapping | list | tuple):
 
-        def made(*, seed: int, split: Any = None) -> Clients:
+        def make(*, seed: int, split: Any = None) -> Clients:
             return from_tensors(clients, seed=seed, split=split)
 
-        return made
+        return make
     if is_dataset(clients):
         raise InputError(
             'one data set is dealt to clients first: ct.data.from_dataset(dataset, split={"kind": "dirichlet", "alpha": 0.3, '
@@ -120,25 +122,26 @@ def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
 
 
 def clients_of(
-    given: Any, name: str, *, seed: int, split: Split | Mapping[str, Any] | None = None, **options: Any
+    source: Any, name: str, *, seed: int, split: Split | Mapping[str, Any] | None = None, **options: Any
 ) -> Clients:
     """Clients that are ready, or those that a function makes of `seed=...`, of `split=...` if there is one, and of `options`.
 
     Raises `InputError`, which calls it `name`, for a function that fails, for what is not `Clients`, and for settings of ready clients.
     """
-    if isinstance(given, Clients):
+    if isinstance(source, Clients):
         unused = [f"data.{key}" for key in options] + [f"split.{key}" for key in table_of(split)]
-        require(not unused, f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set")
-        return given
-    if callable(given):
+        if unused:
+            raise InputError(f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set")
+        return source
+    if callable(source):
         try:
-            given = given(seed=seed, **options, **({"split": table_of(split)} if split else {}))
+            source = source(seed=seed, **options, **({"split": table_of(split)} if split else {}))
         except InputError:
             raise
         except Exception as error:
             raise InputError(f"{name} failed: {type(error).__name__}: {error}") from error
-    if not isinstance(given, Clients):
+    if not isinstance(source, Clients):
         raise InputError(
-            f"{name} gives a {type(given).__name__}; it must give Clients, as coterie.data.from_tensors does"
+            f"{name} gives a {type(source).__name__}; it must give Clients, as coterie.data.from_tensors does"
         )
-    return given
+    return source

@@ -25,7 +25,7 @@ __all__ = [
     "iid",
     "label_mix",
     "mixed",
-    "numbered",
+    "number_names",
     "shards",
     "stratified",
     "subset",
@@ -51,10 +51,10 @@ def generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
-def numbered(n: int, prefix: str = "client") -> list[str]:
+def number_names(n: int, prefix: str = "client") -> list[str]:
     """`n` names that sort by number.
 
-    >>> numbered(11)[9:]
+    >>> number_names(11)[9:]
     ['client-09', 'client-10']
     """
     width = len(str(max(n - 1, 0)))
@@ -139,22 +139,22 @@ def shards(
     _check_clients(n, len(classes))
     if shards_per_client < 1:
         raise InputError(f"shards_per_client = {shards_per_client} must be at least 1")
-    wanted = n * shards_per_client
+    total = n * shards_per_client
     rng = generator(seed, "shards")
     shuffled = rng.permutation(len(classes))
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     if shard_size is None:
-        if wanted > len(order):
-            raise InputError(f"{n} clients x {shards_per_client} shards need at least {wanted} rows")
-        pieces = np.array_split(order, wanted)
+        if total > len(order):
+            raise InputError(f"{n} clients x {shards_per_client} shards need at least {total} rows")
+        pieces = np.array_split(order, total)
     else:
         count = _shard_count(n, shards_per_client, shard_size, len(order))
         pieces = [order[i * shard_size : (i + 1) * shard_size] for i in range(count)]
     if twins:
         pieces = _twins_first(pieces, classes, twins, shards_per_client, rng)
-    own = np.arange(twins * shards_per_client).reshape(twins, shards_per_client)
-    dealt = _deal(rng, len(pieces) - own.size, n - twins, shards_per_client) + own.size
-    return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in np.concatenate([own, dealt])]
+    of_twins = np.arange(twins * shards_per_client).reshape(twins, shards_per_client)
+    dealt = _deal(rng, len(pieces) - of_twins.size, n - twins, shards_per_client) + of_twins.size
+    return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in np.concatenate([of_twins, dealt])]
 
 
 def _twins_first(
@@ -171,18 +171,18 @@ def _twins_first(
             f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(enough)}; lower shard_size"
         )
     drawn = [rng.permutation(of_class[enough[c]])[:twins] for c in rng.permutation(len(enough))[:each]]
-    first = [int(shard[t]) for t in range(twins) for shard in drawn]
-    return [pieces[i] for i in [*first, *(i for i in range(len(pieces)) if i not in first)]]
+    of_twins = [int(shard[t]) for t in range(twins) for shard in drawn]
+    return [pieces[i] for i in [*of_twins, *(i for i in range(len(pieces)) if i not in of_twins)]]
 
 
 def _shard_count(n: int, shards_per_client: int, shard_size: int, rows: int) -> int:
     """Shards of `shard_size` in so many rows; enough for all clients."""
     if shard_size < 1:
         raise InputError(f"shard_size = {shard_size} must be at least 1")
-    wanted, count = n * shards_per_client, rows // shard_size
-    if wanted > count:
+    total, count = n * shards_per_client, rows // shard_size
+    if total > count:
         raise InputError(
-            f"{n} clients x {shards_per_client} shards are {wanted} shards, but {rows} rows give only {count} of "
+            f"{n} clients x {shards_per_client} shards are {total} shards, but {rows} rows give only {count} of "
             f"{shard_size} rows; lower one of the three"
         )
     return count
@@ -210,20 +210,20 @@ def clusters(
     """
     values = _classes(labels, "clusters")
     _check_clients(n, len(values))
-    known = np.unique(values)
-    if clusters * labels_per_cluster > len(known):
+    present = np.unique(values)
+    if clusters * labels_per_cluster > len(present):
         raise InputError(
             f"{clusters} clusters x {labels_per_cluster} labels need {clusters * labels_per_cluster} classes, but there are "
-            f"{len(known)}; lower one of the two"
+            f"{len(present)}; lower one of the two"
         )
     if n < clusters:
         raise InputError(f"{n} clients cannot fill {clusters} clusters; lower `clusters` or raise `clients`")
     rng = generator(seed, "clusters")
-    own = rng.permutation(known)[: clusters * labels_per_cluster].reshape(clusters, labels_per_cluster)
+    of_cluster = rng.permutation(present)[: clusters * labels_per_cluster].reshape(clusters, labels_per_cluster)
     member = rng.permutation(np.arange(n) % clusters)
     out = [np.zeros(0, dtype=np.int64)] * n
     for c in range(clusters):
-        rows, clients = rng.permutation(np.flatnonzero(np.isin(values, own[c]))), np.flatnonzero(member == c)
+        rows, clients = rng.permutation(np.flatnonzero(np.isin(values, of_cluster[c]))), np.flatnonzero(member == c)
         if len(rows) < len(clients):
             raise InputError(
                 f"{len(rows)} rows cannot be split over the {len(clients)} clients of a cluster; lower `clients`"
@@ -259,10 +259,10 @@ def mixed(
     uniform = round((1 - nr) * shard_size)
     order = rng.permutation(len(classes))
     by_turns = order[np.argsort(_rank(classes[order]), kind="stable")]  # one row of each class after the other
-    pool, rest = rng.permutation(by_turns[: count * uniform]), by_turns[count * uniform :]
-    ordered = rest[np.argsort(classes[rest], kind="stable")][: count * (shard_size - uniform)]
+    pool, remaining = rng.permutation(by_turns[: count * uniform]), by_turns[count * uniform :]
+    ordered = remaining[np.argsort(classes[remaining], kind="stable")][: count * (shard_size - uniform)]
     pieces = np.concatenate([pool.reshape(count, uniform), ordered.reshape(count, shard_size - uniform)], axis=1)
-    return [np.sort(pieces[own].ravel()) for own in _deal(rng, count, n, shards_per_client)]
+    return [np.sort(pieces[numbers].ravel()) for numbers in _deal(rng, count, n, shards_per_client)]
 
 
 def target_groups(
@@ -303,13 +303,15 @@ def target_groups(
     validation = np.sort(np.concatenate([r[:held_out] for r in rows[:3]]))
     stock = [_by_turns([r[held_out:] for r in rows[:3]]), _by_turns(rows[3:6]), _by_turns(rows[6:])]
 
-    def wanted(size: int) -> tuple[int, int]:
+    def shares_of(size: int) -> tuple[int, int]:
         shared = round(alpha * size)
         return shared, size - shared
 
     size = len(classes) // 20
     while size and (
-        size + 10 * wanted(size)[0] > len(stock[0]) or 10 * wanted(size)[1] > len(stock[1]) or 9 * size > len(stock[2])
+        size + 10 * shares_of(size)[0] > len(stock[0])
+        or 10 * shares_of(size)[1] > len(stock[1])
+        or 9 * size > len(stock[2])
     ):
         size -= 1
     if size < 3:
@@ -323,14 +325,14 @@ def target_groups(
                 'take "most"'
             )
         size = rows_per_client
-    shared, other = wanted(size)
+    shared, far = shares_of(size)
     lists = {"target": stock[0][:size]}
     for i in range(10):
-        low, high = size + i * shared, i * other
-        lists[f"near-{i:02d}"] = np.concatenate([stock[0][low : low + shared], stock[1][high : high + other]])
+        low, high = size + i * shared, i * far
+        lists[f"near-{i:02d}"] = np.concatenate([stock[0][low : low + shared], stock[1][high : high + far]])
     for i in range(9):
         lists[f"far-{i:02d}"] = stock[2][i * size : (i + 1) * size]
-    return {name: np.sort(own) for name, own in lists.items()}, validation
+    return {name: np.sort(numbers) for name, numbers in lists.items()}, validation
 
 
 def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
@@ -349,9 +351,9 @@ def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
 def _rank(classes: NDArray[Any]) -> Index:
     """How many rows of the same class come before each row."""
     order = np.argsort(classes, kind="stable")
-    _, first, count = np.unique(classes[order], return_index=True, return_counts=True)
+    _, start, count = np.unique(classes[order], return_index=True, return_counts=True)
     rank = np.empty(len(classes), dtype=np.int64)
-    rank[order] = np.arange(len(classes)) - np.repeat(first, count)
+    rank[order] = np.arange(len(classes)) - np.repeat(start, count)
     return rank
 
 
@@ -406,11 +408,11 @@ def stratified(
     return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
 
 
-def label_mix(own: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "") -> Index:
-    """As many rows of `pool` as can have the same shares of classes as `own`, drawn by the name of the client; sorted.
+def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "") -> Index:
+    """As many rows of `pool` as can have the same shares of classes as `client_labels`, drawn by the name of the client; sorted.
 
     Args:
-        own: class of each row of the client.
+        client_labels: class of each row of the client.
         pool: class of each row to draw from.
         seed: of the draw.
         name: of the client.
@@ -421,17 +423,17 @@ def label_mix(own: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "")
     >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
     [0, 0, 0, 0, 1, 1]
     """
-    mine, those = _classes(own, "label-mix"), _classes(pool, "label-mix")
-    known, counts = np.unique(mine, return_counts=True)
-    there = [np.flatnonzero(those == c) for c in known]
-    lacking = [int(c) for c, at in zip(known, there, strict=True) if not len(at)]
+    mine, candidates = _classes(client_labels, "label-mix"), _classes(pool, "label-mix")
+    present, counts = np.unique(mine, return_counts=True)
+    there = [np.flatnonzero(candidates == c) for c in present]
+    lacking = [int(c) for c, at in zip(present, there, strict=True) if not len(at)]
     if lacking:
         raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
     scale = min(len(at) / count for at, count in zip(there, counts, strict=True))
     drawn = []
-    for c, at, count in zip(known, there, counts, strict=True):
-        many = min(len(at), max(1, round(scale * count)))
-        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(at)[:many])
+    for c, at, count in zip(present, there, counts, strict=True):
+        size = min(len(at), max(1, round(scale * count)))
+        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(at)[:size])
     return np.sort(np.concatenate(drawn))
 
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Client, Clients
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, rows, take, tensors_by_name
 from coterie.config.data import Split, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
-from coterie.data.splits import numbered, stratified
+from coterie.data.splits import number_names, stratified
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
 __all__ = [
@@ -79,7 +79,7 @@ def from_tensors(
         about = {"name": name, "classes": classes, "notes": notes}
         return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **about), task)
     rule = Split.parse(split, natural="a list of clients")
-    parts_by_name = _named(clients)
+    parts_by_name = _by_name(clients)
     members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
     clients = Clients(
         members,
@@ -153,22 +153,21 @@ def standardise(clients: Clients) -> Clients:
     Raises:
         InputError: labels that are the same in all training rows, or clients that are standardised already, such as those of tables.
     """
-    require(clients.recipe is None, f"the clients of {clients.name!r} are standardised already; use them as they are")
-    require(
-        not isinstance(clients.train.inputs, LazyInputs),
-        f"the inputs of {clients.name!r} are read lazily; scale each row where it is read",
-    )
+    if clients.recipe is not None:
+        raise InputError(f"the clients of {clients.name!r} are standardised already; use them as they are")
+    if isinstance(clients.train.inputs, LazyInputs):
+        raise InputError(f"the inputs of {clients.name!r} are read lazily; scale each row where it is read")
     pooled = clients.pool_training_rows()
     scales = {
-        k: _pooled_scale(v) for k, v in tensors_by_name(pooled.read()).items() if v.is_floating_point() and v.ndim <= 2
+        k: _scale_over_rows(v)
+        for k, v in tensors_by_name(pooled.read()).items()
+        if v.is_floating_point() and v.ndim <= 2
     }
     label = pooled.labels
     quantity = label.is_floating_point() and label.numel() == len(label)
-    mean, scale = _pooled_scale(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
-    require(
-        not quantity or bool((label != label[0]).any()),
-        f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn",
-    )
+    mean, scale = _scale_over_rows(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
+    if quantity and not (label != label[0]).any():
+        raise InputError(f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn")
 
     def change(tensor: Tensor, key: str | None) -> Tensor:
         if key is None:
@@ -187,7 +186,7 @@ def standardise(clients: Clients) -> Clients:
     return standardised.with_draw(lambda client, count, rng: drawn(client, count, rng).map_tensors(change))
 
 
-def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
+def _scale_over_rows(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over the rows of each column, float64; 1 for a column that is constant up to rounding."""
     exact = values.double()
     mean = exact.mean(0)
@@ -195,12 +194,13 @@ def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(scale > 1e-9 * mean.abs(), scale, 1.0)
 
 
-def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def _by_name(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(clients, Mapping):
         return names_as_texts(clients, "clients")
-    good = isinstance(clients, Sequence) and not isinstance(clients, str)
-    require(good, f"clients must be a dict or a list of what each has; got {cut(clients)}")
-    return dict(zip(numbered(len(clients)), clients, strict=True))
+    is_list = isinstance(clients, Sequence) and not isinstance(clients, str)
+    if not is_list:
+        raise InputError(f"clients must be a dict or a list of what each has; got {cut(clients)}")
+    return dict(zip(number_names(len(clients)), clients, strict=True))
 
 
 def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
@@ -209,17 +209,23 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     who = f"client {cut(name)}"
     if isinstance(value, Mapping):
         for key in value:
-            require(key in PARTS, f"{who} has a part {key!r}; {nearest(str(key), PARTS)}")
-        require(value.get("train") is not None, f"{who} has no part 'train'; give it training rows")
+            if key not in PARTS:
+                raise InputError(f"{who} has a part {key!r}; {nearest(str(key), PARTS)}")
+        if value.get("train") is None:
+            raise InputError(f"{who} has no part 'train'; give it training rows")
         parts = {key: _part(part, who) for key, part in value.items() if part is not None}
     elif isinstance(value, Sequence) and len(value) == 3:
-        require(value[0] is not None, f"{who} has no training rows; the first of the three parts is train")
+        if value[0] is None:
+            raise InputError(f"{who} has no training rows; the first of the three parts is train")
         parts = {key: _part(part, who) for key, part in zip(PARTS, value, strict=True) if part is not None}
     else:
-        whole = _part(value, who)
-        require(len(whole) > 0, f"{who} has no rows; remove it")
-        index = stratified(strata(whole.labels), rule.parts, seed=rule.seed_for(seed), name=name, n=len(whole))
-        parts = {key: whole.select(torch.from_numpy(at)) for key, at in index.items() if len(at)}
+        everything = _part(value, who)
+        if not len(everything):
+            raise InputError(f"{who} has no rows; remove it")
+        index = stratified(
+            strata(everything.labels), rule.parts, seed=rule.seed_for(seed), name=name, n=len(everything)
+        )
+        parts = {key: everything.select(torch.from_numpy(at)) for key, at in index.items() if len(at)}
     return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
 
 
@@ -233,7 +239,8 @@ def _part(value: Any, who: str) -> Part:
             f"{who} is {type(value).__name__}; give (inputs, labels), (train, validation, test) or a dict of parts"
         )
     part = Part(as_inputs(value[0], who), as_labels(value[1], who))
-    require(rows(part.inputs) == len(part), f"{who} has {rows(part.inputs)} rows of inputs but {len(part)} labels")
+    if rows(part.inputs) != len(part):
+        raise InputError(f"{who} has {rows(part.inputs)} rows of inputs but {len(part)} labels")
     return part
 
 
@@ -251,13 +258,18 @@ def over_clients(
     classes = strata(labels)
     within = []
     for name in names:
-        own = lists[name]
-        require(len(own) > 0, f"client {name!r} has no rows; raise alpha or minimum, or lower the number of clients")
+        client_rows = lists[name]
+        if not len(client_rows):
+            raise InputError(f"client {name!r} has no rows; raise alpha or minimum, or lower the number of clients")
         parts = stratified(
-            None if classes is None else classes[own], split.parts, seed=split.seed_for(seed), name=name, n=len(own)
+            None if classes is None else classes[client_rows],
+            split.parts,
+            seed=split.seed_for(seed),
+            name=name,
+            n=len(client_rows),
         )
-        within.append({key: own[at] for key, at in parts.items()})
-    return indexed(inputs, labels, names, within, **about)
+        within.append({key: client_rows[at] for key, at in parts.items()})
+    return from_row_lists(inputs, labels, names, within, **about)
 
 
 def split_over(
@@ -284,7 +296,7 @@ def split_over(
     Raises `InputError` if `split` asks for a standard test set and there is none.
     """
     dealt = deal(split, labels, seed=seed, column=column)
-    held = _standard(split, dealt, labels, standard, seed)
+    test_set = _standard(split, dealt, labels, standard, seed)
     place = np.arange(len(labels))
     if callable(inputs):
         used = dealt.used()
@@ -294,32 +306,32 @@ def split_over(
     count = max(len(about.get("classes", ())), int(labels.max()) + 1)
     flipped = labels.copy()
     for name in dealt.flipped:
-        own = place[{**dealt.clients, **dealt.unseen}[name]]
-        flipped[own] = count - 1 - labels[own]
+        client_rows = place[{**dealt.clients, **dealt.unseen}[name]]
+        flipped[client_rows] = count - 1 - labels[client_rows]
     shared: tuple[Held, Tensor] = inputs, torch.from_numpy(flipped)
     behind = len(labels)
-    if held is not None:
-        both = Rows.concatenate([Part(*shared), held.part])
-        shared = (both.inputs, both.labels) if both is not None else shared
+    if test_set is not None:
+        joined = Rows.concatenate([Part(*shared), test_set.part])
+        shared = (joined.inputs, joined.labels) if joined is not None else shared
 
     def parts(lists: Mapping[str, NDArray[np.int64]]) -> list[dict[str, NDArray[np.int64]]]:
         out = []
         for name in sorted(lists):
-            own, origin = place[lists[name]], dealt.copies.get(name, name)
+            client_rows, origin = place[lists[name]], dealt.copies.get(name, name)
             fractions = shares(split, validation=origin not in dealt.validation)
-            within = stratified(labels[own], fractions, seed=split.seed_for(seed), name=origin)
-            own_parts = {key: own[at] for key, at in within.items()}
+            within = stratified(labels[client_rows], fractions, seed=split.seed_for(seed), name=origin)
+            own_parts = {key: client_rows[at] for key, at in within.items()}
             if name in dealt.validation:
                 own_parts["validation"] = place[dealt.validation[name]]
-            if held is not None:
-                own_parts["test"] = behind + held.lists[name]
+            if test_set is not None:
+                own_parts["test"] = behind + test_set.lists[name]
             out.append(own_parts)
         return out
 
     notes = [*about.pop("notes", ()), *dealt.notes]
     own_kind = {key: value for key, value in about.items() if key in ("name", "classes")}
-    unseen = indexed(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
-    return indexed(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
+    unseen = from_row_lists(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
+    return from_row_lists(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
 
 
 class _Standard(NamedTuple):
@@ -332,16 +344,16 @@ class _Standard(NamedTuple):
 def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: Any, seed: int) -> _Standard | None:
     if split.test == "own":
         return None
-    require(
-        standard is not None and len(standard[1]) > 0,
-        f"[split] test = {split.test!r} needs a data set with a test set of its own, fashion-mnist or cifar10, that is not "
-        "all at the server; drop it",
-    )
+    if standard is None or not len(standard[1]):
+        raise InputError(
+            f"[split] test = {split.test!r} needs a data set with a test set of its own, fashion-mnist or cifar10, that is not "
+            "all at the server; drop it"
+        )
     inputs, classes = standard
     everyone = {**dealt.clients, **dealt.unseen}
     drawn = {
-        name: standard_rows(split, labels[own], classes, seed=seed, name=dealt.copies.get(name, name))
-        for name, own in everyone.items()
+        name: standard_rows(split, labels[client_rows], classes, seed=seed, name=dealt.copies.get(name, name))
+        for name, client_rows in everyone.items()
     }
     used = np.unique(np.concatenate(list(drawn.values())))
     rows_used = inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
@@ -349,15 +361,15 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
     return _Standard(part, {name: np.searchsorted(used, at) for name, at in drawn.items()})
 
 
-def indexed(
+def from_row_lists(
     inputs: Held, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
     nothing = np.zeros(0, dtype=np.int64)
     by_part = {}
     for key in PARTS:
-        own = [np.asarray(p.get(key, nothing), dtype=np.int64) for p in parts]
-        by_part[key] = Rows.from_indices(inputs, labels, own) if sum(map(len, own)) or key == "train" else None
+        lists = [np.asarray(p.get(key, nothing), dtype=np.int64) for p in parts]
+        by_part[key] = Rows.from_indices(inputs, labels, lists) if sum(map(len, lists)) or key == "train" else None
     train = by_part["train"]
     if train is None:
         raise InputError("no client has a training row")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, require
+from coterie.base.errors import InputError, cut
 from coterie.base.rows import Inputs, check_plain
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "names_as_texts",
     "plain_array",
     "read_items",
-    "refuse_masked",
+    "refuse_masks",
     "refuse_others",
     "stack",
     "strata",
@@ -54,11 +54,13 @@ def names_as_texts(named: Mapping[Any, T], what: str) -> dict[str, T]:
 def as_inputs(value: Any, who: str) -> Inputs:
     """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
     if isinstance(value, Mapping):
-        require(len(value) > 0, f"{who} has an empty dict of inputs; name at least one tensor")
+        if not len(value):
+            raise InputError(f"{who} has an empty dict of inputs; name at least one tensor")
         named = names_as_texts(value, f"{who}, inputs")
         tensors = {key: _tensor(v, f"{who}, inputs {key!r}") for key, v in named.items()}
         counts = {key: v.shape[0] for key, v in tensors.items()}
-        require(len(set(counts.values())) == 1, f"{who} has inputs of different length: {counts}")
+        if len(set(counts.values())) != 1:
+            raise InputError(f"{who} has inputs of different length: {counts}")
         return tensors
     return _tensor(value, f"{who}, inputs")
 
@@ -81,12 +83,13 @@ def _tensor(value: Any, who: str) -> Tensor:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
-    require(tensor.is_nested or tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
+    if not tensor.is_nested and tensor.ndim < 1:
+        raise InputError(f"{who} has no rows; give a tensor [rows, ...]")
     check_plain(tensor, who)
     return tensor
 
 
-def refuse_masked(value: Any, who: str) -> None:
+def refuse_masks(value: Any, who: str) -> None:
     """Raise `InputError` for masked values of an array, or of a list of arrays."""
     for part in value if isinstance(value, list | tuple) else (value,):
         masked = int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0
@@ -99,7 +102,7 @@ def refuse_masked(value: Any, who: str) -> None:
 
 def plain_array(value: Any, who: str) -> NDArray[Any]:
     """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
-    refuse_masked(value, who)
+    refuse_masks(value, who)
     return np.asarray(value)
 
 

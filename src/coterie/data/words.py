@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["hashed_words"]
+__all__ = ["hash_words"]
 
 _TOKENS = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 
 
-def hashed_words(texts: Sequence[str], size: int = 2048) -> Tensor:
+def hash_words(texts: Sequence[str], size: int = 2048) -> Tensor:
     """Counts of words and signs of each text in `size` buckets, scaled to length 1: float32 [texts, size].
 
     A word's bucket is its CRC-32 modulo `size`, the same on every machine. A text without a word is 0.
 
-    >>> round(hashed_words(["so good , so good"], 8).square().sum().item(), 6)
+    >>> round(hash_words(["so good , so good"], 8).square().sum().item(), 6)
     1.0
     """
     counts = np.zeros((len(texts), size), dtype=np.float32)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from coterie.base.errors import InputError, cut
-from coterie.config.hooks import Kind
-from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT
+from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT, Kind
 from coterie.config.schema import options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -55,11 +55,15 @@ class Divergence:
         return sentence
 
 
+Served = Mapping[str, Tensor | None]
+"""Models [d + b] by client, `*` for who has none of its own; None: a client's own, which stays with it."""
+
+
 class _Look(NamedTuple):
     """The last evaluation of these models: by split, the metrics of each client."""
 
     round: int
-    models: Mapping[str, Tensor]
+    models: Served
     values: Mapping[str, Measured]
 
 
@@ -76,8 +80,8 @@ class Evaluator:
         self._splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
         self.seen = _Look(-1, {}, {})
 
-    def look(self, models: Mapping[str, Tensor], number: int) -> list[Row]:
-        """Rows of the history for the models [d + b] of round `number`, by client and `*` for who has none of its own."""
+    def look(self, models: Served, number: int) -> list[Row]:
+        """Rows of the history for the models of round `number`."""
         gradients = Row(number, "*", "", "row_gradients", float(self._federation.session.spent["row_gradients"]))
         self.seen = _Look(number, models, {split: self._measure(models, split, number) for split in self._splits})
         return [
@@ -91,30 +95,28 @@ class Evaluator:
             ],
         ]
 
-    def _measure(
-        self, models: Mapping[str, Tensor], split: str, number: int, earlier: Measured = MappingProxyType({})
-    ) -> Measured:
-        """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not yet `known`."""
+    def _measure(self, models: Served, split: str, number: int, earlier: Measured = MappingProxyType({})) -> Measured:
+        """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not in `earlier`."""
         everybody = [n for n, size in self._engine.sizes(split).items() if size and ("*" in models or n in models)]
         names = [n for n in everybody if n not in earlier]
         if not names:
             return earlier
-        x = models_of(models, names)
-        try:
-            replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=self._metrics)
-        except QuorumError:  # who failed before has failed again
-            if earlier:
-                return earlier
-            raise
         measured: dict[str, dict[str, float | None]] = dict(earlier)
-        # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
-        columns = (replies.rows, replies.loss, replies.values, replies.defined)
-        for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
-            values = [value if earlier else None for value, earlier in zip(values, defined, strict=True)]
-            measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
+        for some, x in models_of(models, names):
+            try:
+                replies = self._view(number).ask(some, evaluate, x=x, part=split, metrics=self._metrics)
+            except QuorumError:  # who failed before has failed again
+                if earlier:
+                    continue
+                raise
+            # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
+            columns = (replies.rows, replies.loss, replies.values, replies.defined)
+            for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
+                values = [value if is_defined else None for value, is_defined in zip(values, defined, strict=True)]
+                measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
         return {n: measured[n] for n in everybody if n in measured}
 
-    def summarise(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
+    def summarise(self, models: Served, rounds: int) -> list[dict[str, Any]]:
         """Rows as in `summary.json` for the models of the last round, but without method and algorithm."""
         trained = self._engine.sizes("train")
         unseen = set(self._engine.unseen)
@@ -157,11 +159,18 @@ class Evaluator:
         return {name: (share, loss) for name, share, loss, defined in rows if defined}
 
 
-def models_of(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerClient:
-    """The model [d + b] that all of these clients use, or one for each where any has a model of its own; `*` is everybody else's."""
-    if models.keys().isdisjoint(names):
-        return models["*"]
-    return PerClient(torch.stack([models[n if n in models else "*"] for n in names]))
+def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:
+    """Yield some of these clients with the model [d + b] that they all use, or with one for each where any has a model of its own.
+
+    None is for those whose own models stay with them.
+    """
+    used = {name: models[name if name in models else "*"] for name in names}
+    here = {name: x for name, x in used.items() if x is not None}
+    if here:
+        common = models.keys().isdisjoint(here)
+        yield list(here), next(iter(here.values())) if common else PerClient(torch.stack(list(here.values())))
+    if len(here) < len(used):
+        yield [name for name, x in used.items() if x is None], None
 
 
 def add_metrics(metrics: Iterable[str]) -> None:

@@ -15,9 +15,9 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, prefix_errors
 from coterie.base.modules import load_object
-from coterie.config.hooks import check_hooks, check_object
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import (
     build,

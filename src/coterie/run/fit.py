@@ -20,17 +20,16 @@ from coterie.base.errors import InputError, cut, native, require
 from coterie.base.interrupts import raise_interrupts
 from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copy_model
-from coterie.config.hooks import check_object
 from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
 from coterie.config.registry import MODELS
-from coterie.config.rules import Rule, obey
+from coterie.config.rules import Rule, check_object, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Attack, Method, MethodLike, clients_keeping_validation, filters_of
-from coterie.data.registry import clients_of, load, ready_or_made
+from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
@@ -180,9 +179,11 @@ def _check(**arguments: Any) -> None:
 
 
 def _clients(source: Any, seed: int) -> Clients:
+    if isinstance(source, Clients):
+        return source
     if isinstance(source, str | os.PathLike):
         return load(source, seed=seed)
-    source = ready_or_made(source)
+    source = clients_or_maker(source)
     return clients_of(source, getattr(source, "__name__", "clients"), seed=seed)
 
 

@@ -129,6 +129,7 @@ class Run:
         failures: last reason of each client that ever failed.
         module: the module that the vectors belong to.
         meaning: what outputs mean, for `predict`; None of a run without clients in this process.
+        elsewhere: clients whose own models stay with them, since they are other parties.
     """
 
     method: Any
@@ -145,6 +146,7 @@ class Run:
     asks: list[AskRecord] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     meaning: Meaning | None = None
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

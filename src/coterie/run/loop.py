@@ -17,9 +17,8 @@ from coterie.base.errors import InputError, RunError, cut
 from coterie.base.files import state_type
 from coterie.base.rng import Rng
 from coterie.compute.appeal import measure_appeal, staying
-from coterie.compute.capacity import check_free_memory, free_bytes
-from coterie.config.hooks import check_object
 from coterie.config.local import LocalSGD
+from coterie.config.rules import check_object
 from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
@@ -123,12 +122,13 @@ class _Loop:
             self.seed,
             rounds,
             state,
-            models,
+            {name: x for name, x in models.items() if x is not None},
             self.engine.model,
             **vars(self.record),
             summary=self.evaluator.summarise(models, rounds),
             asks=session.asks,
             failures=session.failures,
+            elsewhere=tuple(name for name, x in models.items() if x is None),
         )
 
     def _ends(self, followers: Followers, number: int) -> bool:
@@ -250,7 +250,37 @@ class _Loop:
         engine = self.engine
         return as_models(models, f"{self.own}.{hook}", engine.layout.size, (*engine.clients, *engine.unseen))
 
-    def _final_models(self, state: Any, number: int) -> dict[str, Tensor]:
-        """The models that clients use: those of the state, and those which they make of them for themselves."""
+    def _final_models(self, state: Any, number: int) -> dict[str, Tensor | None]:
+        """The models that clients use: those of the state, and those which they make of them for themselves; None: it stays there."""
         personal = self.method.personalised(state, self._everybody(number))
-        return {**self._models(state), **self._check_models(personal, "personalised")}
+        models: dict[str, Tensor | None] = {**self._models(state)}
+        if not self.engine.sends_own:
+            models |= dict.fromkeys(personal)
+            personal = {name: x for name, x in personal.items() if x is not None}
+        return models | self._check_models(personal, "personalised")
+
+
+def check_free_memory(vectors: int, layout_size: int, itemsize: int, available: int | None) -> str | None:
+    """The sentence that names the memory of a method's [n, d] matrix; None below 100 MB.
+
+    Raises `RunError` if it is more than what is `available`, in bytes; None: nobody knows.
+    """
+    bytes_per_round = vectors * layout_size * itemsize
+    sentence = f"a round holds {vectors} model vectors of {layout_size} numbers: {bytes_per_round / 1e9:.2f} GB"
+    if available is not None and bytes_per_round > available:
+        raise RunError(
+            f"{sentence}, but only {available / 1e9:.2f} GB are free; ask fewer clients a round or take a smaller model"
+        )
+    return sentence if bytes_per_round > 1e8 else None
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a GPU, or of this machine; None where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as lines:
+            fields = next(line for line in lines if line.startswith("MemAvailable")).split()
+    except (OSError, StopIteration):
+        return None
+    return int(fields[1]) * 1024

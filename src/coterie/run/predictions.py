@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.errors import require
-from coterie.base.loss import Kind, probabilities
+from coterie.base.loss import Kind
 from coterie.base.rows import Inputs, LabelScale
+from coterie.compute.metrics import probabilities
 from coterie.run.files import escape
 
 __all__ = ["Answers", "Prediction"]

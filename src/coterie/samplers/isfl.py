@@ -48,7 +48,7 @@ from coterie.config.schema import options, wire_type
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.requests import Asks, asks
-from coterie.contract.task import Flag, Holds, Model, task
+from coterie.contract.task import Flag, Holds, SentModel, task
 from coterie.contract.wire import PerClient
 from coterie.samplers.weighted import (
     Counts,
@@ -74,7 +74,7 @@ Preference = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]]
 class LocalModels(NamedTuple):
     """x_k [n, d + b], and whether it was trained since the last time [n]."""
 
-    models: Model
+    models: SentModel
     fresh: Flag
 
 

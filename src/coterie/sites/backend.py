@@ -80,10 +80,11 @@ class Sites:
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""
         tested = self.engine.sizes("test")
-        names = [n for n in self.engine.clients if tested[n] and ("*" in run.models or n in run.models)]
-        if names:
+        models = {**run.models, **dict.fromkeys(run.elsewhere)}
+        names = [n for n in self.engine.clients if tested[n] and ("*" in models or n in models)]
+        for some, x in models_of(models, names):
             with suppress(QuorumError):
-                self._view(run.seed, run.rounds).ask(names, note_outcomes, x=models_of(run.models, names))
+                self._view(run.seed, run.rounds).ask(some, note_outcomes, x=x)
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return what each site tells of each comparison."""

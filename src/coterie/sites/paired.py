@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.compute.outcomes import CONSTANT
-from coterie.contract.task import Flag, Form, ModelOfEach, task
+from coterie.contract.task import Flag, Form, ModelOrOwn, task
 from coterie.run.experiment import Experiment
 
 __all__ = ["DECIDING", "comparisons", "note_outcomes", "paired_errors"]
@@ -61,7 +61,7 @@ class PairedErrors(NamedTuple):
 
 
 @task
-def note_outcomes(cohort: TestRows, *, x: ModelOfEach) -> Done:
+def note_outcomes(cohort: TestRows, *, x: ModelOrOwn) -> Done:
     """Note at the site what the last model x [d + b] of this method and seed says of each test row."""
     return Done(torch.tensor([cohort.note(x.reshape(-1))]))
 

@@ -149,11 +149,8 @@ def _check_filters(experiment: Experiment, path: Path) -> None:
             f"gaussian-noise a sigma of at least {LEAST_NOISE * min(bounds):g}"
         )
     for entry in experiment.methods if experiment.filters else ():
-        method = experiment.build_method(entry)
-        for declaration, _ in declarations(method).values():
-            bare = next((field for field, form in declaration.task.forms.items() if form.model), None)
-            if noise and method.is_reference:
-                bare = next(iter(declaration.task.kinds))
+        for declaration, _ in declarations(experiment.build_method(entry)).values():
+            bare = next((field for field, kind in declaration.task.kinds.items() if kind == "model"), None)
             if bare is not None:
                 raise InputError(
                     f"{path}: method {entry.label!r} sends {bare!r} of {short(declaration.task.name)} as it is, beside the filters; "

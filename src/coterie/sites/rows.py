@@ -47,6 +47,7 @@ from coterie.sites.minima import (
     within_reach,
 )
 from coterie.sites.noted import Noted
+from coterie.sites.own_model import OwnModel
 from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.secret import under_key
 from coterie.sites.settings import SiteSettings, matches, short
@@ -90,6 +91,7 @@ class SiteRows:
         self.clients: Clients | None = None
         self.shard: Shard | None = None
         self.pair = self._prepared = ""
+        self._own = OwnModel(folder / "models", self.experiment)
         self.about: dict[str, Any] = {}
         self._ledger = Ledger(Path(settings.log))
         self._ledger.seal()
@@ -201,6 +203,7 @@ class SiteRows:
         self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         Ledger(Path(self.settings.log)).seal()
+        self._own = OwnModel(self.folder / "models", self.experiment)
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
         self._memory_file = self._folder_of(message) / f"{pair}.safetensors"
         self._saved = {}
@@ -269,6 +272,7 @@ class SiteRows:
         limits, context = self._limits(self.shard), ask.context
         declaration = allowed.check(ask.task, ask.payload, limits, seed=context.seed, round=context.round)
         self._undo(message)
+        ask = self._own.fill(ask)
         self.shard.begin(ask)
         requests = self._about_models(ask, self.shard)
         self._spend(self.pair, ask.task, context.round, requests, declaration.most_models(limits.clients))
@@ -278,7 +282,7 @@ class SiteRows:
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
         self._save_memory(self.shard)
-        return {"answer": answer}
+        return {"answer": self._own.keep(answer, ask, self.pair, self.shard)}
 
     def _undo(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Forget what the last task has remembered, if its answer has not come to the server."""

@@ -120,7 +120,7 @@ class Remote(Engine):
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
         self.unseen = ()
-        self.has_server = False
+        self.has_server = self.sends_own = False
         self.model: nn.Module = nn.Linear(1, 1)  # until `prepare`: the tasks before it send no model vectors
         self.layout = Layout.of(self.model)
         self.x = torch.zeros(self.layout.size)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
@@ -104,22 +104,22 @@ def load_images(
     rule = Split.parse(split, **DEFAULT_SPLIT)
     where = _find(images, folder)
     labels, read = _source(images, where, "train")
-    require(
-        rows is None or (SIZE.test(rows) and rows <= len(labels)),
-        f"rows = {rows!r} must lie between 1 and {len(labels)}",
-    )
-    require(COUNT.test(server), f"server = {server!r} must be a whole number of at least 0")
+    if rows is not None and (not SIZE.test(rows) or rows > len(labels)):
+        raise InputError(f"rows = {rows!r} must lie between 1 and {len(labels)}")
+    if not COUNT.test(server):
+        raise InputError(f"server = {server!r} must be a whole number of at least 0")
     at = rule.seed_for(seed)
     chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
-    held = standard = None
+    server_part = standard = None
     if server or rule.test != "own":
         test_labels, read_test = _source(images, where, "test")
-        require(server <= len(test_labels), f"server = {server} must lie between 0 and {len(test_labels)}")
-        own = subset(test_labels, server, seed=at) if server else np.zeros(0, dtype=np.int64)
+        if server > len(test_labels):
+            raise InputError(f"server = {server} must lie between 0 and {len(test_labels)}")
+        at_server = subset(test_labels, server, seed=at) if server else np.zeros(0, dtype=np.int64)
         if server:
-            held = Part(read_test(own), torch.from_numpy(test_labels[own]))
-        rest = np.setdiff1d(np.arange(len(test_labels)), own)
-        standard = (lambda index: read_test(rest[index]), test_labels[rest])
+            server_part = Part(read_test(at_server), torch.from_numpy(test_labels[at_server]))
+        elsewhere = np.setdiff1d(np.arange(len(test_labels)), at_server)
+        standard = (lambda index: read_test(elsewhere[index]), test_labels[elsewhere])
     return split_over(
         lambda index: read(chosen[index]),
         labels[chosen],
@@ -127,19 +127,19 @@ def load_images(
         seed=seed,
         name=images.name,
         classes=images.classes,
-        server=held,
+        server=server_part,
         standard=standard,
     )
 
 
 def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
     """The folder with the files; None for the hub."""
-    own = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
+    root = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
     subfolders = ("", images.name, images.subfolder, f"{images.name}/{images.subfolder}")
-    for place in [Path(own) / sub for sub in subfolders] if own else []:
+    for place in [Path(root) / sub for sub in subfolders] if root else []:
         if _files(place, "train"):
             return place
-    if folder is None and hub.installed():
+    if folder is None and hub.has_datasets():
         return None
     looked = f"the folder {folder}" if folder is not None else _variable()
     hub_cure = 'or let the hub send it: pip install "coterie[hub]"'
@@ -147,8 +147,8 @@ def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
 
 
 def _variable() -> str:
-    own = os.environ.get("COTERIE_DATA")
-    return "COTERIE_DATA" + (f" ({own})" if own else " (not set)")
+    value = os.environ.get("COTERIE_DATA")
+    return "COTERIE_DATA" + (f" ({value})" if value else " (not set)")
 
 
 def _files(folder: Path, part: str) -> list[Path]:
@@ -165,7 +165,8 @@ def _source(images: ImageSet, folder: Path | None, part: str) -> Source:
             ) from error
         return columns.labels, columns.read_tensor
     files = _files(folder, part)
-    require(bool(files), f"{folder} has no {part}.parquet; copy it there too")
+    if not files:
+        raise InputError(f"{folder} has no {part}.parquet; copy it there too")
     return _parquet(images, files)
 
 
@@ -179,26 +180,25 @@ def _parquet(images: ImageSet, files: list[Path]) -> Source:
     try:
         columns = parquet.read_schema(files[0]).names
         image = next((c for c in ("img", "image") if c in columns), "")
-        require(
-            bool(image) and images.label in columns,
-            f"{name} needs the columns img (or image) and {images.label}, but has {', '.join(columns)}",
-        )
+        if not image or images.label not in columns:
+            raise InputError(
+                f"{name} needs the columns img (or image) and {images.label}, but has {', '.join(columns)}"
+            )
         table = pyarrow.concat_tables([parquet.read_table(f, columns=[image, images.label]) for f in files])
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{name} cannot be read ({error}); copy it again") from error
     kind = table.schema.field(image).type
-    require(
-        pyarrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0,
-        f"{name}: column {image!r} is {kind}, not encoded images (a struct with bytes); save it with datasets.Image",
-    )
+    if not pyarrow.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
+        raise InputError(
+            f"{name}: column {image!r} is {kind}, not encoded images (a struct with bytes); save it with datasets.Image"
+        )
     label = table.schema.field(images.label).type
-    good = pyarrow.types.is_integer(label) and table[images.label].null_count == 0
-    require(good, f"{name}: column {images.label!r} must hold whole numbers without gaps, not {label}")
+    integers = pyarrow.types.is_integer(label) and table[images.label].null_count == 0
+    if not integers:
+        raise InputError(f"{name}: column {images.label!r} must hold whole numbers without gaps, not {label}")
     labels = table[images.label].to_numpy().astype(np.int64)
-    require(
-        len(labels) > 0 and int(labels.min()) >= 0 and int(labels.max()) < len(images.classes),
-        f"{name}: labels must lie between 0 and {len(images.classes) - 1}",
-    )
+    if len(labels) <= 0 or int(labels.min()) < 0 or int(labels.max()) >= len(images.classes):
+        raise InputError(f"{name}: labels must lie between 0 and {len(images.classes) - 1}")
     encoded = table[image].combine_chunks().field("bytes")
     return labels, lambda index: _decode(encoded.take(pyarrow.array(index)).to_pylist(), index, str(name))
 
@@ -215,7 +215,8 @@ def _decode(encoded: list[bytes | None], index: Index, name: str) -> Tensor:
             image = Image.open(io.BytesIO(raw or b"")).convert("RGB")
         except (UnidentifiedImageError, OSError) as error:
             raise InputError(f"{name}: the image of row {row} cannot be decoded; copy the file again") from error
-        require(image.size == (32, 32), f"{name}: the image of row {row} is {image.size}, not 32 x 32")
+        if image.size != (32, 32):
+            raise InputError(f"{name}: the image of row {row} is {image.size}, not 32 x 32")
         out[i] = np.asarray(image).transpose(2, 0, 1)
     return torch.from_numpy(out)
 

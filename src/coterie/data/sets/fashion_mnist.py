@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
@@ -74,27 +74,23 @@ def over_idx(
         about: `name` and `classes` of the clients.
     """
     images, labels = pairs["train"]()
-    require(
-        rows is None or (SIZE.test(rows) and rows <= len(labels)),
-        f"rows = {rows!r} must lie between 1 and {len(labels)}",
-    )
+    if rows is not None and (not SIZE.test(rows) or rows > len(labels)):
+        raise InputError(f"rows = {rows!r} must lie between 1 and {len(labels)}")
     images, labels = images[:rows], labels[:rows]
-    held = standard = None
+    server_part = standard = None
     if server or rule.test != "own":
         extra_images, extra_labels = pairs["test"]()
-        require(
-            COUNT.test(server) and server <= len(extra_labels),
-            f"server = {server!r} must lie between 0 and {len(extra_labels)}",
-        )
+        if not COUNT.test(server) or server > len(extra_labels):
+            raise InputError(f"server = {server!r} must lie between 0 and {len(extra_labels)}")
         if server:
-            held = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
+            server_part = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
         standard = (torch.from_numpy(extra_images[server:]), extra_labels[server:])
     return split_over(
         torch.from_numpy(images),
         labels,
         rule,
         seed=seed,
-        server=held,
+        server=server_part,
         standard=standard,
         **about,
     )
@@ -104,12 +100,12 @@ def _find(folder: str | Path | None) -> Path:
     if folder is not None:
         places = [Path(folder), Path(folder) / "fashion-mnist"]
     else:
-        own = os.environ.get("COTERIE_DATA")
-        places = [*([Path(own), Path(own) / "fashion-mnist"] if own else []), DEBIAN]
+        root = os.environ.get("COTERIE_DATA")
+        places = [*([Path(root), Path(root) / "fashion-mnist"] if root else []), DEBIAN]
     for place in places:
         if (place / _FIRST).is_file() or (place / f"{_FIRST}.gz").is_file():
             return place
-    looked = f"the folder {folder}" if folder is not None else "COTERIE_DATA" + ("" if own else " (not set)")
+    looked = f"the folder {folder}" if folder is not None else "COTERIE_DATA" + ("" if root else " (not set)")
     raise InputError(
         f"Fashion-MNIST was not found in {looked}; give a folder with {_FIRST}.gz and its three siblings, set the "
         f"environment variable COTERIE_DATA to it, or fill {DEBIAN} by: apt install dataset-fashion-mnist"
@@ -120,12 +116,13 @@ def read_pair(folder: Path, which: str, classes: int) -> Images:
     """Images [n, 28, 28] and labels [n] below `classes` of `train` or `t10k`."""
     images = read_idx(_file(folder, f"{which}-images-idx3-ubyte"))
     labels = read_idx(_file(folder, f"{which}-labels-idx1-ubyte"))
-    require(images.shape[1:] == (28, 28), f"{folder}: {which} images are {list(images.shape[1:])}, not 28 x 28")
-    require(
-        labels.shape == images.shape[:1], f"{folder}: {len(images)} {which} images but labels of shape {labels.shape}"
-    )
-    good = len(labels) > 0 and int(labels.max()) < classes
-    require(good, f"{folder}: {which} labels must lie between 0 and {classes - 1}")
+    if images.shape[1:] != (28, 28):
+        raise InputError(f"{folder}: {which} images are {list(images.shape[1:])}, not 28 x 28")
+    if labels.shape != images.shape[:1]:
+        raise InputError(f"{folder}: {len(images)} {which} images but labels of shape {labels.shape}")
+    in_range = len(labels) > 0 and int(labels.max()) < classes
+    if not in_range:
+        raise InputError(f"{folder}: {which} labels must lie between 0 and {classes - 1}")
     return images, labels.astype(np.int64)
 
 
@@ -148,14 +145,15 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
             raw = gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read ({error}); copy it again") from error
-    require(
-        len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" and 1 <= raw[3] <= 4,
-        f"{path} is not an IDX file of bytes: it starts with {raw[:4].hex(' ') or 'nothing'}, not with 00 00 08; copy it again",
-    )
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or not (1 <= raw[3] <= 4):
+        raise InputError(
+            f"{path} is not an IDX file of bytes: it starts with {raw[:4].hex(' ') or 'nothing'}, not with 00 00 08; copy it again"
+        )
     start = 4 + 4 * raw[3]
     shape = tuple(int(n) for n in np.frombuffer(raw[4:start].ljust(4 * raw[3], b"\x00"), dtype=">u4"))
     have, want = len(raw) - start, math.prod(shape)
-    require(have == want, f"{path} holds {have} bytes of data but its header says {want} {list(shape)}; copy it again")
+    if have != want:
+        raise InputError(f"{path} holds {have} bytes of data but its header says {want} {list(shape)}; copy it again")
     return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(shape)  # writable, as torch wants it
 
 

@@ -27,14 +27,14 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.config.data import Split
 from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.splits import generator, numbered
+from coterie.data.splits import generator, number_names
 from coterie.data.tensors import from_tensors
-from coterie.data.words import hashed_words
+from coterie.data.words import hash_words
 
 __all__ = ["DATASET", "goemotions"]
 
@@ -79,39 +79,37 @@ def goemotions(
     """
     rule = Split.parse(split, natural="goemotions")
     for name, value in (("rows_per_client", rows_per_client), ("held_out", held_out), ("features", features)):
-        require(
-            (COUNT if name == "held_out" else SIZE).test(value),
-            f"goemotions: {name} = {value!r} must be a whole number",
-        )
-    require(0 < alpha <= 1, f"goemotions: alpha = {alpha!r} must be a share in (0, 1]")
+        if not (COUNT if name == "held_out" else SIZE).test(value):
+            raise InputError(f"goemotions: {name} = {value!r} must be a whole number")
+    if not 0 < alpha <= 1:
+        raise InputError(f"goemotions: alpha = {alpha!r} must be a share in (0, 1]")
     where = find_folder("goemotions", ("train.tsv*",), folder)
     names, groups = _labels(where)
-    others = [group for group in groups if group not in (target, "neutral")]
-    require(
-        target in groups and target != "neutral",
-        f"goemotions: target = {target!r} is no class; {nearest(target, groups)}",
-    )
+    far_groups = [group for group in groups if group not in (target, "neutral")]
+    if target not in groups or target == "neutral":
+        raise InputError(f"goemotions: target = {target!r} is no class; {nearest(target, groups)}")
     train, test = _read(where, "train", len(names)), _read(where, "test", len(names))
     stock = _Stock(train, groups, rule.seed_for(seed))
     shared = round(alpha * rows_per_client)
     dealt = {"target": stock.take(target, rows_per_client)}
     validation = stock.take(target, held_out)
-    for name in numbered(NEAR, "near"):
+    for name in number_names(NEAR, "near"):
         rows = [stock.take(target, shared), stock.take("neutral", rows_per_client - shared)]
         dealt[name] = np.concatenate(rows)
-    for i, name in enumerate(numbered(FAR, "far")):
-        group, turns = others[i % len(others)], -(-(FAR - i) // len(others))
-        own = stock.take(group, min(rows_per_client, stock.left(group) // turns))
-        dealt[name] = np.concatenate([own, stock.take("neutral", rows_per_client - len(own))])
+    for i, name in enumerate(number_names(FAR, "far")):
+        group, turns = far_groups[i % len(far_groups)], -(-(FAR - i) // len(far_groups))
+        of_group = stock.take(group, min(rows_per_client, stock.left(group) // turns))
+        dealt[name] = np.concatenate([of_group, stock.take("neutral", rows_per_client - len(of_group))])
 
     def part(comments: _Comments) -> tuple[torch.Tensor, torch.Tensor]:
-        return hashed_words(comments.texts, features), torch.from_numpy(comments.labels)
+        return hash_words(comments.texts, features), torch.from_numpy(comments.labels)
 
     clients: dict[str, Any] = {name: {"train": part(train.select(np.sort(rows)))} for name, rows in dealt.items()}
     if held_out:
         clients["target"]["validation"] = part(train.select(np.sort(validation)))
     tested = np.flatnonzero(np.isin(test.labels, groups[target]))
-    require(len(tested) > 0, f"{where}: no comment of the test set has only {target}")
+    if not len(tested):
+        raise InputError(f"{where}: no comment of the test set has only {target}")
     clients["target"]["test"] = part(test.select(tested))
     return from_tensors(clients, name="goemotions", classes=names)
 
@@ -121,17 +119,19 @@ class _Stock:
 
     def __init__(self, comments: _Comments, groups: Mapping[str, list[int]], seed: int) -> None:
         rows = {group: np.flatnonzero(np.isin(comments.labels, labels)) for group, labels in groups.items()}
-        self._left = {group: generator(seed, "goemotions", group).permutation(own) for group, own in rows.items()}
+        self._left = {
+            group: generator(seed, "goemotions", group).permutation(numbers) for group, numbers in rows.items()
+        }
 
     def take(self, group: str, count: int) -> NDArray[np.int64]:
         """So many rows of a class. Raises `InputError` if there are fewer."""
-        left = self._left[group]
-        require(
-            count <= len(left),
-            f"goemotions: {count} more comments of {group} are needed and {len(left)} are left; lower rows_per_client or held_out",
-        )
-        self._left[group] = left[count:]
-        return left[:count]
+        stock = self._left[group]
+        if count > len(stock):
+            raise InputError(
+                f"goemotions: {count} more comments of {group} are needed and {len(stock)} are left; lower rows_per_client or held_out"
+            )
+        self._left[group] = stock[count:]
+        return stock[:count]
 
     def left(self, group: str) -> int:
         """How many rows of a class are left."""
@@ -156,14 +156,16 @@ def _labels(folder: Path) -> tuple[list[str], dict[str, list[int]]]:
 def _read(folder: Path, part: str, labels: int) -> _Comments:
     """The comments of `train` or `test` that have a single label."""
     files = sorted(folder.glob(f"{part}.tsv*"))
-    require(bool(files), f"{folder} has no {part}.tsv; copy it there too")
+    if not files:
+        raise InputError(f"{folder} has no {part}.tsv; copy it there too")
     texts, numbers = [], []
     for number, line in enumerate(_text(folder, files[0].name).rstrip("\n").split("\n"), 1):
         cells = line.split("\t")
-        good = len(cells) == 3 and all(n.isdecimal() and int(n) < labels for n in cells[1].split(","))
-        require(
-            good, f"{files[0]}, line {number}: expected text, label numbers below {labels} and id; copy the file again"
-        )
+        well_formed = len(cells) == 3 and all(n.isdecimal() and int(n) < labels for n in cells[1].split(","))
+        if not well_formed:
+            raise InputError(
+                f"{files[0]}, line {number}: expected text, label numbers below {labels} and id; copy the file again"
+            )
         if "," not in cells[1]:
             texts.append(cells[0])
             numbers.append(int(cells[1]))

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.clients import Clients
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.config.data import DEFAULT_PARTS, Split, Tables
 from coterie.data.sets import Dataset
 from coterie.data.tables.folder import from_folder
@@ -70,17 +70,19 @@ def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
     Raises:
         InputError: the folder exists, or too many rows.
     """
-    require(not folder.exists(), f"{folder} exists already; name a new folder")
+    if folder.exists():
+        raise InputError(f"{folder} exists already; name a new folder")
     read = {path.name: path.read_text(encoding="utf-8").splitlines() for path in sorted(FOLDER.glob("*.csv"))}
     patients = [(name, row) for name, lines in read.items() for row in range(1, len(lines))]
     most = len(patients) // 4
-    require(0 <= server_rows <= most, f"server_rows must be from 0 to {most}; got {server_rows}")
+    if not 0 <= server_rows <= most:
+        raise InputError(f"server_rows must be from 0 to {most}; got {server_rows}")
     taken = {patients[i * len(patients) // server_rows] for i in range(server_rows)}
     folder.mkdir(parents=True)
     files = []
     for name, lines in read.items():
-        kept = [lines[0], *(lines[row] for row in range(1, len(lines)) if (name, row) not in taken)]
-        (folder / name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+        remaining = [lines[0], *(lines[row] for row in range(1, len(lines)) if (name, row) not in taken)]
+        (folder / name).write_text("\n".join(remaining) + "\n", encoding="utf-8")
         files.append(folder / name)
     if taken:
         header = next(iter(read.values()))[0]

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import is_number, require
+from coterie.base.errors import InputError, is_number, require
 from coterie.base.rng import Rng
 from coterie.base.rows import Part, Rows
 from coterie.config.data import Split, table_of
 from coterie.config.rules import COUNT
 from coterie.data.sets import Dataset
-from coterie.data.splits import generator, numbered
+from coterie.data.splits import generator, number_names
 
 __all__ = ["DATASET", "TARGET", "mean_estimation", "means"]
 
@@ -113,11 +113,9 @@ def mean_estimation(
 
 
 def _scalars(centres: Any, seed: int) -> Clients:
-    require(
-        isinstance(centres, list | tuple) and len(centres) >= 2 and all(map(is_number, centres)),
-        f"centres = {centres!r} must be a list of at least two numbers, the true means of the clients",
-    )
-    names = numbered(len(centres))
+    if not isinstance(centres, list | tuple) or len(centres) < 2 or not all(map(is_number, centres)):
+        raise InputError(f"centres = {centres!r} must be a list of at least two numbers, the true means of the clients")
+    names = number_names(len(centres))
     drawn = [c + generator(seed, "centres", n).standard_normal() for n, c in zip(names, centres, strict=True)]
     train, test = (torch.tensor(rows, dtype=torch.float32)[:, None] for rows in (drawn, list(centres)))
     offsets = np.arange(len(names) + 1)
@@ -127,13 +125,13 @@ def _scalars(centres: Any, seed: int) -> Clients:
 
 
 def _check(mu: Any, groups: Any, sizes: Mapping[str, tuple[Any, int]]) -> None:
-    require(is_number(mu) and mu >= 0, f"mu = {mu!r} must be a number of at least 0")
-    require(
-        isinstance(groups, list | tuple) and len(groups) == 3 and all(map(COUNT.test, groups)) and groups[0] >= 1,
-        f"groups = {groups!r} must be three whole numbers of clients, the first at least 1",
-    )
+    if not is_number(mu) or mu < 0:
+        raise InputError(f"mu = {mu!r} must be a number of at least 0")
+    if not isinstance(groups, list | tuple) or len(groups) != 3 or not all(map(COUNT.test, groups)) or groups[0] < 1:
+        raise InputError(f"groups = {groups!r} must be three whole numbers of clients, the first at least 1")
     for key, (value, low) in sizes.items():
-        require(COUNT.test(value) and value >= low, f"{key} = {value!r} must be a whole number of at least {low}")
+        if not COUNT.test(value) or value < low:
+            raise InputError(f"{key} = {value!r} must be a whole number of at least {low}")
 
 
 DATASET = Dataset(

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
@@ -54,9 +54,8 @@ def medmnist(
         InputError: missing or broken files, or sets whose images differ in shape.
     """
     names = [sets] if isinstance(sets, str) else list(sets)
-    require(
-        bool(names) and all(isinstance(n, str) for n in names), f"medmnist: sets = {sets!r} must be a list of names"
-    )
+    if not names or not all(isinstance(n, str) for n in names):
+        raise InputError(f"medmnist: sets = {sets!r} must be a list of names")
     where = find_folder("medmnist", tuple(f"{name}.npz" for name in names), folder)
     if len(names) == 1:
         rule = Split.parse(split, **DEFAULT_SPLIT)
@@ -73,9 +72,8 @@ def medmnist(
     Split.parse(split, natural="medmnist with several sets")
     clients = {name: read_npz(where / f"{name}.npz") for name in names}
     shapes = {name: parts["train"][0].shape[1:] for name, parts in clients.items()}
-    require(
-        len(set(shapes.values())) == 1, f"the images of these sets differ in shape: {shapes}; take sets of one shape"
-    )
+    if len(set(shapes.values())) != 1:
+        raise InputError(f"the images of these sets differ in shape: {shapes}; take sets of one shape")
     tensors = {
         name: {part: (torch.from_numpy(images), torch.from_numpy(labels)) for part, (images, labels) in parts.items()}
         for name, parts in clients.items()
@@ -85,7 +83,8 @@ def medmnist(
 
 def read_npz(path: Path) -> dict[str, Images]:
     """Images and classes of train, validation and test. Raises `InputError` for another format."""
-    require(path.is_file(), f"{path.parent} has no {path.name}; copy it there too")
+    if not path.is_file():
+        raise InputError(f"{path.parent} has no {path.name}; copy it there too")
     try:
         with np.load(path, allow_pickle=False) as archive:
             raw = {key: archive[key] for key in archive.files}
@@ -95,18 +94,17 @@ def read_npz(path: Path) -> dict[str, Images]:
 
 
 def _images(path: Path, raw: Mapping[str, NDArray[Any]], key: str) -> Images:
-    require(
-        f"{key}_images" in raw and f"{key}_labels" in raw,
-        f"{path} has no {key}_images or no {key}_labels; copy it again",
-    )
+    if f"{key}_images" not in raw or f"{key}_labels" not in raw:
+        raise InputError(f"{path} has no {key}_images or no {key}_labels; copy it again")
     images, labels = raw[f"{key}_images"], raw[f"{key}_labels"]
-    good = images.dtype == np.uint8 and images.shape[1:] in ((28, 28), (28, 28, 3))
-    require(good, f"{path}: {key}_images are {images.dtype} {list(images.shape)}, not bytes of 28 x 28")
+    bytes_of_images = images.dtype == np.uint8 and images.shape[1:] in ((28, 28), (28, 28, 3))
+    if not bytes_of_images:
+        raise InputError(f"{path}: {key}_images are {images.dtype} {list(images.shape)}, not bytes of 28 x 28")
     single = labels.shape in ((len(images),), (len(images), 1)) and np.issubdtype(labels.dtype, np.integer)
-    require(
-        single,
-        f"{path}: {key}_labels have the shape {list(labels.shape)}; only sets with one class per image can be read",
-    )
+    if not single:
+        raise InputError(
+            f"{path}: {key}_labels have the shape {list(labels.shape)}; only sets with one class per image can be read"
+        )
     colour = images.ndim == 4
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2) if colour else images), labels.reshape(-1).astype(np.int64)
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
 from coterie.data.tensors import from_tensors
-from coterie.data.words import hashed_words
+from coterie.data.words import hash_words
 
 __all__ = ["DATASET", "sent140"]
 
@@ -50,28 +50,31 @@ def sent140(
     """
     Split.parse(split, natural="sent140")
     for name, value in (("minimum", minimum), ("features", features)):
-        require(SIZE.test(value), f"sent140: {name} = {value!r} must be an int > 0")
+        if not SIZE.test(value):
+            raise InputError(f"sent140: {name} = {value!r} must be an int > 0")
     path = find_folder("sent140", ("sent140.csv",), folder) / "sent140.csv"
     tweets: dict[str, list[tuple[str, int]]] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
                 label = _SENTIMENTS.get(row.get("sentiment") or "")
-                good = label is not None and bool(row.get("user")) and row.get("text") is not None
-                require(
-                    good, f"{path}, line {number}: expected user, text and sentiment 0, 1 or 4; copy the file again"
-                )
+                complete = label is not None and bool(row.get("user")) and row.get("text") is not None
+                if not complete:
+                    raise InputError(
+                        f"{path}, line {number}: expected user, text and sentiment 0, 1 or 4; copy the file again"
+                    )
                 tweets.setdefault(row["user"], []).append((row["text"], label or 0))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}); copy it again") from error
-    users = {user: own for user, own in tweets.items() if len(own) >= minimum}
-    require(bool(users), f"no user of {path} has {minimum} tweets; lower minimum")
+    users = {user: of_user for user, of_user in tweets.items() if len(of_user) >= minimum}
+    if not users:
+        raise InputError(f"no user of {path} has {minimum} tweets; lower minimum")
     clients = {
-        user: (hashed_words([text for text, _ in own], features), torch.tensor([label for _, label in own]))
-        for user, own in users.items()
+        user: (hash_words([text for text, _ in of_user], features), torch.tensor([label for _, label in of_user]))
+        for user, of_user in users.items()
     }
-    few = len(tweets) - len(users)
-    notes = [f"{few} users with fewer than {minimum} tweets are left out"] if few else []
+    small_users = len(tweets) - len(users)
+    notes = [f"{small_users} users with fewer than {minimum} tweets are left out"] if small_users else []
     return from_tensors(clients, seed=seed, split=split, name="sent140", classes=("unhappy", "happy"), notes=notes)
 
 

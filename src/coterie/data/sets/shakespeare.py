@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.loss import IGNORED
 from coterie.config.data import Split
 from coterie.config.rules import SIZE
@@ -69,13 +69,15 @@ def shakespeare(
         "length": length,
     }
     for name, value in sizes.items():
-        require(SIZE.test(value), f"shakespeare: {name} = {value!r} must be an int > 0")
+        if not SIZE.test(value):
+            raise InputError(f"shakespeare: {name} = {value!r} must be an int > 0")
     where = find_folder("shakespeare", ("roles/*.jsonl",), folder) / "roles"
-    known = sorted(path.stem for path in where.glob("*.jsonl"))
+    available = sorted(path.stem for path in where.glob("*.jsonl"))
     for play in plays:
-        require(play in known, f"shakespeare: there is no play {play!r} in {where}; {nearest(play, known)}")
+        if play not in available:
+            raise InputError(f"shakespeare: there is no play {play!r} in {where}; {nearest(play, available)}")
     clients: dict[str, Any] = {}
-    for play in plays or known:
+    for play in plays or available:
         texts = _roles(where / f"{play}.jsonl")
         largest = sorted(texts, key=lambda role: (-len(texts[role]), role))[:roles_per_play]
         enough = max(minimum_characters, (segments + 1) * length + 1)
@@ -84,9 +86,10 @@ def shakespeare(
             end = segments + MOST_TESTED
             parts = {"train": slice(0, segments), "test": slice(segments, end)}
             clients[f"{play}-{role}"] = {part: (inputs[rows], labels[rows]) for part, rows in parts.items()}
-    require(
-        bool(clients), f"no role of {where} has {minimum_characters} characters; lower minimum_characters or segments"
-    )
+    if not clients:
+        raise InputError(
+            f"no role of {where} has {minimum_characters} characters; lower minimum_characters or segments"
+        )
     return from_tensors(clients, name="shakespeare", classes=CHARACTERS)
 
 

@@ -16,12 +16,12 @@ def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) ->
 
     Raises `InputError` that says where it looked and what to do.
     """
-    own = os.environ.get("COTERIE_DATA")
-    place = folder if folder is not None else own
+    variable = os.environ.get("COTERIE_DATA")
+    place = folder if folder is not None else variable
     for candidate in [Path(place), Path(place) / name] if place else []:
         if path_exists(candidate) and any(any(candidate.glob(file)) for file in files):
             return candidate
-    looked = f"the folder {folder}" if folder is not None else f"COTERIE_DATA ({own or 'not set'})"
+    looked = f"the folder {folder}" if folder is not None else f"COTERIE_DATA ({variable or 'not set'})"
     raise InputError(
         f"{name} was not found in {looked}; set the environment variable COTERIE_DATA to a folder with {name}/{files[0]}, or give "
         "folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,19 +60,8 @@ FEW_CATEGORIES = 30
 _EVENTS = frozenset(
     {"event", "status", "death", "died", "dead", "deceased", "death event", "relapse", "recurrence", "censored"}
 )
-_TIMES = frozenset(
-    {
-        "time",
-        "survival",
-        "survival time",
-        "survival months",
-        "survival days",
-        "follow up",
-        "followup",
-        "follow up time",
-        "duration",
-    }
-    | {"time to event", "days to event", "days to death", "os time", "futime"}
+_TIMES = re.compile(
+    "(os )?time|survival( time| months| days)?|follow ?up( time)?|duration|(time|days) to (event|death)|futime"
 )
 """What a label is called that says whether something happened, and the column beside it that says when (survival analysis)."""
 
@@ -86,45 +76,42 @@ class Draft(Recipe):
 
 def agree(names: Sequence[str], settings: Tables, ask: Callable[..., Any]) -> Recipe:
     """Fit the recipe of the clients `names` (sorted) in two exchanges; `ask(task, **payload)` puts a task to all of them."""
-    told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)), rare=settings.rare)
-    return fit_recipe(draft_recipe(names, told, settings), ask)
+    described = ask(
+        describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)), rare=settings.rare
+    )
+    return fit_recipe(draft_recipe(names, described, settings), ask)
 
 
 Guard = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds each thing that clients must agree on: nothing, or what notes an error and lets the next one be looked at."""
 
 
-def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guard: Guard = nullcontext) -> Draft:
+def draft_recipe(names: Sequence[str], described: Description, settings: Tables, guard: Guard = nullcontext) -> Draft:
     """The columns, categories and classes that the clients `names` agree on; means and scales come later.
 
     Raises `InputError` that names client, file and column where they cannot agree, unless `guard` keeps it.
     """
-    said: Told = {name: json.loads(text) for name, text in zip(names, told.text, strict=True)}
-    everywhere = {c for client in said.values() for c in client["columns"]}
-    for key, named in (
-        ("drop", settings.columns_to_drop()),
-        ("categorical", settings.categorical),
-        ("missing", settings.missing),
-    ):
+    clients: Told = {name: json.loads(text) for name, text in zip(names, described.text, strict=True)}
+    everywhere = {c for client in clients.values() for c in client["columns"]}
+    dropped = settings.columns_to_drop()
+    for key, named in (("drop", dropped), ("categorical", settings.categorical), ("missing", settings.missing)):
         for column in named:
             with guard():
                 if column not in everywhere and column != settings.label:
                     raise InputError(
                         f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}"
                     )
-    for sentence in _near_names(said, everywhere - set(settings.columns_to_drop())):
+    for sentence in _near_names(clients, everywhere - set(dropped)):
         with guard():
             raise InputError(sentence)
     columns: list[ColumnRecipe] = []
-    left_out: dict[str, list[str]] = (
-        {"as asked": sorted(settings.columns_to_drop())} if settings.columns_to_drop() else {}
-    )
+    left_out: dict[str, list[str]] = {"as asked": sorted(dropped)} if dropped else {}
     remarks: dict[str, list[str]] = {}
-    first = next(iter(said.values()))["columns"]
-    ordered = [c for c in first if c in everywhere] + sorted(everywhere - set(first))
-    for column in (c for c in ordered if c not in settings.columns_to_drop()):
+    leading = next(iter(clients.values()))["columns"]
+    ordered = [c for c in leading if c in everywhere] + sorted(everywhere - set(leading))
+    for column in (c for c in ordered if c not in dropped):
         with guard():
-            spec, notes = _column(column, said, column in settings.categorical)
+            spec, notes = _column(column, clients, column in settings.categorical)
             if spec is not None and column not in settings.keep and _is_time_to(str(settings.label), column, spec):
                 spec, notes = None, [f"the time beside {settings.label}, known only afterwards; keep uses it"]
             if spec is not None:
@@ -134,8 +121,8 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
     about_label: list[str] = []
     label = cast("LabelRecipe", {})  # as it stays where the guard keeps what is wrong with it
     with guard():
-        label = _label(said, settings)
-        about_label = [f"label {settings.label}: {remark}" for remark in _remarks_on_classes(label, said, settings)]
+        label = _label(clients, settings)
+        about_label = [f"label {settings.label}: {remark}" for remark in _remarks_on_classes(label, clients, settings)]
     return {
         "version": 2,
         "label": label,
@@ -143,7 +130,7 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
         "features": [],
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
         "rename": {old: new for names in settings.rename.values() for old, new in names.items()},
-        "training_rows": {name: client["rows"] for name, client in said.items()},
+        "training_rows": {name: client["rows"] for name, client in clients.items()},
         "notes": about_label
         + [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
@@ -152,20 +139,20 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
 
 def _is_time_to(label: str, column: str, spec: ColumnRecipe) -> bool:
     """Return True if a column of numbers is probably the time after which an event was seen, or was not."""
-    return spec["kind"] == "number" and fold(label) in _EVENTS and fold(column) in _TIMES
+    return spec["kind"] == "number" and fold(label) in _EVENTS and _TIMES.fullmatch(fold(column)) is not None
 
 
-def _near_names(said: Told, columns: set[str]) -> Iterator[str]:
+def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
     """A sentence for every two columns that no client has both of and whose names are probably one."""
-    have = {c: {n for n, client in said.items() if c in client["columns"]} for c in sorted(columns)}
-    partial = sorted((c for c in have if len(have[c]) < len(said)), key=lambda c: (len(have[c]), c))
-    for i, one in enumerate(partial):
-        for other in partial[i + 1 :]:
-            if not have[one] & have[other] and alike(one, other):
-                at, there = min(have[one]), min(have[other])
+    have = {c: {n for n, client in clients.items() if c in client["columns"]} for c in sorted(columns)}
+    partial = sorted((c for c in have if len(have[c]) < len(clients)), key=lambda c: (len(have[c]), c))
+    for i, name in enumerate(partial):
+        for candidate in partial[i + 1 :]:
+            if not have[name] & have[candidate] and alike(name, candidate):
+                at, there = min(have[name]), min(have[candidate])
                 yield (
-                    f"{said[at]['source']} has a column {one!r} where {there!r} has {other!r}; are they the same? Then say "
-                    f"rename = {{{quote_toml(one)} = {quote_toml(other)}}}, else drop = [{quote_toml(one)}]"
+                    f"{clients[at]['source']} has a column {name!r} where {there!r} has {candidate!r}; are they the same? Then say "
+                    f"rename = {{{quote_toml(name)} = {quote_toml(candidate)}}}, else drop = [{quote_toml(name)}]"
                 )
 
 
@@ -173,24 +160,26 @@ Drafted = tuple[ColumnRecipe | None, list[str]]
 """What a column becomes and remarks on it, or None and the one reason to leave it out."""
 
 
-def _column(column: str, said: Told, chosen: bool) -> Drafted:
-    have = {name: client["columns"][column] for name, client in said.items() if column in client["columns"]}
-    if len(have) < len(said):
-        few, word = (list(have), "only at") if 2 * len(have) <= len(said) else (sorted(set(said) - set(have)), "not at")
-        return None, [f"{word} {listing(few)}"]
+def _column(column: str, clients: Told, chosen: bool) -> Drafted:
+    have = {name: client["columns"][column] for name, client in clients.items() if column in client["columns"]}
+    if len(have) < len(clients):
+        listed, word = (
+            (list(have), "only at") if 2 * len(have) <= len(clients) else (sorted(set(clients) - set(have)), "not at")
+        )
+        return None, [f"{word} {listing(listed)}"]
     for name, about in have.items():
         if "problem" in about:
             raise InputError(
-                f"{said[name]['source']}: column {column!r} {complaint(about['problem'], *about['example'])}"
+                f"{clients[name]['source']}: column {column!r} {complaint(about['problem'], *about['example'])}"
             )
     have = {name: about for name, about in have.items() if about["kind"] != "empty"}
     kinds = {about["kind"] for about in have.values()}
     if not kinds:
         return None, ["missing at every client"]
     if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
-        dates, other = (next(n for n, a in have.items() if (a["kind"] == "date") is so) for so in (True, False))
+        dates, at = (next(n for n, a in have.items() if (a["kind"] == "date") is so) for so in (True, False))
         raise InputError(
-            f"{said[dates]['source']}: column {column!r} holds dates or times but {have[other]['kind']}s at {other!r}; write it the "
+            f"{clients[dates]['source']}: column {column!r} holds dates or times but {have[at]['kind']}s at {at!r}; write it the "
             "same way in all files, or name it in drop"
         )
     if "date" in kinds:
@@ -201,20 +190,20 @@ def _column(column: str, said: Told, chosen: bool) -> Drafted:
         kinds = {about["kind"] for about in have.values()}
     if "text" in kinds and len(kinds) > 1 and not chosen:
         texts = next(n for n, about in have.items() if about["kind"] == "text")
-        other = next(n for n, about in have.items() if about["kind"] in ("number", "boolean"))
+        at = next(n for n, about in have.items() if about["kind"] in ("number", "boolean"))
         row, example = have[texts]["example"]
         raise InputError(
-            f"{said[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[other]['kind']} "
-            f"at {other!r}; correct that cell, list its code under missing, or name the column in categorical or drop"
+            f"{clients[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[at]['kind']} "
+            f"at {at!r}; correct that cell, list its code under missing, or name the column in categorical or drop"
         )
     if kinds <= {"number", "boolean"} and not chosen:
-        return _numbers(column, said, have)
+        return _numbers(column, clients, have)
     return _category(column, have, chosen)
 
 
-def _numbers(column: str, said: Told, have: Told) -> Drafted:
-    signs = _signs(f"column {column!r}", said, have)
-    rows = sum(said[name]["rows"] for name in have)
+def _numbers(column: str, clients: Told, have: Told) -> Drafted:
+    signs = _signs(f"column {column!r}", clients, have)
+    rows = sum(clients[name]["rows"] for name in have)
     if rows >= ENOUGH_TO_TELL and all(about.get("identifier") for about in have.values()):
         return None, ["whole numbers that hardly ever repeat under such a name: an identifier"]
     remarks = []
@@ -233,17 +222,17 @@ def _numbers(column: str, said: Told, have: Told) -> Drafted:
     return spec, remarks
 
 
-def _signs(what: str, said: Told, have: Told) -> list[str]:
+def _signs(what: str, clients: Told, have: Told) -> list[str]:
     """The signs of a column of numbers, the same at all clients, thousands commas apart. Raises `InputError` if they differ."""
     by_client = {name: sorted({*about["signs"]} - {","}) for name, about in have.items()}
-    first = next(iter(by_client))
+    reference = next(iter(by_client))
     for name, signs in by_client.items():
-        if signs != by_client[first]:
+        if signs != by_client[reference]:
             raise InputError(
-                f"{said[name]['source']}: {what} has numbers {with_signs(signs)} but {with_signs(by_client[first])} at {first!r}; "
-                "write it the same way in all files"
+                f"{clients[name]['source']}: {what} has numbers {with_signs(signs)} but {with_signs(by_client[reference])} at "
+                f"{reference!r}; write it the same way in all files"
             )
-    return by_client[first]
+    return by_client[reference]
 
 
 def _category(column: str, have: Told, chosen: bool) -> Drafted:
@@ -257,15 +246,16 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     if not spelled:
         pooled = any(about["pooled"] for about in have.values())
         return None, ["every category is rare" if pooled else "no value in any client's training rows"]
-    several = variants(spelled)
-    one = {text: fold(text) for group in several for text in group}
-    remarks = [f"{', '.join(map(repr, group))} are one category" for group in several]
+    spellings = variants(spelled)
+    folded_text = {text: fold(text) for group in spellings for text in group}
+    remarks = [f"{', '.join(map(repr, group))} are one category" for group in spellings]
     folded = {name: set(map(fold, about["categories"])) for name, about in have.items() if about["categories"]}
-    owners = Counter(category for own in folded.values() for category in own)
-    strange = [n for n, own in folded.items() if len(folded) > 1 and all(owners[category] == 1 for category in own)]
+    owners = Counter(category for categories in folded.values() for category in categories)
+    strange = [n for n, texts in folded.items() if len(folded) > 1 and all(owners[text] == 1 for text in texts)]
     if strange:
         remarks.append(f"no category in common with other clients at {listing(strange)} (other words for the same?)")
-    spec: ColumnRecipe = {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}
+    merged = sorted({folded_text.get(text, text) for text in spelled})
+    spec: ColumnRecipe = {"name": column, "kind": "category", "categories": merged}
     if len(spec["categories"]) > FEW_CATEGORIES and not chosen:
         remarks.append(
             f"{len(spec['categories'])} categories, an input for each (drop free text; the setting rare pools small ones)"
@@ -278,32 +268,25 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     return spec, remarks
 
 
-def _label(said: Told, settings: Tables) -> LabelRecipe:
+def _label(clients: Told, settings: Tables) -> LabelRecipe:
     """Task, values and classes of the label."""
     name = str(settings.label)
-    about = {client: what["label"] for client, what in said.items()}
+    about = {client: what["label"] for client, what in clients.items()}
     kinds = {a["kind"]: client for client, a in about.items()}
     if len(kinds) > 1:
-        (one, at), (other, there) = sorted(kinds.items())[:2]
+        (kind_here, at), (kind_there, there) = sorted(kinds.items())[:2]
         raise InputError(
-            f"label {name!r} is {one} at {at!r} ({said[at]['source']}) but {other} at {there!r} "
-            f"({said[there]['source']}); write it the same way in all files, or map "
+            f"label {name!r} is {kind_here} at {at!r} ({clients[at]['source']}) but {kind_there} at {there!r} "
+            f"({clients[there]['source']}); write it the same way in all files, or map "
             "all values, the positive class last: classes = {no = [...], yes = [...]}"
         )
     kind = next(iter(kinds))
-    signs = _signs(f"label {name!r}", said, about)
+    signs = _signs(f"label {name!r}", clients, about)
     values = sorted({v for a in about.values() for v in a["values"]})
     _refuse_variants(name, about)
     distinct = max([len(values), *(a["distinct"] for a in about.values())])
-    whole = all(a["whole"] for a in about.values())
-    spec: LabelRecipe = {
-        "column": name,
-        "task": "classification",
-        "kind": kind,
-        "above": None,
-        "values": [],
-        "classes": [],
-    }
+    integers = all(a["whole"] for a in about.values())
+    spec = LabelRecipe(column=name, task="classification", kind=kind, above=None, values=[], classes=[])
     if settings.spellings:
         spec["spellings"] = dict(settings.spellings)
     if signs:
@@ -316,7 +299,7 @@ def _label(said: Told, settings: Tables) -> LabelRecipe:
         if kind != "number":
             raise InputError(f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
         spec["above"], spec["classes"] = settings.above, _cut_at(name, settings.above)
-    elif _is_quantity(name, kind, distinct, whole, settings.task):
+    elif _is_quantity(name, kind, distinct, integers, settings.task):
         spec["task"] = "regression"
         return spec
     else:
@@ -344,23 +327,23 @@ def _cut_at(name: str, above: float) -> list[str]:
     return [f"{name} <= {spell(above)}", f"{name} > {spell(above)}"]
 
 
-def _remarks_on_classes(label: LabelRecipe, said: Told, settings: Tables) -> Iterator[str]:
+def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> Iterator[str]:
     """What a reader should know of classes: numbers that may be quantities, classes of one client, clients of one class."""
     numbers = label["kind"] == "number" and not (settings.task or settings.classes)
-    whole = all(client["label"]["whole"] for client in said.values())
-    if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not whole):
+    integers = all(client["label"]["whole"] for client in clients.values())
+    if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not integers):
         yield f'{len(label["values"])} numbers, taken as classes (if they are a quantity, say task = "regression")'
-    values = {client: what["label"]["values"] for client, what in said.items()}
-    if len(said) == 1 or not label["values"]:
+    values = {client: what["label"]["values"] for client, what in clients.items()}
+    if len(clients) == 1 or not label["values"]:
         return
     single = [f"{client} ({have[0]!r})" for client, have in values.items() if len(have) == 1]
     if single:
         yield f"one class only at {listing(single)}"
-    several = {client: have for client, have in values.items() if len(have) > 1}
-    owners = Counter(value for have in several.values() for value in have)
-    own = {client: [repr(value) for value in have if owners[value] == 1] for client, have in several.items()}
-    alone = [f"{listing(some)} only at {client}" for client, some in own.items() if some]
-    if alone and len(several) > 1:
+    mixed = {client: have for client, have in values.items() if len(have) > 1}
+    owners = Counter(value for have in mixed.values() for value in have)
+    exclusive = {client: [repr(value) for value in have if owners[value] == 1] for client, have in mixed.items()}
+    alone = [f"{listing(values_here)} only at {client}" for client, values_here in exclusive.items() if values_here]
+    if alone and len(mixed) > 1:
         yield f"{listing(alone)} (if these are other words for the same classes, map them with classes)"
 
 
@@ -369,7 +352,7 @@ def _refuse_variants(name: str, about: Told) -> None:
     values = sorted({v for a in about.values() for v in a["values"]})
     for group in variants(values):
         where = [f"{text!r} at {listing([n for n, a in about.items() if text in a['values']])}" for text in group]
-        said = (
+        question = (
             f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
             "all values, the positive class last: classes = {"
         )
@@ -377,10 +360,10 @@ def _refuse_variants(name: str, about: Told) -> None:
         for value in values:
             by_class.setdefault(fold(value), []).append(quote_toml(value))
         cure = ", ".join(f"{quote_toml(key)} = [{', '.join(spelled)}]" for key, spelled in sorted(by_class.items()))
-        raise InputError(f"{said}{cure if len(said) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}")
+        raise InputError(f"{question}{cure if len(question) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}")
 
 
-def _is_quantity(name: str, kind: str, distinct: int, whole: bool, task: str | None) -> bool:
+def _is_quantity(name: str, kind: str, distinct: int, integers: bool, task: str | None) -> bool:
     """Whether the label is a number to regress on; an error where a guess would be a gamble."""
     if kind == "date":
         raise InputError(f"label {name!r} holds dates; predict a number or a class")
@@ -388,7 +371,7 @@ def _is_quantity(name: str, kind: str, distinct: int, whole: bool, task: str | N
         if kind not in ("number", "boolean"):
             raise InputError(f"regression needs a label of numbers, but {name!r} is {kind}")
         return True
-    if kind == "number" and not whole and distinct > FEW_NUMBERS and task is None:
+    if kind == "number" and not integers and distinct > FEW_NUMBERS and task is None:
         return True
     limit = MANY_CATEGORIES if task == "classification" else MANY_CLASSES
     if distinct > limit:
@@ -407,12 +390,12 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
     label, names = draft["label"], [c["name"] for c in numbers]
     schema = [*names, label["column"]] if label["task"] == "regression" else names
-    told = ask(moments, schema=json.dumps(schema))
-    count = told.counts.sum(0)
-    mean = (told.counts * told.means).sum(0) / count.clamp(min=1)
-    squares = told.squares + told.counts * (told.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
+    replies = ask(moments, schema=json.dumps(schema))
+    count = replies.counts.sum(0)
+    mean = (replies.counts * replies.means).sum(0) / count.clamp(min=1)
+    squares = replies.squares + replies.counts * (replies.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
     variance = squares.sum(0) / count.clamp(min=1)
-    pooled, extents = torch.stack([mean, variance]), told.squares + told.means**2
+    pooled, extents = torch.stack([mean, variance]), replies.squares + replies.means**2
     for j, column in enumerate(numbers):
         column["mean"], column["scale"] = _scale(f"column {column['name']!r}", pooled[:, j], extents[:, j], draft)
     if label["task"] == "regression":
@@ -424,7 +407,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
     columns = [c for c in draft["columns"] if c["name"] not in empty]
     notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
-    notes += _mostly_missing(numbers, told.counts, draft)
+    notes += _mostly_missing(numbers, replies.counts, draft)
     if not columns:
         raise InputError(f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
     features = [
@@ -439,7 +422,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
         "features": features,
         "missing": draft["missing"],
         "rename": draft["rename"],
-        "notes": [*_other_units(schema, told, draft), *draft["notes"], *notes],
+        "notes": [*_other_units(schema, replies, draft), *draft["notes"], *notes],
     }
 
 
@@ -448,7 +431,9 @@ def _scale(what: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tupl
     mean, variance = moments_of.tolist()
     if not math.isfinite(mean) or not math.isfinite(variance):
         where = [
-            name for name, own in zip(draft["training_rows"], extents.tolist(), strict=True) if not math.isfinite(own)
+            name
+            for name, extent in zip(draft["training_rows"], extents.tolist(), strict=True)
+            if not math.isfinite(extent)
         ]
         at = f" at {listing(where)}" if where else ""
         raise InputError(f"{what} holds numbers too large to square{at}; rescale it or leave it out (drop)")
@@ -481,13 +466,15 @@ def _other_units(names: Sequence[str], about: Moments, draft: Draft) -> list[str
     """
     counts = about.counts
     absent = torch.where(counts > 0, 0.0, torch.nan)
-    own = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
+    client_moments = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
     # The median client: pooled moments of others in two units would be those of neither.
-    usual = own.nanmedian(dim=1, keepdim=True).values
-    factors, spreads = (own / usual).unbind()
+    usual = client_moments.nanmedian(dim=1, keepdim=True).values
+    factors, spreads = (client_moments / usual).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
     # Units with another zero, such as degrees, or a smaller factor.
-    apart = ((own[0] - usual[0]).abs() > APART * torch.maximum(own[1], usual[1])) & (own[1] > 0) & (factors > 0)
+    means, deviations = client_moments
+    far = (means - usual[0]).abs() > APART * torch.maximum(deviations, usual[1])
+    apart = far & (deviations > 0) & (factors > 0)
     enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
     odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
     notes = []

@@ -42,13 +42,13 @@ class Plain:
         cells: list[str] = []
         for block, ends in self._blocks:
             width = len(self.header)
-            last = ends[column::width].tolist()
-            first = (
+            stops = ends[column::width].tolist()
+            starts = (
                 [0, *(ends[width - 1 :: width][:-1] + 1).tolist()]
                 if column == 0
                 else (ends[column - 1 :: width] + 1).tolist()
             )
-            cells += [block[low:high].decode() for low, high in zip(first, last, strict=True)]
+            cells += [block[low:high].decode() for low, high in zip(starts, stops, strict=True)]
         return cells
 
 
@@ -58,9 +58,9 @@ def parse(text: str, separator: str) -> Plain | None:
     raw = raw.replace(b"\r\n", b"\n") if b"\r" in raw else raw
     if separator == ";" or b'"' in raw or b"\r" in raw:  # beside semicolons commas and dots mean several things
         return None
-    first, _, body = raw.lstrip(b"\n").partition(b"\n")
+    header_line, _, body = raw.lstrip(b"\n").partition(b"\n")
     body = body.rstrip(b"\n")
-    header = [cell.strip() for cell in first.decode().split(separator)]
+    header = [cell.strip() for cell in header_line.decode().split(separator)]
     if not any(header) or not body:
         return None
     table = Plain(header)
@@ -150,5 +150,5 @@ def _without(block: bytes, ends: NDArray[np.int64], columns: list[int], width: i
     chosen = np.zeros(width, dtype=bool)
     chosen[columns] = True
     lengths = np.diff(ends, prepend=-1)
-    wanted = np.repeat(np.tile(chosen, len(ends) // width), lengths)
-    return bytes(np.frombuffer(block, dtype=np.uint8)[wanted].tobytes())
+    selected = np.repeat(np.tile(chosen, len(ends) // width), lengths)
+    return bytes(np.frombuffer(block, dtype=np.uint8)[selected].tobytes())

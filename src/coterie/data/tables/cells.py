@@ -102,16 +102,16 @@ class Reading:
 
     def names(self, header: Sequence[str]) -> list[str]:
         """The name to use for each column of a file; empty for one that is not read."""
-        return ["" if name in self.drop else name for name in self._renamed(header)]
+        return ["" if name in self.drop else name for name in self._new_names(header)]
 
     def check(self, header: Sequence[str], source: str) -> None:
         """Raise `InputError` for a column to drop that the file does not have."""
-        have = set(self._renamed(header))
+        have = set(self._new_names(header))
         for name in self.drop:
             if name not in have:
                 raise InputError(f"{source} has no column {name!r}, which drop names; {nearest(name, have)}")
 
-    def _renamed(self, header: Sequence[str]) -> list[str]:
+    def _new_names(self, header: Sequence[str]) -> list[str]:
         have = set(header)
         return [self.rename.get(name, name) if self.rename.get(name) not in have else name for name in header]
 
@@ -190,27 +190,27 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
     if category or not distinct:
         return Column("text" if distinct else "empty", None, texts)
     unknown = {text for text in distinct if text.lower() in UNKNOWN}
-    known = distinct - unknown
-    if not known:
+    values_written = distinct - unknown
+    if not values_written:
         return Column("text", None, texts, unknown=tuple(sorted(unknown)))
-    booleans = {text: _BOOLEAN.get(text.lower()) for text in known}
+    booleans = {text: _BOOLEAN.get(text.lower()) for text in values_written}
     if None not in booleans.values():
         return from_numbers(
             [booleans.get(text, np.nan) for text in texts], missing, boolean=True, unknown=tuple(sorted(unknown))
         )
-    thousands = thousands_dots(known, comma)
-    read = {text: None if thousands and "." in text else written(text, comma) for text in known}
+    thousands = thousands_dots(values_written, comma)
+    read = {text: None if thousands and "." in text else parse_number(text, comma) for text in values_written}
     signs = {value.signs for value in read.values() if value is not None}
-    if None not in read.values() and len({tuple(s for s in some if s != ",") for some in signs}) == 1:
+    if None not in read.values() and len({tuple(s for s in signs_of_cell if s != ",") for signs_of_cell in signs}) == 1:
         values = {text: value.value for text, value in read.items() if value is not None}
         return from_numbers(
             [values.get(text, np.nan) for text in texts],
             missing,
-            signs=tuple(sorted({sign for some in signs for sign in some})),
+            signs=tuple(sorted({sign for signs_of_cell in signs for sign in signs_of_cell})),
             unknown=tuple(sorted(unknown)),
         )
-    dates = sum(_DATE.fullmatch(text) is not None for text in known)
-    if 4 * dates >= 3 * len(known):
+    dates = sum(_DATE.fullmatch(text) is not None for text in values_written)
+    if 4 * dates >= 3 * len(values_written):
         return Column("date", None, texts)
     return Column("text", None, texts, problem=problem(texts.tolist(), read))
 
@@ -315,26 +315,26 @@ def number(cell: str | float, comma: Comma = "") -> float | None:
         return None
 
 
-def written(text: str, comma: Comma) -> Written | None:
+def parse_number(text: str, comma: Comma) -> Written | None:
     """The number that `text` writes, signs allowed, or None.
 
     A comma stands for thousands only in a file whose cells are separated by commas, and only before exactly three digits.
 
-    >>> written("1,234.5", "thousands"), written("12.5 %", ""), written("EUR -3", "")
+    >>> parse_number("1,234.5", "thousands"), parse_number("12.5 %", ""), parse_number("EUR -3", "")
     (Written(value=1234.5, signs=(',',)), Written(value=12.5, signs=('%',)), Written(value=-3.0, signs=('EUR',)))
     """
     text = text.replace("−", "-")
     if text.endswith("%"):
-        return _signed(text[:-1].rstrip(), comma, "%")
+        return _parse_with_signs(text[:-1].rstrip(), comma, "%")
     match = _MONEY.fullmatch(text)
     sign = (match["before"] or match["after"]) if match else None
     if match is None or sign is None:
-        return _signed(text, comma)
+        return _parse_with_signs(text, comma)
     one_sign = not (match["before"] and match["after"])
-    return _signed(match["minus"] + match["number"], comma, _CURRENCIES[sign]) if one_sign else None
+    return _parse_with_signs(match["minus"] + match["number"], comma, _CURRENCIES[sign]) if one_sign else None
 
 
-def _signed(text: str, comma: Comma, *signs: str) -> Written | None:
+def _parse_with_signs(text: str, comma: Comma, *signs: str) -> Written | None:
     if comma == "thousands" and re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", text):
         return Written(float(text.replace(",", "")), (",", *signs))
     value = number(text, comma)
@@ -344,7 +344,7 @@ def _signed(text: str, comma: Comma, *signs: str) -> Written | None:
 def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, int, str] | None:
     """Why a column of texts is probably one of numbers that cannot be read: (kind, data row, cell); None if it is none.
 
-    `read`: what `written` says of each distinct text.
+    `read`: what `parse_number` says of each distinct text.
     """
     numbers = {text for text, value in read.items() if value is not None}
     odd = read.keys() - numbers
@@ -356,8 +356,8 @@ def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> 
         return _first("sign", texts, {t for t, value in read.items() if _without_commas(value) != usual})
     bounds_alone = not numbers and set(kinds.values()) == {"bound"}  # such as the two categories <5 and >=5
     if "text" not in kinds.values() and not bounds_alone and len(units) <= _FEW_UNITS:
-        first = _first("text", texts, odd)
-        return None if first is None else (kinds[first[2]], *first[1:])
+        where = _first("text", texts, odd)
+        return None if where is None else (kinds[where[2]], *where[1:])
     if len(numbers) < _ENOUGH_NUMBERS:
         return None
     slips = sum(map(odd.__contains__, texts))
@@ -392,13 +392,13 @@ def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
 
 def _usual(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, ...]:
     """The signs of most cells."""
-    seen = [_without_commas(read[text]) for text in texts if text is not None and text in read]
-    return max(sorted(set(seen)), key=seen.count)
+    signs = [_without_commas(read[text]) for text in texts if text is not None and text in read]
+    return max(sorted(set(signs)), key=signs.count)
 
 
 def _without_commas(value: Written | None) -> tuple[str, ...]:
     return () if value is None else tuple(sign for sign in value.signs if sign != ",")
 
 
-def _first(kind: str, texts: Sequence[str | None], wanted: Collection[Any]) -> tuple[str, int, str] | None:
-    return next(((kind, row, text) for row, text in enumerate(texts, 1) if text is not None and text in wanted), None)
+def _first(kind: str, texts: Sequence[str | None], suspects: Collection[Any]) -> tuple[str, int, str] | None:
+    return next(((kind, row, text) for row, text in enumerate(texts, 1) if text is not None and text in suspects), None)

@@ -102,7 +102,7 @@ class TableCheck:
         """Rows by client."""
         return {name: facts.rows for by_client in self.columns.values() for name, facts in by_client.items()}
 
-    def spelled(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The same for JSON."""
         return {
             "problems": self.problems,
@@ -118,7 +118,7 @@ class _Problems(list[str]):
     """Sentences of errors that were met."""
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         try:
             yield
         except InputError as error:
@@ -144,15 +144,15 @@ def check_folder(
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
     if path_exists(path, Path.is_file):
-        with problems.noted():
+        with problems.collect():
             by_client = {path.stem: read(path, reading_of(settings))}
         if by_client and Split.parse(split, kind=None).kind is not None:
-            with problems.noted():
+            with problems.collect():
                 by_client, notes = deal_table(by_client[path.stem], settings, seed=seed, split=split)
             split = within(split)
     else:
         for client, file in files_of(path).items():
-            with problems.noted():
+            with problems.collect():
                 by_client[client] = read(file, reading_of(settings, client))
         notes = tuple(notes_on_other_files(path))
     checked = check_tables(by_client, settings, problems, seed=seed, split=split)
@@ -192,13 +192,13 @@ def check_tables(
     ready: dict[str, Table] = {}
     draft: Draft | None = None
     if tables:
-        with collected.noted():
+        with collected.collect():
             check_names(settings, tables)
-        with collected.noted():
+        with collected.collect():
             label = label_of(settings, tables)
     if label is not None:
         for name, table in tables.items():
-            with collected.noted():
+            with collected.collect():
                 check_label(table, label, tables)
                 ready |= ready_tables({name: table}, fit_to(settings, {name: table}), rule, seed)[0]
     if ready:
@@ -208,13 +208,13 @@ def check_tables(
             categorical=json.dumps(sorted(settings.categorical)),
             rare=settings.rare,
         )
-        draft = draft_recipe(sorted(ready), described, fit_to(settings, ready), collected.noted)
+        draft = draft_recipe(sorted(ready), described, fit_to(settings, ready), collected.collect)
         notes = draft["notes"]
     if tables and not collected:
-        with collected.noted():
-            whole = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
-            notes = list(whole.notes)
-            collected += whole.questions
+        with collected.collect():
+            clients = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
+            notes = list(clients.notes)
+            collected += clients.questions
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
     if label is not None and draft is not None and draft["label"].get("task") == "classification":
@@ -254,9 +254,9 @@ def facts_of(column: Column) -> Facts:
 def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
     drifts = []
     for column, by_client in columns.items():
-        for name, own in by_client.items():
-            others = [facts for other, facts in by_client.items() if other != name]
-            drift = _drift(name, column, own, others)
+        for name, at_client in by_client.items():
+            elsewhere = [facts for client, facts in by_client.items() if client != name]
+            drift = _drift(name, column, at_client, elsewhere)
             drifts += [drift] if drift is not None else []
     return tuple(
         sorted(
@@ -265,31 +265,35 @@ def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
     )
 
 
-def _drift(client: str, column: str, own: Facts, others: list[Facts]) -> Drift | None:
+def _drift(client: str, column: str, at_client: Facts, elsewhere: list[Facts]) -> Drift | None:
     """The drift of a column with numbers at all clients, or texts at all; None for others."""
-    present = [(facts, facts.rows * (1 - facts.missing)) for facts in others]
+    present = [(facts, facts.rows * (1 - facts.missing)) for facts in elsewhere]
     total = sum(rows for _, rows in present)
-    if not total or own.missing == 1 or own.kind == "date":
+    if not total or at_client.missing == 1 or at_client.kind == "date":
         return None
-    noise = 1 / (own.rows * (1 - own.missing)) + 1 / total  # of a mean, in squared standard deviations
-    if own.mean is not None and own.deviation is not None and all(f.mean is not None or not n for f, n in present):
-        known = [(f.mean, f.deviation or 0.0, n / total) for f, n in present if f.mean is not None]
-        mean = sum(m * share for m, _, share in known)
-        variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in known)
-        scale = ((own.deviation**2 + variance) / 2) ** 0.5
+    noise = 1 / (at_client.rows * (1 - at_client.missing)) + 1 / total  # of a mean, in squared standard deviations
+    if (
+        at_client.mean is not None
+        and at_client.deviation is not None
+        and all(f.mean is not None or not n for f, n in present)
+    ):
+        moments = [(f.mean, f.deviation or 0.0, n / total) for f, n in present if f.mean is not None]
+        mean = sum(m * share for m, _, share in moments)
+        variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in moments)
+        scale = ((at_client.deviation**2 + variance) / 2) ** 0.5
         chance = 4 * noise**0.5  # standard errors; four, since many columns of many clients are looked at
-        return None if scale == 0 else Drift(client, column, "mean difference", (own.mean - mean) / scale, chance)
-    if own.kind != "text" or any(f.kind != "text" and n for f, n in present):
+        return None if scale == 0 else Drift(client, column, "mean difference", (at_client.mean - mean) / scale, chance)
+    if at_client.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
-    shares = _folded((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
-    mine = _folded(own.shares.items())
+    shares = _fold_shares((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
+    mine = _fold_shares(at_client.shares.items())
     distance = sum(abs(mine.get(text, 0.0) - shares.get(text, 0.0)) for text in {*mine, *shares}) / 2
     # Its mean under no difference, and three times the most that its standard deviation can be.
     expected = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values()) / (2 * math.pi) ** 0.5
     return Drift(client, column, "total variation", distance, expected + 1.5 * noise**0.5)
 
 
-def _folded(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _fold_shares(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Shares of categories, those that a run takes for one added up."""
     out: dict[str, float] = {}
     for text, share in shares:
@@ -304,7 +308,7 @@ def short(facts: Facts) -> str:
     ('1 to 2.5, 25% missing', 'a 75%, b 25%')
     """
     if facts.low is not None and facts.high is not None:
-        text = f"{_rounded(facts.low)} to {_rounded(facts.high)}"
+        text = f"{_round(facts.low)} to {_round(facts.high)}"
     elif facts.shares:
         text = ", ".join(f"{name[:16]} {share:.0%}" for name, share in list(facts.shares.items())[:2])
         text += f" and {len(facts.shares) - 2} more" if len(facts.shares) > 2 else ""
@@ -313,5 +317,5 @@ def short(facts: Facts) -> str:
     return f"{text}, {facts.missing:.0%} missing" if 0 < facts.missing < 1 else text
 
 
-def _rounded(value: float) -> str:
+def _round(value: float) -> str:
     return spell(float(f"{value:.4g}"))

@@ -19,7 +19,7 @@ from coterie.base.spelling import alike, quote_toml, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import deal
-from coterie.data.splits import numbered, stratified
+from coterie.data.splits import number_names, stratified
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import Column, Reading, Table, complaint, number
 from coterie.data.tables.read import (
@@ -135,7 +135,7 @@ def from_frames(
         InputError: One sentence with frame, column and cure.
     """
     if isinstance(frames, list | tuple):
-        frames = dict(zip(numbered(len(frames)), frames, strict=True))
+        frames = dict(zip(number_names(len(frames)), frames, strict=True))
     if not isinstance(frames, Mapping) or not frames:
         raise InputError("there are no data frames; give at least one as {client: frame}")
     settings = tables if label is None else replace(tables, label=label)
@@ -160,7 +160,7 @@ def deal_table(
         raise InputError("[split] target-groups, unseen, flip and test do not apply to a table; leave them out")
     settings = fit_to(settings, {table.name: table})
     label = str(settings.label)
-    ready, notes = _labelled(_mapped(table, settings), settings)
+    ready, notes = _without_gaps(_map_classes(table, settings), settings)
     strata = _strata(ready.columns[label], settings)
     labels = ready.columns[label].numbers if strata is None else np.unique(strata, return_inverse=True)[1]
 
@@ -277,7 +277,10 @@ def from_tables(
         client, more = encode_client(table, recipe)
         clients.append(client)
         notes += more
-    doubts, asked = suspicions(clients, cohort.tables, recipe), questions(clients, cohort.tables, recipe, settings)
+    doubts, open_questions = (
+        suspicions(clients, cohort.tables, recipe),
+        questions(clients, cohort.tables, recipe, settings),
+    )
     classes = recipe["label"]["classes"]
     server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
     sentences = tuple(dict.fromkeys([*doubts, *recipe["notes"], *notes]))
@@ -285,7 +288,7 @@ def from_tables(
     if classes and bool((out.train.labels == out.train.labels[0]).all()):
         only = classes[int(out.train.labels[0])]
         raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
-    out.questions = tuple(asked)
+    out.questions = tuple(open_questions)
     return out
 
 
@@ -295,10 +298,10 @@ def label_of(settings: Tables, tables: Mapping[str, Table]) -> str:
         return settings.label
     shared = [name for name in _LABELS if all(name in table.columns for table in tables.values())]
     if len(shared) != 1:
-        first = next(iter(tables.values()))
+        example = next(iter(tables.values()))
         raise InputError(
-            f"which column is to be predicted? Give its name as label (--label NAME); {first.source} has "
-            f"{', '.join(list(first.columns)[:12])}"
+            f"which column is to be predicted? Give its name as label (--label NAME); {example.source} has "
+            f"{', '.join(list(example.columns)[:12])}"
         )
     return shared[0]
 
@@ -359,8 +362,8 @@ def _as_part(rows: Encoded, source: str) -> Part:
 def encode_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:
     """Return the client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
     rows = encode(table, recipe)
-    whole = _as_part(rows, table.source)
-    parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
+    part = _as_part(rows, table.source)
+    parts = {key: part.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
     groups = None if table.groups is None else {key: table.groups[table.parts[key]] for key in parts}
     numbers = table.parts.get("test")
     return Client(table.name, parts["train"], parts.get("validation"), parts.get("test"), numbers, groups), rows.notes
@@ -373,8 +376,8 @@ def ready_tables(
     ready: dict[str, Table] = {}
     notes: list[str] = []
     for client in sorted(tables):
-        table, dropped = _labelled(_mapped(tables[client], settings), settings)
-        table = _grouped(table, settings)
+        table, dropped = _without_gaps(_map_classes(tables[client], settings), settings)
+        table = _take_groups(table, settings)
         notes += [*table.notes, *dropped]
         if len(table) < _FEWEST_ROWS:
             raise InputError(
@@ -385,7 +388,7 @@ def ready_tables(
     return ready, notes
 
 
-def _labelled(table: Table, settings: Tables) -> tuple[Table, list[str]]:
+def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     """Return `table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
     label = str(settings.label)
     problem, present = table.columns[label].problem, table.columns[label].present
@@ -406,7 +409,7 @@ def _labelled(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     return replace(table, columns=columns), [f"{table.name}: {len(missing)} rows without {label} were left out"]
 
 
-def _grouped(table: Table, settings: Tables) -> Table:
+def _take_groups(table: Table, settings: Tables) -> Table:
     """Return `table` without the column of the user's `group`, whose values say which rows belong together."""
     group = settings.group
     if group is None:
@@ -424,7 +427,7 @@ def _grouped(table: Table, settings: Tables) -> Table:
     return replace(table, columns={key: c for key, c in table.columns.items() if key != group}, groups=groups)
 
 
-def _mapped(table: Table, settings: Tables) -> Table:
+def _map_classes(table: Table, settings: Tables) -> Table:
     """Return `table` with the classes that the user's `classes` make of the label's values."""
     spellings = settings.spellings
     if not spellings:
@@ -483,7 +486,7 @@ def _strata(column: Column, settings: Tables) -> NDArray[np.str_] | None:
         return (column.numbers > settings.above).astype(str)
     values = column.spelled.astype(str)
     distinct = len(np.unique(values))
-    whole = column.numbers is None or bool((column.numbers % 1 == 0).all())
-    if settings.task is None and (distinct > MANY_CLASSES or (not whole and distinct > FEW_NUMBERS)):
+    integers = column.numbers is None or bool((column.numbers % 1 == 0).all())
+    if settings.task is None and (distinct > MANY_CLASSES or (not integers and distinct > FEW_NUMBERS)):
         return None
     return values

@@ -69,8 +69,8 @@ def files_of(folder: Path) -> dict[str, Path]:
             raise InputError(f"{file} cannot be read; save it as CSV, or move it out of the folder")
         if file.suffix.lower() in SUFFIXES:
             if file.stem in files:
-                other = files[file.stem].name
-                raise InputError(f"{other} and {file.name} in {folder} are both client {file.stem!r}; rename one")
+                twin = files[file.stem].name
+                raise InputError(f"{twin} and {file.name} in {folder} are both client {file.stem!r}; rename one")
             files[file.stem] = file
     if not files:
         raise InputError(f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there")
@@ -100,10 +100,10 @@ def holds_arrays(path: Path, arrays: bool | None) -> bool:
         return False
     if arrays is not None:
         return arrays
-    held = read_arrays(path)
-    if any(array.ndim > 2 for array in held.values()):
+    content = read_arrays(path)
+    if any(array.ndim > 2 for array in content.values()):
         return True
-    for key, array in held.items():
+    for key, array in content.items():
         if array.ndim == 2 and array.dtype.kind in "iu":
             raise InputError(
                 f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "
@@ -138,11 +138,11 @@ def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
     header, column = [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]], content[1]
     reading.check(header, source)
     names = reading.names(header)
-    seen: set[str] = set()
+    taken: set[str] = set()
     for key in filter(None, names):
-        if key in seen:
+        if key in taken:
             raise InputError(f"{source}: column {key!r} occurs twice; rename or delete one of them")
-        seen.add(key)
+        taken.add(key)
     columns = {key: column(i, key) for i, key in enumerate(names) if key}
     if not columns:
         raise InputError(f"{source} has no columns; give it a header line and rows, or remove it")
@@ -151,7 +151,7 @@ def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
     notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
     renamed = tuple(old for old, new in zip(header, names, strict=True) if new and old != new)
     table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
-    if len(table) <= 0:
+    if not len(table):
         raise InputError(f"{source} has no rows, only a header; add rows or remove it")
     return table
 

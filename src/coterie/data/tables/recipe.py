@@ -197,9 +197,9 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
     elif column.kind == "number" and not chosen:
         numbers = (column.numbers if column.numbers is not None else np.zeros(0))[train]
         numbers = numbers[~np.isnan(numbers)]
-        distinct, whole = len(np.unique(numbers)), bool((numbers % 1 == 0).all())
-        out["unique"] = whole and distinct == len(numbers)
-        out["identifier"] = whole and 2 * distinct >= len(numbers) and names_rows(name)
+        distinct, integers = len(np.unique(numbers)), bool((numbers % 1 == 0).all())
+        out["unique"] = integers and distinct == len(numbers)
+        out["identifier"] = integers and 2 * distinct >= len(numbers) and names_rows(name)
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         present = [str(t) for t in column.spelled[train] if t is not None]
         spelled = Counter(present)
@@ -222,9 +222,9 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
 def example(column: Column) -> list[Any]:
     """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
     cells = ((row, str(text)) for row, text in enumerate(column.spelled, 1) if text is not None)
-    first = next(cells)
-    words = (c for c in chain([first], cells) if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1]))
-    row, text = next(words, first)
+    leading = next(cells)
+    words = (c for c in chain([leading], cells) if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1]))
+    row, text = next(words, leading)
     return [row, text[:40]]
 
 
@@ -274,7 +274,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            scaled = _scaled(_numbers_of(column, spec, table.source), spec, table.source)
+            scaled = _scale_numbers(_numbers_of(column, spec, table.source), spec, table.source)
             notes += _far(scaled, spec, table.source)
             inputs[:, at] = scaled
             at += 1
@@ -285,7 +285,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
 
 
-def _scaled(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
+def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
     scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
     wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
@@ -327,10 +327,10 @@ def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], sourc
     """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
-    others = position[RARE] if spec.get("rare") else None
+    rare = position[RARE] if spec.get("rare") else None
     texts = column.spelled
     values = {str(text) for text in texts if text is not None}
-    place = {text: position.get(text, folded.get(fold(text), others)) for text in values}
+    place = {text: position.get(text, folded.get(fold(text), rare)) for text in values}
     columns = np.array([-1 if (j := place.get(text)) is None else j for text in texts.tolist()], dtype=np.int64)
     rows = np.flatnonzero(columns >= 0)
     out[rows, columns[rows]] = 1.0
@@ -369,7 +369,7 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
         scale = ColumnRecipe(
             name=name, kind="number", mean=spec["mean"], scale=spec["scale"], signs=spec.get("signs", [])
         )
-        stored = _scaled(_numbers_of(column, scale, table.source), scale, table.source)
+        stored = _scale_numbers(_numbers_of(column, scale, table.source), scale, table.source)
         return torch.from_numpy(stored.astype(np.float32)), []
     if need:
         raise InputError(f"{problem}; correct the file")

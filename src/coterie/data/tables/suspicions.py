@@ -40,14 +40,14 @@ Array = NDArray[Any]
 def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Sentences about the rows of all clients, encoded and as `tables`, for whoever has them on one machine."""
     columns = _that_say_the_label([client.train for client in clients], recipe)
-    filled = [name for name in _filled_by_the_label(clients, tables, recipe) if name not in columns]
-    copied = [f"{name} ({share:.0%})" for name, share in _shared(clients).items() if share >= _SHARED]
+    filled = [name for name in _columns_of_one_class(clients, tables, recipe) if name not in columns]
+    copied = [f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items() if share >= _SHARED]
     notes = [f"{listing(columns)}: says the label in all training rows; drop what is known only afterwards"]
     notes += [
         f"{listing(filled)}: has a value in the training rows of one class alone; drop what is known only afterwards"
     ]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
-    doubts = [note for note, some in zip(notes, (columns, filled, copied), strict=True) if some]
+    doubts = [note for note, names in zip(notes, (columns, filled, copied), strict=True) if names]
     return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe), *_of_codes(tables, recipe)]
 
 
@@ -82,7 +82,7 @@ def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
         if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
             continue
         values = [table.columns[name].spelled for table in tables if name in table.columns]
-        different = sum(len({value for value in own if value is not None}) for own in values)
+        different = sum(len({value for value in column if value is not None}) for column in values)
         total = sum(map(len, values))
         if (
             len(values) == len(tables)
@@ -115,7 +115,7 @@ def _on_telling_columns(
     """Ask whether columns are known beforehand that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     columns = _that_say_the_label([client.train for client in clients], recipe)
-    columns += _filled_by_the_label(clients, tables, recipe)
+    columns += _columns_of_one_class(clients, tables, recipe)
     if (
         len(recipe["label"]["classes"]) == 2
         and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES
@@ -124,9 +124,9 @@ def _on_telling_columns(
         looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
         cases = labels[::step]
         for name in (c["name"] for c in recipe["columns"] if c["kind"] == "number"):
-            own = (table.columns[name].numbers for table in tables)
+            numbers = (table.columns[name].numbers for table in tables)
             values = np.concatenate(
-                [np.full(len(at), np.nan) if v is None else v[at] for v, at in zip(own, looked, strict=True)]
+                [np.full(len(at), np.nan) if v is None else v[at] for v, at in zip(numbers, looked, strict=True)]
             )
             there = ~np.isnan(values)
             if _auc(values[there], cases[there]) > _TELLING or (
@@ -145,8 +145,8 @@ def _on_telling_columns(
 
 def _starts(clients: Sequence[Client], step: int) -> list[int]:
     """Return for each client its first training row among every `step`-th of all behind each other."""
-    before = np.cumsum([0, *(len(client.train) for client in clients)])[:-1]
-    return [int(-rows % step) for rows in before]
+    offsets = np.cumsum([0, *(len(client.train) for client in clients)])[:-1]
+    return [int(-rows % step) for rows in offsets]
 
 
 def _auc(values: Array, classes: Array) -> float:
@@ -165,9 +165,9 @@ def _auc(values: Array, classes: Array) -> float:
 
 def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
     """Ask of all columns at once whose numbers at one client may have another unit."""
-    asked = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
+    doubts = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
     where: dict[str, list[str]] = {}
-    for column, _, how in asked:
+    for column, _, how in doubts:
         if column not in settings.keep:
             where.setdefault(how.partition(" are about ")[0], []).append(column)
     for client, names in where.items():
@@ -196,7 +196,7 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
     return names
 
 
-def _filled_by_the_label(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _columns_of_one_class(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return columns that all training rows of one class, and no others, have a value of."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     if len(labels) < _FEWEST_ROWS or not recipe["label"]["classes"]:
@@ -223,8 +223,8 @@ def _are_in_a_line_with(rows: Array, labels: Array) -> Array:
 def _are_apart_in(rows: Array, classes: Array) -> Array:
     """Return for each column of `rows` [rows, columns] whether the ranges of the classes do not touch, bool [columns]."""
     of_class = [rows[classes == c] for c in np.unique(classes)]
-    lows = np.stack([own.min(axis=0) for own in of_class])
-    highs = np.stack([own.max(axis=0) for own in of_class])
+    lows = np.stack([class_rows.min(axis=0) for class_rows in of_class])
+    highs = np.stack([class_rows.max(axis=0) for class_rows in of_class])
     order = lows.argsort(axis=0)
     lows, highs = np.take_along_axis(lows, order, 0), np.take_along_axis(highs, order, 0)
     return np.asarray((highs[:-1] < lows[1:]).all(axis=0))
@@ -247,12 +247,14 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         for name in names
         if (column := table.columns[name]).numbers is not None and column.kind == "number"
     }
-    distinct = {key: np.unique(own[~np.isnan(own)]) for key, own in numbers.items()}
+    distinct = {key: np.unique(values_here[~np.isnan(values_here)]) for key, values_here in numbers.items()}
     far = {
-        key: {value: np.flatnonzero(own == value) for value in _far_off(own, distinct[key])}
-        for key, own in numbers.items()
+        key: {value: np.flatnonzero(values_here == value) for value in _far_off(values_here, distinct[key])}
+        for key, values_here in numbers.items()
     }
-    odd = Counter((client, int(at[0])) for (client, _), some in far.items() for at in some.values() if len(at) == 1)
+    odd = Counter(
+        (client, int(at[0])) for (client, _), extremes in far.items() for at in extremes.values() if len(at) == 1
+    )
     notes = [
         f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
         for (client, row), n in odd.items()
@@ -267,7 +269,9 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         ]
         cure = "correct a slip, name a code for missing under missing"
         notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
-        values = {t.name: own.tolist() for t in tables if len(own := distinct.get((t.name, name), _NONE)) == 2}
+        values = {
+            t.name: values_here.tolist() for t in tables if len(values_here := distinct.get((t.name, name), _NONE)) == 2
+        }
         written = [[client for client, pair in values.items() if pair == codes] for codes in ([0.0, 1.0], [1.0, 2.0])]
         if all(written) and name != label:
             notes.append(
@@ -299,9 +303,9 @@ def _is_apart_from(ends: list[float], nearest: float, last: float, count: int, n
     if count >= _ENOUGH and gap > _GAP * spread:
         return True
     if ends == [0.0]:
-        others = numbers[(numbers != 0) & ~np.isnan(numbers)]
+        rest_of_numbers = numbers[(numbers != 0) & ~np.isnan(numbers)]
         zeros = np.count_nonzero(numbers == 0)
-        return bool(zeros > 1 and count >= _ENOUGH and others.mean() > _GAP * others.std())
+        return bool(zeros > 1 and count >= _ENOUGH and rest_of_numbers.mean() > _GAP * rest_of_numbers.std())
     negative = max(ends) < 0 <= min(nearest, last) and max(nearest, last) > 2
     return (gap > spread or negative) and all(_CODE.fullmatch(spell(end)) for end in ends)
 
@@ -323,15 +327,15 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     return [f"{name}: the same values in training and test rows at {listing(at)}; {cure}" for name, at in where.items()]
 
 
-def _shared(clients: Sequence[Client]) -> dict[str, float]:
+def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
     """The share of its different rows that some other client has, too, of each client that hardly has a row twice."""
     rows = {client.name: _rows(client) for client in clients}
-    owners = Counter(row for own in rows.values() for row in set(own))
+    owners = Counter(row for client_rows in rows.values() for row in set(client_rows))
     shared = {row for row, count in owners.items() if count > 1}
     shares = {}
-    for name, own in rows.items():
-        different = set(own)
-        if len(different) >= _DISTINCT * len(own):
+    for name, client_rows in rows.items():
+        different = set(client_rows)
+        if len(different) >= _DISTINCT * len(client_rows):
             shares[name] = len(different & shared) / len(different)
     return shares
 
