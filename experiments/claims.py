@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from coterie.base.files import read_toml
-from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read, read_json
+from coterie.base.files import read_json, read_toml
+from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read
 from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge, moves, too_short
 
 FILE = ROOT / "experiments" / "claims.toml"
@@ -158,7 +158,7 @@ class Evidence:
         return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
 
     def values(self, place: Place, prefix: str = "") -> Values:
-        """Return a quantity by seed: a name of the rows, "first of CURVE", or one of these minus another."""
+        """Return a quantity by seed: of the rows, "first of CURVE", "rounds to METHOD's CURVE", or one of these minus another."""
         one, _, two = place.quantity.partition(" minus ")
         values = self._quantity(place, one, prefix)
         if two:
@@ -171,10 +171,15 @@ class Evidence:
         if document is None:
             return {}
         name = quantity.removeprefix("first of ")
-        if name == quantity:
+        who, _, goal = quantity.removeprefix("rounds to ").partition("'s ")
+        if name == quantity and not goal:
             return document.by_seed(quantity, place.method)
-        rows = [row for row in document.rows if row.method == place.method and name in row.curves]
-        return {row.seed: row.curves[name][1][0] for row in rows}
+        curves = {(row.method, row.seed): row.curves.get(goal or name) for row in document.rows}
+        own = {seed: curve for (method, seed), curve in curves.items() if method == place.method and curve}
+        if not goal:
+            return {seed: values[0] for seed, (_, values) in own.items()}
+        return {seed: next((n for n, v in zip(rounds, values, strict=True) if v >= curves[who, seed][1][-1]), rounds[-1] + 1)
+                for seed, (rounds, values) in own.items() if curves.get((who, seed))}  # fmt: skip
 
     def _room(self, claim: Mapping[str, Any], pair: Pair) -> float | None:
         """Return what perfect help would gain over the rival, mean over the seeds that both have."""
@@ -248,7 +253,7 @@ def load() -> Evidence:
         ("mean-estimation", "mean_estimation", lambda run: f"mu = {run['mu']:g}"),
         ("byzantine", "byzantine", lambda run: run["attack"]),
     ):
-        documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{file}.json"), condition)
+        documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{file}.json", dict), condition)
     present = {name: document for name, document in documents.items() if document is not None}
     return Evidence(present, tables["papers"], runs, tables["claims"])
 

@@ -84,8 +84,3 @@ def _noted_fields(row: Row) -> dict[str, Any]:
     return {
         name: value for name, value in row._asdict().items() if value or name not in ("machine", "torch", "seconds")
     }
-
-
-def read_json(path: Path) -> Any:
-    """The content of a file, None if it is missing."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -349,6 +349,14 @@ def test_the_page_and_the_table_say_the_same_of_every_claim():
     assert counts == Counter(pair.word for judged in EVIDENCE.judged.values() for pair in judged.pairs)
 
 
+def test_the_readme_advises_what_the_page_does_and_nothing_else():
+    readme, first = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
+    block = readme.partition("<!-- advice -->")[2].partition("<!-- /advice -->")[0]
+    said = [re.sub(r"\s+", " ", line).strip() for line in re.split(r"^- \*\*\w+\.\*\*", block, flags=re.M)[1:]]
+    assert said == re.findall(r"^\*\*For users\.\*\* (.*)$", first, re.M)
+    assert len(said) == len(EVIDENCE.papers)
+
+
 def test_no_rule_of_the_page_takes_many_lines():
     """What `make results` imports beside the package."""
     code = """
@@ -426,6 +434,17 @@ def test_quantities_may_be_differences_and_first_values_of_curves():
     assert evidence.values(claims.Place("e", "best minus last", "one", 2.0))[0] == pytest.approx(0.2)
     assert evidence.values(claims.Place("e", "first of acc", "one"))[1] == pytest.approx(1.2)
     assert evidence.values(claims.Place("none", "q", "one")) == {}
+
+
+def test_rounds_are_counted_until_the_last_accuracy_of_another_method():
+    slow, fast, never = ([0.1, 0.2, 0.5], [0.3, 0.6, 0.4], [0.1, 0.2, 0.3])
+    rows = [
+        Row(name, 0, "s", "c", 8, 2, {}, {"acc": [[0, 5, 10], curve]})
+        for name, curve in (("slow", slow), ("fast", fast), ("never", never))
+    ]
+    evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
+    values = [evidence.values(claims.Place("e", "rounds to slow's acc", row.method)) for row in rows]
+    assert values == [{0: 10}, {0: 5}, {0: 11}]
 
 
 # Experiments by computation
