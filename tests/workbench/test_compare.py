@@ -17,7 +17,7 @@ from cli.commands import contents
 from coterie.cli.main import main
 from coterie.compute.tasks import local_update
 from coterie.run.tables import read_experiment
-from coterie.study.search import tuned
+from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 
 TOML = """
@@ -141,7 +141,7 @@ seeds = 1
 
 def test_tuning_is_that_of_the_command(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
-    given = tuned(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml")
+    given = choose_settings(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml", grid=True)
     run_experiment(given[0], tmp_path / "toml")
     arguments = {"rounds": 1, "seeds": 1, "folder": tmp_path / "python"}
     settings = ct.StudySettings(tune={"local.lr": [0.001, 0.1]})

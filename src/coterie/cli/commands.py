@@ -101,8 +101,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     folder = choose_folder(experiment, args.resume)
     with raise_interrupts(), Progress(quiet=args.json) as progress:
         try:
-            if args.tune:
-                experiment = _tuned(experiment, folder, args.resume, progress)
+            experiment = _choose_settings(experiment, folder, args, progress)
             run_experiment(
                 experiment,
                 folder,
@@ -134,12 +133,12 @@ def _goes_on(folder: Path, *command: str) -> str:
     return f"with:\n  {again}"
 
 
-def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
-    from coterie.study.search import tuned
+def _choose_settings(experiment: Experiment, folder: Path, args: argparse.Namespace, progress: Progress) -> Experiment:
+    from coterie.study.search import choose_settings
 
-    chosen, trials = tuned(experiment, folder, resume=resume, notify=progress.tuning)
+    chosen, trials = choose_settings(experiment, folder, grid=args.tune, resume=args.resume, notify=progress.tuning)
     for trial in trials:
-        if trial.chosen and trial.setting:
+        if args.tune and trial.chosen and trial.setting:
             progress.say(f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}")
     return chosen
 

@@ -28,7 +28,7 @@ from coterie.run.files import YARDSTICKS
 from coterie.run.hashes import refuse_damaged_outcomes
 from coterie.run.plots import draw
 from coterie.run.spelling import experiment_of
-from coterie.study.search import tuned
+from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def compare(
     )
 
     def run(place: Path) -> None:
-        chosen = tuned(experiment, place, resume=study.resume)[0] if study.tune else experiment
+        chosen, _ = choose_settings(experiment, place, grid=bool(study.tune), resume=study.resume)
         run_experiment(
             chosen,
             place,
