@@ -22,6 +22,7 @@ _PUBLIC: dict[str, str] = {
     "Cohort": "coterie.compute.cohort:Cohort",
     "compare": "coterie.study.compare:compare",
     "Comparison": "coterie.study.compare:Comparison",
+    "Contribution": "coterie.config.run:Contribution",
     "CoterieError": "coterie.base.errors:CoterieError",
     "EarlyStopping": "coterie.run.callbacks:EarlyStopping",
     "EngineSpec": "coterie.contract.engine:EngineSpec",

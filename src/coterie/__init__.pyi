@@ -59,6 +59,7 @@ from coterie.config.local import LocalSGD as LocalSGD
 from coterie.config.local import Schedule as Schedule
 from coterie.config.local import Steps as Steps
 from coterie.config.registry import register as register
+from coterie.config.run import Contribution as Contribution
 from coterie.config.run import RunSettings as RunSettings
 from coterie.config.run import StudySettings as StudySettings
 from coterie.config.schema import wire_type as wire_type

@@ -320,7 +320,7 @@ class Clients(Sequence[Client]):
         """
         if self.validation is None:
             return self
-        reserved, remaining = [], []
+        reserved, remaining, row_groups = [], [], dict(self.row_groups)
         for i, name in enumerate(self.names):
             numbers = self.validation.numbers(i)
             groups = np.asarray(self.row_groups.get(name, {}).get("validation", np.arange(len(numbers))))
@@ -328,7 +328,10 @@ class Clients(Sequence[Client]):
             is_kept = order % 2 == 0 if name in halves else np.ones(len(numbers), dtype=bool)
             reserved.append(numbers[is_kept])
             remaining.append(numbers[~is_kept])
+            if name in row_groups:
+                row_groups[name] = {**row_groups[name], "validation": groups[~is_kept]}
         clients = copy(self)
+        clients.row_groups = MappingProxyType(row_groups)
         inputs, labels = self.validation.inputs, self.validation.labels
         clients.contribution = Rows.from_indices(inputs, labels, reserved)
         clients.validation = Rows.from_indices(inputs, labels, remaining) if any(map(len, remaining)) else None

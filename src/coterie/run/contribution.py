@@ -34,7 +34,7 @@ from coterie.contract.task import Form, Holds, Task, task
 from coterie.contract.wire import PerClient
 from coterie.solvers import shapley
 
-__all__ = ["MOST_EXACT", "Contributions", "Row"]
+__all__ = ["MOST_EXACT", "ContributionRow", "Contributions"]
 
 MOST_EXACT = 8
 """Clients of a round whose 2^n sets are all asked."""
@@ -63,7 +63,7 @@ def candidate_losses(
     return CandidateLosses(torch.cat(each))
 
 
-class Row(NamedTuple):
+class ContributionRow(NamedTuple):
     """A line of contribution.csv: phi is the fall of the target's loss; error the standard error over orders, None if exact."""
 
     round: int
@@ -118,8 +118,14 @@ class Contributions:
                 'clients a round on give "gtg" or "leave-one-out"'
             )
 
-    def is_due(self, number: int) -> bool:
-        """Return True if a round is measured: the first, and then every so many."""
+    def looks_at(self, number: int) -> bool:
+        """Return True for a round that is measured, the first and then every so many, and for the second one.
+
+        After the first round targets have models of their own, so that the second shows whether a method can be measured at all.
+        """
+        return number == 2 or self._is_due(number)
+
+    def _is_due(self, number: int) -> bool:
         return (number - 1) % self.settings.every == 0
 
     def watch(self, view: Federation) -> Federation:
@@ -129,7 +135,7 @@ class Contributions:
 
     def measure(
         self, view: Federation, before: Mapping[str, Tensor], after: Mapping[str, Tensor], log: Log, rng: Rng
-    ) -> list[Row]:
+    ) -> list[ContributionRow]:
         """Return the contributions to each target in the round of this view.
 
         Args:
@@ -148,21 +154,19 @@ class Contributions:
         for target in targets:
             key = target if target in after else "*"
             steps[target], names[target] = self._step(key, before[key], after[key], log, view.dim)
-        if not steps:
+        if not steps or not self._is_due(view.round):
             return []
         if self.settings.estimator == "gtg" or (self.settings.estimator is None and view.per_round > MOST_EXACT):
-            each = ((t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets)
+            each = [(t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets]
         else:
             each = self._exactly(steps, view)
         return [
-            Row(view.round, target, client, value, error)
+            ContributionRow(view.round, target, client, value, error)
             for target, values, errors in each
             for client, value, error in zip(names[target], values, errors, strict=True)
         ]
 
-    def _step(
-        self, key: str, before: Tensor, after: Tensor, log: Log, dim: int
-    ) -> tuple[_Step, tuple[str, ...]]:
+    def _step(self, key: str, before: Tensor, after: Tensor, log: Log, dim: int) -> tuple[_Step, tuple[str, ...]]:
         logged = log.get("weights", {})
         by_client = logged.get(key, logged) if isinstance(logged, Mapping) else {}
         for asked, payload, replies in reversed(self._seen):
@@ -197,14 +201,15 @@ class Contributions:
         for low in range(0, len(masks) + 1, at_once):
             sets = (0, *masks)[low : low + at_once]
             candidates = {target: torch.stack([s.to(mask) for mask in sets]) for target, s in steps.items()}
-            for target, losses in self._losses(candidates, view).items():
-                blocks.setdefault(target, []).append(losses)
+            for target, block in self._losses(candidates, view).items():
+                blocks.setdefault(target, []).append(block)
         losses = {target: torch.cat(parts) for target, parts in blocks.items()}
         return {t: values[0] - values[1:] for t, values in losses.items() if len(values) == len(masks) + 1}
 
     def _exactly(
         self, steps: Mapping[str, _Step], view: Federation
-    ) -> Iterator[tuple[str, list[float], list[float | None]]]:
+    ) -> list[tuple[str, list[float], Sequence[float | None]]]:
+        each: list[tuple[str, list[float], Sequence[float | None]]] = []
         count = len(next(iter(steps.values())).weights)
         whole = 2**count - 1
         alone = self.settings.estimator == "leave-one-out"
@@ -214,9 +219,12 @@ class Contributions:
                 values = shapley.leave_one_out(float(worths[0]), worths[1:])
             else:
                 values = shapley.exact(torch.cat([worths.new_zeros(1), worths]))
-            yield target, values.tolist(), [None] * count
+            each.append((target, values.tolist(), [None] * count))
+        return each
 
-    def _estimate(self, target: str, step: _Step, view: Federation, rng: Rng) -> tuple[list[float], list[float | None]]:
+    def _estimate(
+        self, target: str, step: _Step, view: Federation, rng: Rng
+    ) -> tuple[list[float], Sequence[float | None]]:
         if target not in self.first_losses:
             start = self._losses({target: view.engine.x[None]}, view)
             if target not in start:
@@ -242,9 +250,7 @@ def _updates(asked: Task[Any], payload: Mapping[str, Any], replies: Replies[Any]
         vectors = replies.fields[key]
         if vectors.ndim == 2:
             yield vectors
-        elif vectors.ndim == 3:
-            starts = payload.get("x")
-            own_model = isinstance(starts, Tensor) and starts.ndim == 2 and len(starts) == vectors.shape[1]
-            for place in range(vectors.shape[1]):
-                if vectors.shape[1] == 1 or (own_model and torch.equal(starts[place], before)):
-                    yield vectors[:, place]
+        elif vectors.ndim == 3 and vectors.shape[1] == 1:
+            yield vectors[:, 0]
+        elif vectors.ndim == 3 and isinstance(starts := payload.get("x"), Tensor):
+            yield from (vectors[:, place] for place, start in enumerate(starts) if torch.equal(start, before))

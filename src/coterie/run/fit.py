@@ -145,7 +145,8 @@ def fit(
         files = RoundFiles(Path(checkpoint), Provenance(Path(checkpoint), world, settings.accept_change))
     if attack is not None:
         rows = with_lies(rows, attack, wrong)
-    prepared = _prepare(chosen, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
+    merging = settings.merge_validation and not keeps_validation(settings.callbacks)
+    prepared = _prepare(chosen, rows, merging, contribution=settings.contribution is not None)
     with one_thread(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, filters)
@@ -265,10 +266,10 @@ def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: Run
     return opened
 
 
-def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> Clients:
-    prepared = (
-        clients.merge_validation(clients_keeping_validation(method, clients.names)) if merge_validation else clients
-    )
+def _prepare(method: Method[Any], clients: Clients, merge_validation: bool, *, contribution: bool = False) -> Clients:
+    choosing = clients_keeping_validation(method, clients.names) if merge_validation else clients.names
+    prepared = clients.reserve_validation(choosing) if contribution else clients
+    prepared = prepared.merge_validation(choosing)
     return prepared.with_server(prepared.pool_training_rows()) if method.pooled else prepared
 
 
