@@ -212,8 +212,8 @@ def _deploy(args: argparse.Namespace) -> int:
 
     path = Path(args.plan)
     deployment = read_plan(path).deployment
-    folders = [None if given is None else Path(given) for given in (args.kits, args.wheels)]
-    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1])
+    folders = [None if given is None else Path(given) for given in (args.kits, args.wheels, args.authority)]
+    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
     private = "the operator's and the server's" if args.keys_at_sites else "each"
     _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
     _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
@@ -226,6 +226,9 @@ def _deploy(args: argparse.Namespace) -> int:
             _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
             _say(f"           then {kit}/startup/start.sh")
     _say(f"  operator {deployment.admin}: coterie submit {path}")
+    _say(
+        f"  others   {deployment.admins['disable']} may disable sites, {deployment.admins['shutdown']} may stop the server"
+    )
     return 0
 
 
