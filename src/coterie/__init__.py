@@ -42,6 +42,7 @@ _PUBLIC: dict[str, str] = {
     "Method": "coterie.contract.method:Method",
     "MLflow": "coterie.run.trackers.mlflow:MLflow",
     "move": "coterie.base.vector:move",
+    "options": "coterie.config.schema:options",
     "Part": "coterie.base.rows:Part",
     "PerClient": "coterie.contract.wire:PerClient",
     "personalise": "coterie.run.fit:personalise",

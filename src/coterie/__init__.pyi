@@ -62,6 +62,7 @@ from coterie.config.registry import register as register
 from coterie.config.run import Contribution as Contribution
 from coterie.config.run import RunSettings as RunSettings
 from coterie.config.run import StudySettings as StudySettings
+from coterie.config.schema import options as options
 from coterie.config.schema import wire_type as wire_type
 from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
