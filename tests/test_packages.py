@@ -28,13 +28,13 @@ NAMES = {
 PYTHON = {
     "method": 'run = ct.fit("fedalign", clients, model, 2)',
     "filter": 'run = ct.fit("fedavg", clients, model, 2, filters=["qsgd"])',
-    "sampler": 'run = ct.fit("fedavg", clients, model, 2, local={"sampler": "stratified"})',
+    "sampler": 'run = ct.fit("fedavg", clients, model, 2, local=ct.LocalSGD(sampler="stratified"))',
     "metric": 'run = ct.fit("fedavg", clients, model, 2, settings=ct.RunSettings(metrics=("mcc",)))',
     "dataset": 'run = ct.fit("fedavg", "rings", model, 2)',
     "engine": 'run = ct.fit("fedavg", clients, model, 2, engine="one-by-one")',
 }
 TOML = {
-    "method": '[[methods]]\nname = "fedalign"\npriority = ["Cleveland"]\n',
+    "method": '[[methods]]\nname = "fedalign"\npriority = ["cleveland"]\n',
     "filter": '[[filters]]\nname = "qsgd"\nlevels = 15\n',
     "sampler": '[local]\nsampler = "stratified"\n',
     "metric": '[run]\nmetrics = ["mcc"]\n',
@@ -42,7 +42,7 @@ TOML = {
     "engine": '[engine]\nname = "one-by-one"\n',
 }
 COMMAND = {
-    "method": ["--methods", "fedalign", "--set", "fedalign.priority=Cleveland"],
+    "method": ["--methods", "fedalign", "--set", "fedalign.priority=cleveland"],
     "filter": ["--set", "filters=qsgd"],
     "sampler": ["--set", "local.sampler=stratified"],
     "metric": ["--metrics", "mcc"],
@@ -106,7 +106,7 @@ def test_the_contract_of_its_kind_takes_it(kind, python):
 @each_kind
 def test_python_takes_its_name(kind, python):
     setup = 'import coterie as ct; clients, model = ct.data.load("heart-disease"), ct.models.Logistic(); '
-    assert python("-c", setup + PYTHON[kind] + "; print(run.history.rounds)")
+    assert python("-c", setup + PYTHON[kind] + "; print(run)")
 
 
 @each_kind
@@ -117,7 +117,7 @@ def test_a_file_takes_its_name(kind, python, tmp_path):
     if "[[methods]]" not in tables:
         tables += '[[methods]]\nname = "fedavg"\n'
     (tmp_path / "own.toml").write_text(tables, encoding="utf-8")
-    python("-m", "coterie", "compare", "own.toml", "--rounds", "2", "--seeds", "1", "--out", "run")
+    python("-m", "coterie", "run", "own.toml", "--set", "run.rounds=2", "--set", "run.seeds=1", "--out", "run")
     saved = (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8")
     assert f'"{NAMES[kind]}"' in saved
     assert ("mcc" in columns(tmp_path / "run")) == (kind == "metric")

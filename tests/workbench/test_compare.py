@@ -277,10 +277,10 @@ WRONG = {
         {"settings": ct.StudySettings(resume=True)},
         "resume needs the folder of the run that goes on",
     ),
-    "an engine": ({"engine": "ray"}, "'ray' is a text; give the engine itself, such as Ray(...)"),
+    "an engine": ({"engine": "rya"}, "there is no engine 'rya'; did you mean 'ray'"),
     "a class of engines": ({"engine": ct.InProcess}, "InProcess"),
-    "an attack": ({"attack": "ipm"}, "'ipm' is a text; give the attack itself, such as IPM(...)"),
-    "a filter": ({"filters": ["top-k"]}, "'top-k' is a text; give the filter itself, such as TopK(...)"),
+    "an attack": ({"attack": {"name": "imp", "on": 0.5}}, "there is no attack 'imp'; did you mean 'ipm'"),
+    "a filter": ({"filters": ["topk"]}, "there is no filter 'topk'; did you mean 'top-k'"),
     "filters": ({"filters": ct.TopK(0.1)}, "filters must be a list of filters such as [TopK(0.01)]; got TopK"),
     "a class of models": ({"model": ct.models.MLP}, "the model is the class MLP; call it, say MLP()"),
     "settings": (

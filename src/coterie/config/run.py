@@ -128,8 +128,8 @@ class RunSettings:
         strict_wire: encode and decode everything as if it were sent.
         freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
             In files it stands in [model].
-        callbacks: each a `Callback`, such as EarlyStopping(patience=3), or a function that is called with the number of each complete
-            round, and with 0 at the start.
+        callbacks: each a `Callback`, such as EarlyStopping(patience=3), its name or FILE.py:NAME, or a function that is called with the
+            number of each complete round, and with 0 at the start.
         label: what callbacks call the run; empty: its method's class.
         resume: go on from the checkpoint, if there is one.
         accept_change: what may have changed since the checkpoint was written: a file of your own such as "own.py", "data", or a name of
@@ -146,7 +146,7 @@ class RunSettings:
     contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     freeze: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
-    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, InFiles(said=False)] = ()
+    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, CALLBACKS, InFiles(said=False)] = ()
     label: Annotated[str, InFiles(said=False)] = ""
     resume: Annotated[bool, InFiles(said=False)] = False
     accept_change: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
