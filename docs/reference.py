@@ -17,7 +17,7 @@ from coterie.config.registry import METHODS
 from coterie.contract.task import Task
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("fit", "compare", "personalise", "RunSettings", "StudySettings"),
+    "Run": ("fit", "compare", "personalise", "RunSettings", "StudySettings", "Contribution"),
     "Results": ("Run", "Comparison", "report"),
     "Methods": (),
     "Local training": (

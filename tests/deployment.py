@@ -22,6 +22,7 @@ from safetensors import safe_open
 from coterie.data.sets.heart_disease import export
 from coterie.sites.approval import approve
 from coterie.sites.flare.kits import provision
+from coterie.sites.flare.signature import sign_plan
 from coterie.sites.plan import read_plan
 
 PLAN = """
@@ -132,7 +133,8 @@ class Deployment:
         return [self.kits / name / "coterie" for name in HOSPITALS]
 
     def approve(self, name, plan=None):
-        """What `coterie site approve PLAN --yes` does."""
+        """Sign a plan as its operator, and approve it as `coterie site approve PLAN --yes` does."""
+        sign_plan(plan or self.plan, self.kits / read_plan(self.plan).deployment.admin)
         return approve(plan or self.plan, self.kits / name / "local" / "coterie.toml")
 
     def settings(self, name, **more):

@@ -54,13 +54,16 @@ from coterie.base.rows import Part as Part
 from coterie.base.vector import move as move
 from coterie.compute import metrics as metrics
 from coterie.compute.cohort import Cohort as Cohort
+from coterie.compute.local_training import Quadratic as Quadratic
 from coterie.config.local import Epochs as Epochs
 from coterie.config.local import LocalSGD as LocalSGD
 from coterie.config.local import Schedule as Schedule
 from coterie.config.local import Steps as Steps
 from coterie.config.registry import register as register
+from coterie.config.run import Contribution as Contribution
 from coterie.config.run import RunSettings as RunSettings
 from coterie.config.run import StudySettings as StudySettings
+from coterie.config.schema import options as options
 from coterie.config.schema import wire_type as wire_type
 from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
@@ -73,7 +76,6 @@ from coterie.contract.task import Gap as Gap
 from coterie.contract.task import Gradient as Gradient
 from coterie.contract.task import Update as Update
 from coterie.contract.task import task as task
-from coterie.contract.training import Quadratic as Quadratic
 from coterie.contract.wire import PerClient as PerClient
 from coterie.engines.specs import InProcess as InProcess
 from coterie.engines.specs import Ray as Ray

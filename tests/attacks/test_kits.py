@@ -207,7 +207,8 @@ def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_els
     plan, authority = kits.parent / "plan.toml", kits / "ca"
     request = Path(forged(tmp_path / "forged", name="hungary"))
     heard, keys = read_request(request).key, keys_of_authority(authority)
-    assert set(keys.values()) == {"localhost", "operator@coterie.org", "hungary", "cleveland"}
+    people = {f"{who}@coterie.org" for who in ("operator", "guard", "keeper")}
+    assert set(keys.values()) == {"localhost", "hungary", "cleveland", *people}
     with pytest.raises(InputError, match="another SHA-256 than --fingerprint"):
         sign(plan, request, next(iter(keys)))
     file = authority / "keys.json"
@@ -328,3 +329,215 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
         "  c  not connected, gone in this run",
     ]
     assert "no run" in next(_lines(Deployment(("a",)), set(), False, {}, 0.0))
+
+
+# ---- revocation, roles, signatures
+
+
+def certificate(kits, name, file="client.crt"):
+    from coterie.sites.flare.authority import certificate_of
+
+    return certificate_of((kits / name / "startup" / file).read_bytes())
+
+
+def test_certificates_of_sites_end_after_90_days_and_others_with_the_authority(kits):
+    days = {
+        name: (made.not_valid_after_utc - made.not_valid_before_utc).days
+        for name, made in ((n, certificate(kits, n)) for n in ("hungary", "cleveland", "operator@coterie.org"))
+    }
+    assert (days["hungary"], days["cleveland"]) == (90, 90)
+    assert days["operator@coterie.org"] > 350
+
+
+def test_a_signed_request_ends_after_90_days_and_is_renewed_by_the_same_request_and_sign(
+    own_key, tmp_path, monkeypatch
+):
+    from coterie.sites.flare.join import _certificates_in, request, sign
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, _, _, signed, _ = own_key
+    old = _certificates_in(signed)[1]
+    assert (old.not_valid_after_utc - old.not_valid_before_utc).days == 90
+    asked, about = request(folder / "plan.toml", "hungary", tmp_path / "renewed")
+    new = _certificates_in(sign(folder / "plan.toml", asked, about.key)[0])[1]
+    assert new.serial_number != old.serial_number
+    issued = json.loads((folder / "kits" / "ca" / "issued.json").read_text())
+    assert [issued[f"{one.serial_number:X}"] for one in (old, new)] == ["hungary", "hungary"]
+
+
+@pytest.fixture
+def copied(kits, tmp_path):
+    """Kits of their own, with the plan beside them."""
+    shutil.copytree(kits, tmp_path / "kits")
+    shutil.copy(kits.parent / "plan.toml", tmp_path / "plan.toml")
+    return tmp_path / "kits"
+
+
+def test_whoever_holds_a_revoked_certificate_is_neither_registered_nor_asked(copied, capsys):
+    from coterie.base.errors import InputError
+    from coterie.cli.main import main
+    from coterie.sites.flare.gate import Gate, barred_sites
+
+    local = copied / "localhost" / "local"
+    calls = []
+
+    class Verifier:
+        def verify_common_name(self, **about):
+            calls.append(about["asserted_cn"])
+            return True
+
+    gate, verifier = Gate(), Verifier()
+    gate._local = local
+    gate._watch(verifier)
+
+    def register(name):
+        return verifier.verify_common_name(
+            asserted_cn=name, asserter_cert=certificate(copied, name), nonce="n", signature="s"
+        )
+
+    assert register("hungary")
+    assert register("cleveland")
+    assert barred_sites(local) == {}
+    assert main(["revoke", str(copied.parent / "plan.toml"), "hungary"]) == 0
+    assert "reads" in capsys.readouterr().out
+    assert set(barred_sites(local)) == {"hungary"}
+    with pytest.raises(InputError, match="hungary comes with the revoked certificate"):
+        register("hungary")
+    assert register("cleveland")
+    assert calls == ["hungary", "cleveland", "hungary", "cleveland"]
+    assert main(["revoke", str(copied.parent / "plan.toml"), "nowhere"]) == 2
+
+
+def test_a_server_whose_list_of_revoked_certificates_is_damaged_lets_nobody_in(copied):
+    from coterie.sites.flare.gate import Gate
+
+    gate = Gate()
+    gate._local = copied / "localhost" / "local"
+    (gate._local / "revoked.json").write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
+        gate.note("hungary", "1")
+
+
+def test_a_server_builds_the_gate_that_reads_the_list_and_no_site_does(kits):
+    for name, there in (("localhost", True), ("hungary", False)):
+        components = json.loads((kits / name / "local" / "resources.json").read_text())["components"]
+        assert any(c["path"] == "coterie.sites.flare.gate.Gate" for c in components) is there
+
+
+def rights(kits, role, right, submitter="somebody"):
+    from nvflare.fuel.sec.authz import AuthzContext, Person
+    from nvflare.security.security import FLAuthorizer
+
+    policy = json.loads((kits / "localhost" / "local" / "authorization.json").read_text())
+    who = Person("me", "coterie", role)
+    return FLAuthorizer("coterie", policy).authorize(AuthzContext(right, who, Person(submitter, "other", "lead")))[0]
+
+
+def test_submitting_disabling_and_shutting_down_are_rights_of_three_people(kits):
+    allowed = {
+        "lead": {"submit_job"}, "org_admin": {"disable_client", "enable_client"}, "project_admin": {"shutdown", "restart"},
+    }  # fmt: skip
+    every = set().union(*allowed.values()) | {"byoc", "cat", "grep", "sys_info"}
+    for role, may in allowed.items():
+        assert {right for right in every if rights(kits, role, right)} == may
+    assert rights(kits, "lead", "abort_job", "me")
+    assert not rights(kits, "lead", "abort_job", "another")
+    for name, role in (("operator", "lead"), ("guard", "org_admin"), ("keeper", "project_admin")):
+        subject = certificate(kits, f"{name}@coterie.org").subject.rfc4514_string()
+        assert role in subject
+
+
+def test_the_authoritys_key_lies_where_the_operator_wants_it(tmp_path, capsys):
+    from hospital import plan_file
+
+    from coterie.cli.main import main
+
+    plan = plan_file(tmp_path, deploy={"sites": ["hungary"]})
+    safe = tmp_path / "safe" / "authority"
+    assert main(["deploy", str(plan), "--authority", str(safe)]) == 0
+    assert (safe / "rootCA.key").is_file()
+    keys = [
+        path for path in (tmp_path / "kits").rglob("*.key") if path.read_bytes() == (safe / "rootCA.key").read_bytes()
+    ]
+    assert not keys
+    assert not (tmp_path / "kits" / "ca").exists()
+    capsys.readouterr()
+    assert main(["revoke", str(plan), "hungary"]) == 2
+    assert "--authority" in capsys.readouterr().err
+    assert main(["revoke", str(plan), "hungary", "--authority", str(safe)]) == 0
+    assert "hungary" in (tmp_path / "kits" / "localhost" / "local" / "revoked.json").read_text()
+
+
+def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(copied, capsys):
+    from coterie.cli.main import main
+    from coterie.data.sets.heart_disease import FOLDER
+
+    kit, plan = copied / "hungary", copied.parent / "plan.toml"
+    settings = kit / "local" / "coterie.toml"
+    settings.write_text(settings.read_text().replace('"data.csv"', json.dumps(str(FOLDER / "hungary.csv"))))
+    approve = ["site", "approve", str(plan), "--kit", str(kit), "--yes"]
+    assert main(approve) == 2
+    assert "plan.toml has no signature of the operator beside it" in capsys.readouterr().err
+    assert main(["sign", str(plan)]) == 0
+    assert main(approve) == 0
+    assert "signed    signed by operator@coterie.org" in capsys.readouterr().out
+    plan.write_text(plan.read_text().replace("rounds = 5", "rounds = 6"))
+    assert main(approve) == 2
+    assert "of another text" in capsys.readouterr().err
+    (copied / "operator@coterie.org").rename(copied / "another")
+    for signer in ("guard@coterie.org", "cleveland"):  # whoever else has a certificate of this authority
+        shutil.copytree(copied / signer, copied / "operator@coterie.org")
+        assert main(["sign", str(plan)]) == 0
+        assert main(approve) == 2
+        assert f"of '{signer}'" in capsys.readouterr().err
+        shutil.rmtree(copied / "operator@coterie.org")
+
+
+def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(copied, own_key, capsys):
+    from coterie.cli.main import main
+
+    other = own_key[1] / "operator@coterie.org"
+    shutil.rmtree(copied / "operator@coterie.org")
+    shutil.copytree(other, copied / "operator@coterie.org")
+    plan = copied.parent / "plan.toml"
+    assert main(["sign", str(plan)]) == 0
+    assert main(["site", "approve", str(plan), "--kit", str(copied / "hungary"), "--yes"]) == 2
+    assert "of another authority" in capsys.readouterr().err
+
+
+def test_the_server_signs_how_a_log_ends_and_a_cut_is_noticed(copied, capsys):
+    """Cutting the end of a log left a chain in order."""
+    from coterie.cli.main import main
+    from coterie.contract.wire import decode, encode
+    from coterie.data.sets.heart_disease import FOLDER
+    from coterie.sites.approval import approve
+    from coterie.sites.flare.signature import sign_head, sign_plan
+    from coterie.sites.site import Site
+
+    kit, plan = copied / "hungary", copied.parent / "plan.toml"
+    settings = kit / "local" / "coterie.toml"
+    settings.write_text(settings.read_text().replace('"data.csv"', json.dumps(str(FOLDER / "hungary.csv"))))
+    sign_plan(plan, copied / "operator@coterie.org")
+    approve(plan, settings)
+    site, log = Site("hungary", settings, kit / "coterie"), kit / "local" / "asks.jsonl"
+    for serial in range(3):
+        site.handle(encode({"do": "nothing", "serial": serial, "plan": site._hash}), "cleveland")
+        site.handle(encode({"do": "head", "signed": "", "serial": -1}), "server")
+    head = decode(site.handle(encode({"do": "head", "signed": "", "serial": 10, "plan": site._hash}), "server"))["head"]
+    signed = sign_head("hungary", head, copied / "localhost" / "startup")
+    message = {"do": "signed", "signed": json.dumps(signed), "serial": 11, "plan": site._hash}
+    assert "failed" not in decode(site.handle(encode(message), "server"))
+    site.close()
+    check = ["site", "log", str(kit), "--check"]
+    assert main(check) == 0
+    assert "localhost has signed 1 heads of this log" in capsys.readouterr().out
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-2]))
+    (kit / "local" / "asks.jsonl.index").unlink(missing_ok=True)
+    assert main(check) == 2
+    assert "somebody has cut its end" in capsys.readouterr().err
+    log.write_bytes(b"".join(lines))
+    heads = kit / "local" / "asks.jsonl.heads"
+    heads.write_text(heads.read_text().replace(head, "0" * 64))
+    assert main(check) == 2
+    assert "not signed by localhost" in capsys.readouterr().err

@@ -67,6 +67,26 @@ def test_on_all_rows_nothing_is_tested() -> None:
     assert (view.train.sizes + view.validation.sizes).tolist() == whole.train.sizes.tolist()
 
 
+@pytest.mark.parametrize("label", ["y", "dose"])
+def test_the_rows_of_a_patient_stay_together_in_every_fold(tmp_path, label: str) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["patient,x,y,dose", *(f"p{i // 3},{rng.normal():.3f},{i // 7 % 2},{rng.normal():.4f}" for i in range(90))]
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    whole = load(str(tmp_path), label=label, group="patient", seed=0, split={"folds": 5})
+    patients = whole.row_groups["a"]["train"]
+    for fold in range(5):
+        view = with_fold(whole, 5, fold, 0)["a"]
+        assert view.row_groups is not None
+        for key, part in view.parts():
+            assert len(view.row_groups[key]) == len(part)
+        sets = [{*view.row_groups[key].tolist()} for key in ("train", "validation", "test")]
+        assert not (sets[0] & sets[1] | sets[0] & sets[2] | sets[1] & sets[2])
+        assert sorted(patients[view.test_numbers]) == sorted(view.row_groups["test"])
+    everything = with_fold(whole, 5, None, 0).merge_validation()
+    assert sorted(everything.row_groups["a"]["train"]) == sorted(patients)
+
+
 def test_scales_come_from_all_rows_once() -> None:
     whole = clients()
     assert all(with_fold(whole, 5, fold, 0).recipe is whole.recipe for fold in range(5))

@@ -306,3 +306,26 @@ def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path
     why = failures(tmp_path / "run")["long-beach"]
     assert "let 20 s pass before, and does not answer now" in why or "no reply within 20 s" in why
     assert Path(tmp_path / "run" / "summary.json").exists()
+
+
+# ---- identity
+
+
+def test_a_revoked_site_is_not_asked_and_not_let_in_again_and_logs_have_signed_ends(tmp_path):
+    with deployed(tmp_path, methods=FEDAVG, rounds=2) as made:
+        local = made.kits / "localhost" / "local"
+        made.coterie("submit", made.plan, "--out", tmp_path / "first")
+        said = made.coterie("site", "log", made.kits / "hungary", "--check").stdout
+        assert "localhost has signed 1 heads of this log" in said
+        heads = [
+            json.loads(line) for line in (made.kits / "localhost" / "coterie" / "heads.jsonl").read_text().splitlines()
+        ]
+        assert sorted(head["site"] for head in heads) == sorted(HOSPITALS)
+        assert set(json.loads((local / "registered.json").read_text())) == set(HOSPITALS)
+        made.coterie("revoke", made.plan, "hungary")
+        done = made.coterie("submit", made.plan, "--out", tmp_path / "second", check=False)
+        assert done.returncode == 1
+        assert "hungary (its certificate was revoked" in done.stderr
+        made.stop("hungary")
+        made.start("hungary")
+        wait_for(lambda: "comes with the revoked certificate" in made.log("localhost"), 120)

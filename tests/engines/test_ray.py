@@ -276,8 +276,8 @@ def test_wrong_settings_end_at_once(options, sentence):
 
 def test_an_engine_is_a_value():
     problem = logistic()
-    with pytest.raises(InputError, match=r"'ray' is not an engine; give one such as InProcess\(workers=2\)"):
-        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine="ray")
+    with pytest.raises(InputError, match=r"3 is not an engine; give one such as InProcess\(workers=2\)"):
+        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=3)
 
 
 @needs_ray

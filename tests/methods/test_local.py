@@ -9,6 +9,7 @@ import torch
 from short_runs import MINI, ONE, trained
 
 from coterie import FedAvg, Local
+from coterie.base.errors import InputError
 from coterie.config.local import Steps
 from federations import (
     SIZES,
@@ -60,3 +61,19 @@ def test_clients_that_work_alone_need_not_wait_to_be_drawn():
     for name in SIZES:
         assert torch.equal(few.models[name], everybody.models[name])
         assert not torch.equal(few.models[name], start.models[name])
+
+
+def test_a_weight_decay_of_its_own_is_that_of_a_run_with_it():
+    problem = logistic()
+    mixed = trained(Local(MINI, {"b": 0.5}), problem)
+    decayed, free = (trained(Local(replace(MINI, weight_decay=decay)), problem) for decay in (0.5, 0.0))
+    for name, model in mixed.models.items():
+        assert torch.equal(model, (decayed if name == "b" else free).models[name])
+    assert not torch.equal(decayed.models["b"], free.models["b"])
+
+
+def test_a_weight_decay_of_nobody_is_refused():
+    with pytest.raises(InputError, match=r"weight_decays names 'nobody'"):
+        trained(Local(MINI, {"nobody": 0.1}), logistic())
+    with pytest.raises(InputError, match=r"weight_decays must be numbers >= 0 by client"):
+        Local(MINI, {"b": -1.0})

@@ -17,7 +17,7 @@ from cli.commands import contents
 from coterie.cli.main import main
 from coterie.compute.tasks import local_update
 from coterie.run.tables import read_experiment
-from coterie.study.search import tuned
+from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 
 TOML = """
@@ -141,7 +141,7 @@ seeds = 1
 
 def test_tuning_is_that_of_the_command(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
-    given = tuned(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml")
+    given = choose_settings(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml", grid=True)
     run_experiment(given[0], tmp_path / "toml")
     arguments = {"rounds": 1, "seeds": 1, "folder": tmp_path / "python"}
     settings = ct.StudySettings(tune={"local.lr": [0.001, 0.1]})
@@ -277,10 +277,10 @@ WRONG = {
         {"settings": ct.StudySettings(resume=True)},
         "resume needs the folder of the run that goes on",
     ),
-    "an engine": ({"engine": "ray"}, "'ray' is a text; give the engine itself, such as Ray(...)"),
+    "an engine": ({"engine": "rya"}, "there is no engine 'rya'; did you mean 'ray'"),
     "a class of engines": ({"engine": ct.InProcess}, "InProcess"),
-    "an attack": ({"attack": "ipm"}, "'ipm' is a text; give the attack itself, such as IPM(...)"),
-    "a filter": ({"filters": ["top-k"]}, "'top-k' is a text; give the filter itself, such as TopK(...)"),
+    "an attack": ({"attack": {"name": "imp", "on": 0.5}}, "there is no attack 'imp'; did you mean 'ipm'"),
+    "a filter": ({"filters": ["topk"]}, "there is no filter 'topk'; did you mean 'top-k'"),
     "filters": ({"filters": ct.TopK(0.1)}, "filters must be a list of filters such as [TopK(0.01)]; got TopK"),
     "a class of models": ({"model": ct.models.MLP}, "the model is the class MLP; call it, say MLP()"),
     "settings": (

@@ -86,10 +86,13 @@ WRONG = {
     "a model": (("fedavg", "heart-disease", "logistc"), {}, "there is no model 'logistc'; did you mean 'logistic'"),
     "a method that needs more": (("varsel", "heart-disease"), {}, "method 'varsel': VaRSeL.internal must be"),
     "clients": (("fedavg", [1, 2]), {}, "client 'client-0' is int; give (inputs, labels)"),
-    "an engine": (
+    "an engine": ((), {"engine": "rya"}, "engine: there is no engine 'rya'; did you mean 'ray'"),
+    "an attack": ((), {"attack": "ipm"}, "no client attacks"),
+    "a filter": ((), {"filters": ["topk"]}, "filters: there is no filter 'topk'; did you mean 'top-k'"),
+    "filters as one name": (
         (),
-        {"engine": "ray"},
-        "'ray' is not an engine; give one such as InProcess(workers=2), of a class derived",
+        {"filters": "top-k"},
+        "filters must be a list of filters such as [TopK(0.01)]; got 'top-k'",
     ),
     "local": ((), {"local": {"lr": 0.1}}, "local must be None or LocalSGD(...); got {'lr': 0.1}"),
     "init": ((), {"init": 3}, "init must be None, a state dict or a safetensors file; got 3"),

@@ -1,8 +1,10 @@
 """A run with folds: what is trained, which files there are, and what a resumed run may change."""
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.base.errors import InputError
@@ -68,3 +70,27 @@ def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(tmp_path: Pat
     for method in ("local", "fedavg"):
         rounds = {row["fold"]: row["rounds"] for row in rows if row["method"] == method}
         assert rounds.pop("all") == sorted(rounds.values())[1]
+
+
+def test_patients_with_several_rows_are_judged_as_patients(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        x = rng.normal(size=(40, 1)) + 0.3 * rng.normal(size=(40, 4))
+        y = (x[:, :1] + rng.normal(size=(40, 1)) > 0) * np.ones((40, 4))
+        lines = [f"p{i},{x[i, j]:.3f},{int(y[i, j])}" for i in range(40) for j in range(4)]
+        (tmp_path / "data" / f"{name}.csv").write_text("\n".join(["patient,x,y", *lines]) + "\n")
+    data = {"folder": str(tmp_path / "data"), "label": "y", "group": "patient"}
+    run_experiment(experiment(data=data), tmp_path / "run")
+    comparisons = Results.load(tmp_path / "run").comparisons
+    rows = {method: comparisons.outcomes.rows(method, "a")[0] for method in ("local", "fedavg")}
+    gap, whose = rows["local"].loss - rows["fedavg"].loss, rows["local"].patients
+    assert sorted(np.unique(whose, return_counts=True)[1]) == [4] * 40
+    sums = np.bincount(whose, weights=gap - gap.mean())
+    gain = comparisons.gain("fedavg", "a", "loss")
+    assert gain is not None
+    assert gain.rows == 40
+    assert gain.estimate == pytest.approx(gap.mean())
+    assert gain.error == pytest.approx(math.sqrt(40 / 39 * (sums**2).sum()) / 160)
+    assert comparisons.rarest("a") < 40
+    assert not comparisons.small("a")

@@ -22,21 +22,30 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
+from coterie.base.errors import InputError, nearest
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import OwnModel
 from coterie.config.local import LocalSGD
+from coterie.config.rules import NOT_NEGATIVE, Rule
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Flag, OneModel, task
 
 __all__ = ["Local", "State"]
+
+_DECAYS = Rule(
+    lambda v: isinstance(v, Mapping) and all(map(NOT_NEGATIVE.test, v.values())),
+    "numbers >= 0 by client, such as {hungary = 0.1}",
+)
 
 
 OWN = "alone"
@@ -78,6 +87,7 @@ class Local(Method[State]):
 
     Attributes:
         local: settings of local training.
+        weight_decays: by client, in place of that of `local`; `coterie compare` with folds chooses them on validation rows.
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
@@ -90,6 +100,7 @@ class Local(Method[State]):
     is_reference = True
 
     local: LocalSGD = LocalSGD()
+    weight_decays: Annotated[Mapping[str, float], _DECAYS] = field(default_factory=dict)
 
     participation = "own"
 
@@ -99,10 +110,25 @@ class Local(Method[State]):
         """Everybody starts from x."""
         return State(x)
 
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a weight decay of a client that does not exist."""
+        for name in self.weight_decays:
+            if name not in everyone:
+                raise InputError(
+                    f"weight_decays names {name!r}, and there is no such client; {nearest(name, everyone)}"
+                )
+
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round of everybody; the model of a client that failed stays."""
-        replies = federation.ask(federation.clients, train_alone, x=state.x, local=self.local)
-        return state, {"weights": {n: {n: 1.0} for n in replies.clients}}
+        clients_by_decay: dict[float, list[str]] = {}
+        for client in federation.clients:
+            decay = self.weight_decays.get(client, self.local.weight_decay)
+            clients_by_decay.setdefault(decay, []).append(client)
+        trained: list[str] = []
+        for decay, clients in clients_by_decay.items():
+            local = replace(self.local, weight_decay=decay)
+            trained += federation.ask(clients, train_alone, x=state.x, local=local).clients
+        return state, {"weights": {name: {name: 1.0} for name in sorted(trained)}}
 
     def models(self, state: State) -> dict[str, Tensor]:
         """None that the server has."""

@@ -20,7 +20,10 @@ from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
 from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, row_shapes, rows
 
-__all__ = ["Client", "Clients", "Transform", "joint_fingerprint"]
+__all__ = ["PARTS", "Client", "Clients", "Transform", "joint_fingerprint"]
+
+PARTS = ("train", "validation", "test", "contribution")
+"""Parts of the rows of clients; the last are validation rows on which contributions are measured (`reserve_validation`)."""
 
 Transform = Callable[[Any, Rng], Any]
 """(inputs of one row, rng) -> inputs of one row: a tensor [...], or a dict of tensors."""
@@ -127,6 +130,7 @@ class Clients(Sequence[Client]):
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
         row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
         questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
+        contribution: validation rows on which contributions are measured, made by `reserve_validation`, or None.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
             data, see `with_draw`), or None. The same rng must give the same rows.
         transform: function (inputs, rng) -> inputs that changes each row whenever training reads it (see `with_transform`), or None.
@@ -141,6 +145,7 @@ class Clients(Sequence[Client]):
     test_numbers: Mapping[str, Array] = MappingProxyType({})
     row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     questions: tuple[str, ...] = ()
+    contribution: Rows | None = None
 
     def __init__(
         self,
@@ -306,11 +311,37 @@ class Clients(Sequence[Client]):
         )
         return clients
 
+    def reserve_validation(self, halves: Collection[str] = ()) -> Clients:
+        """The same clients whose validation rows are kept for measuring contributions, as their part `contribution`.
+
+        Args:
+            halves: Clients on whose validation rows a method chooses; half of them are kept and half remain, by patient where groups of
+                rows are known.
+        """
+        if self.validation is None:
+            return self
+        reserved, remaining, row_groups = [], [], dict(self.row_groups)
+        for i, name in enumerate(self.names):
+            numbers = self.validation.numbers(i)
+            groups = np.asarray(self.row_groups.get(name, {}).get("validation", np.arange(len(numbers))))
+            _, order = np.unique(groups, return_inverse=True)
+            is_kept = order % 2 == 0 if name in halves else np.ones(len(numbers), dtype=bool)
+            reserved.append(numbers[is_kept])
+            remaining.append(numbers[~is_kept])
+            if name in row_groups:
+                row_groups[name] = {**row_groups[name], "validation": groups[~is_kept]}
+        clients = copy(self)
+        clients.row_groups = MappingProxyType(row_groups)
+        inputs, labels = self.validation.inputs, self.validation.labels
+        clients.contribution = Rows.from_indices(inputs, labels, reserved)
+        clients.validation = Rows.from_indices(inputs, labels, remaining) if any(map(len, remaining)) else None
+        return clients
+
     def subset(self, names: Sequence[str]) -> Clients:
         """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
         numbers = [self.number(n) for n in names]
         clients = copy(self)
-        for kind in ("train", "validation", "test"):
+        for kind in PARTS:
             rows: Rows | None = getattr(self, kind)
             setattr(clients, kind, None if rows is None else rows.subset(numbers))
         clients.names, clients.server, clients.unseen = tuple(names), None, None
@@ -342,7 +373,7 @@ class Clients(Sequence[Client]):
             return changed[key]
 
         clients = copy(self)
-        for kind in ("train", "validation", "test"):
+        for kind in PARTS:
             rows: Rows | None = getattr(self, kind)
             if rows is not None:
                 setattr(clients, kind, Rows(*Part(rows.inputs, rows.labels).map_tensors(new), rows.offsets, rows.index))
@@ -383,7 +414,7 @@ class Clients(Sequence[Client]):
     def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:
         """The rows of each part of these clients, of unseen ones and of the server, with the names to which they belong."""
         for group in (self, self.unseen):
-            for part in ("train", "validation", "test") if group is not None else ():
+            for part in PARTS if group is not None else ():
                 rows: Rows | None = getattr(group, part)
                 if group is not None and rows is not None:
                     yield group.names, rows
@@ -404,7 +435,7 @@ class Clients(Sequence[Client]):
         """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
         fingerprints: dict[str, str] = {}
         for group in [self] if self.unseen is None else [self, self.unseen]:
-            parts = {kind: getattr(group, kind) for kind in ("train", "validation", "test")}
+            parts = {kind: getattr(group, kind) for kind in PARTS}
             evidence = [(kind, rows.evidence()) for kind, rows in parts.items() if rows is not None]
             for i, name in enumerate(group.names):
                 digest = hashlib.blake2b(digest_size=16)

@@ -101,8 +101,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     folder = choose_folder(experiment, args.resume)
     with raise_interrupts(), Progress(quiet=args.json) as progress:
         try:
-            if args.tune:
-                experiment = _tuned(experiment, folder, args.resume, progress)
+            experiment = _choose_settings(experiment, folder, args, progress)
             run_experiment(
                 experiment,
                 folder,
@@ -134,12 +133,12 @@ def _goes_on(folder: Path, *command: str) -> str:
     return f"with:\n  {again}"
 
 
-def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
-    from coterie.study.search import tuned
+def _choose_settings(experiment: Experiment, folder: Path, args: argparse.Namespace, progress: Progress) -> Experiment:
+    from coterie.study.search import choose_settings
 
-    chosen, trials = tuned(experiment, folder, resume=resume, notify=progress.tuning)
+    chosen, trials = choose_settings(experiment, folder, grid=args.tune, resume=args.resume, notify=progress.tuning)
     for trial in trials:
-        if trial.chosen and trial.setting:
+        if args.tune and trial.chosen and trial.setting:
             progress.say(f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}")
     return chosen
 
@@ -213,8 +212,8 @@ def _deploy(args: argparse.Namespace) -> int:
 
     path = Path(args.plan)
     deployment = read_plan(path).deployment
-    folders = [None if given is None else Path(given) for given in (args.kits, args.wheels)]
-    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1])
+    folders = [None if given is None else Path(given) for given in (args.kits, args.wheels, args.authority)]
+    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
     private = "the operator's and the server's" if args.keys_at_sites else "each"
     _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
     _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
@@ -227,6 +226,9 @@ def _deploy(args: argparse.Namespace) -> int:
             _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
             _say(f"           then {kit}/startup/start.sh")
     _say(f"  operator {deployment.admin}: coterie submit {path}")
+    _say(
+        f"  others   {deployment.admins['disable']} may disable sites, {deployment.admins['shutdown']} may stop the server"
+    )
     return 0
 
 

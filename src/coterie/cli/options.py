@@ -164,6 +164,9 @@ def _add_site_commands(commands: Any) -> None:
         action="store_true",
         help="make no kits of sites: each makes its own key (coterie site request)",
     )
+    deploy.add_argument(
+        "--authority", metavar="FOLDER", help="where to keep the key that signs certificates; default: ca of the kits"
+    )
     add_wheels(deploy)
 
     site = commands.add_parser("site", help="at a site: check, approve and audit what a plan asks of it")

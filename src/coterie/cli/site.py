@@ -60,14 +60,17 @@ def add_wheels(parser: Any) -> None:
 
 
 def add_operator_commands(commands: Any) -> None:
-    """Add `coterie sign`, `coterie attack` and `coterie status` to the parser."""
-    sign = add_command(commands, "sign", "sign the request of a site that has made its own key")
+    """Add `coterie sign`, `coterie revoke`, `coterie attack` and `coterie status` to the parser."""
+    sign = add_command(commands, "sign", "sign a plan, or the request of a site that has made its own key")
     sign.add_argument("plan", help="the TOML file with the [deploy] table")
-    sign.add_argument("request", help="the file NAME.request.zip")
-    sign.add_argument(
-        "--fingerprint", required=True, help="SHA-256 of the site's key, as a person there says it over another channel"
-    )
-    sign.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+    sign.add_argument("request", nargs="?", help="the file NAME.request.zip; without it the plan is signed")
+    sign.add_argument("--fingerprint", help="SHA-256 of the site's key, as a person there says it over another channel")
+    _add_authority(sign)
+
+    revoke = add_command(commands, "revoke", "revoke the certificates of a site, which the server then lets in no more")
+    revoke.add_argument("plan", help="the TOML file with the [deploy] table")
+    revoke.add_argument("site", help="its name")
+    _add_authority(revoke)
 
     attack = add_command(
         commands,
@@ -87,6 +90,13 @@ def add_operator_commands(commands: Any) -> None:
     )
     status.add_argument("plan", help="the TOML file with the [deploy] table")
     status.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+
+
+def _add_authority(parser: Any) -> None:
+    parser.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+    parser.add_argument(
+        "--authority", metavar="FOLDER", help="what `coterie deploy --authority` made; default: ca of the kits"
+    )
 
 
 def add_purge(commands: Any) -> None:
@@ -110,7 +120,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _approve(args: argparse.Namespace) -> int:
-    from coterie.sites.approval import Approved, approve, fits
+    from coterie.sites.approval import Approved, approve, fits, signature_words
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
@@ -120,6 +130,7 @@ def _approve(args: argparse.Namespace) -> int:
     plan, settings_file = _plan_and_settings(args)
     settings, approved = read_settings(settings_file), Approved.read(plan)
     site = _site_of(args, approved, settings_file)
+    _say(f"signed    {signature_words(approved, plan, settings_file)}")
     for line in in_words(approved, settings, site):
         _say(line)
     fits(approved, settings)
@@ -195,13 +206,18 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _log(args: argparse.Namespace) -> int:
+    from coterie.sites.approval import heads_in_words
     from coterie.sites.ledger import check_index
     from coterie.sites.log import entries, verify_log
+    from coterie.sites.settings import SETTINGS_FILE
 
     path = Path(_settings_of(args.place).log)
     if args.check:
         log = verify_log(path)
         check_index(path)
+        kit = Path(args.place)
+        for line in heads_in_words(path, kit / "local" / SETTINGS_FILE) if kit.is_dir() else ():
+            _say(line)
         for number, size in log.torn:
             _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
         _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")
@@ -226,14 +242,44 @@ def _request(args: argparse.Namespace) -> int:
 
 
 def _sign(args: argparse.Namespace) -> int:
+    from coterie.base.errors import InputError
     from coterie.sites.flare.join import sign
+    from coterie.sites.flare.signature import sign_plan
+    from coterie.sites.plan import read_plan
 
-    kits = None if args.kits is None else Path(args.kits)
-    signed, about, fingerprint = sign(Path(args.plan), Path(args.request), args.fingerprint, kits)
+    plan, (kits, authority) = Path(args.plan), _authority_of(args)
+    if args.request is None:
+        deployment = read_plan(plan).deployment
+        signature = sign_plan(plan, (kits or plan.parent / deployment.kits) / deployment.admin)
+        _say(f"signed for {deployment.admin}: send {signature} with the plan to the sites")
+        return 0
+    if args.fingerprint is None:
+        raise InputError(
+            "a request is signed with --fingerprint KEY: ask the site for the SHA-256 of its key by telephone"
+        )
+    signed, about, fingerprint = sign(plan, Path(args.request), args.fingerprint, kits, authority)
     _say(f"signed for {about.subject}, with the key {about.key}")
     _say(f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:")
     _say(fingerprint)
     return 0
+
+
+def _revoke(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.join import revoke
+
+    listed, copied = revoke(Path(args.plan), args.site, *_authority_of(args))
+    _say(f"revoked: all certificates of {args.site} are on the list {listed}")
+    _say(
+        f"the server reads {copied} at each registration and before each ask"
+        if copied
+        else f"copy {listed} into local/ of the server's kit: the server reads it at each registration and before each ask"
+    )
+    return 0
+
+
+def _authority_of(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
+    """Return the folders of the kits and of the authority that were given."""
+    return None if args.kits is None else Path(args.kits), None if args.authority is None else Path(args.authority)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -300,6 +346,7 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site log": _log,
     "site request": _request,
     "site join": _join,
+    "revoke": _revoke,
     "sign": _sign,
     "attack": _attack,
     "status": _status,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.clients import Clients
+from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, fork_generators, seed_noise
 from coterie.base.rows import Inputs, Part, Rows, rows
@@ -101,8 +101,8 @@ class CohortRows:
 
     def rows_of(self, part: str, client: int) -> Rows:
         """Return the rows of all clients in this part. Raises `InputError` if this client has none of them."""
-        if part not in ("train", "validation", "test"):
-            raise InputError(f"part must be train, validation or test; got {part!r}")
+        if part not in PARTS:
+            raise InputError(f"part must be {', '.join(PARTS)}; got {part!r}")
         all_rows: Rows | None = getattr(self.clients, part)
         if all_rows is None or not self.size(client, part):
             raise InputError(f"client {self.names[client]!r} has no {part} rows")

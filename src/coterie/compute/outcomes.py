@@ -76,6 +76,7 @@ class Rows(NamedTuple):
         labels, outputs: [R] and [R, C]; None where a row has more than one label.
         threshold: the risk of class 1 that suits the client's validation rows best; NaN where none was chosen.
         folds: [R] in which fold each was tested; a model ranks the rows of its own fold alone. None: one model, no folds.
+        patients: [R] whose rows they are, where one has several; None: each row is a patient.
     """
 
     numbers: NDArray[np.int64]
@@ -85,6 +86,12 @@ class Rows(NamedTuple):
     outputs: Vector | None
     threshold: float = math.nan
     folds: NDArray[np.int64] | None = None
+    patients: NDArray[np.int64] | None = None
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """What is drawn by chance, by number [R]: the patients, or the rows themselves."""
+        return self.numbers if self.patients is None else self.patients
 
     @property
     def risks(self) -> Vector | None:
@@ -100,11 +107,11 @@ class Rows(NamedTuple):
 
     @property
     def rarest(self) -> int:
-        """Rows of the rarest class; 0 if there is only one, or labels are no classes."""
+        """Rows (patients, where one has several) of the rarest class; 0 if there is only one, or labels are no classes."""
         if self.labels is None or not self.classes:
             return 0
-        counts = np.unique(self.labels, return_counts=True)[1]
-        return int(counts.min()) if len(counts) > 1 else 0
+        counts = [len(np.unique(self.units[self.labels == c])) for c in np.unique(self.labels)]
+        return min(counts) if len(counts) > 1 else 0
 
     @property
     def scores(self) -> Vector:
@@ -130,18 +137,18 @@ class Rows(NamedTuple):
     def influence(self, metric: str, constant: bool = False) -> Influence | None:
         """What each row adds to the error of a deciding metric; None if it has none here. A constant prediction has a loss alone."""
         if metric == "loss":
-            return mean_influence(self.numbers, self.constant if constant else self.loss)
+            return mean_influence(self.units, self.constant if constant else self.loss)
         if constant:
             return None
         if metric == "accuracy" and self.classes and self.outputs is not None:
-            return mean_influence(self.numbers, self._predictions == self.labels)
+            return mean_influence(self.units, self._predictions == self.labels)
         if metric == "rmse" and self.squares is not None:
-            return rmse_influence(self.numbers, self.squares)
+            return rmse_influence(self.units, self.squares)
         if metric == "auc" and self.classes and self.labels is not None and self.outputs is not None:
-            return auc_influence(self.numbers, self.scores, self.labels, self.folds)
+            return auc_influence(self.units, self.scores, self.labels, self.folds)
         if metric == "mse" and self.squares is not None and self.labels is not None:
             variance = float(self.labels.var())
-            return mean_influence(self.numbers, self.squares / variance) if variance else None
+            return mean_influence(self.units, self.squares / variance) if variance else None
         return None
 
 
@@ -149,9 +156,9 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
     """Return the rows of all folds of one seed; a single one as it is."""
     if len(folds) == 1:
         return folds[0]
-    labels, outputs = (
+    labels, outputs, patients = (
         np.concatenate([getattr(f, name) for f in folds]) if getattr(folds[0], name) is not None else None
-        for name in ("labels", "outputs")
+        for name in ("labels", "outputs", "patients")
     )
     return Rows(
         np.concatenate([f.numbers for f in folds]),
@@ -161,6 +168,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
         outputs,
         float(np.mean([f.threshold for f in folds])),
         np.concatenate([np.full(len(f.loss), i) for i, f in enumerate(folds)]),
+        patients,
     )
 
 

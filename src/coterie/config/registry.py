@@ -193,6 +193,20 @@ class Registry(Choice, MutableMapping[str, Any]):
                 check_object(value, self.base)
         return value
 
+    def resolve(self, value: Any, where: str) -> Any:
+        """Return what a name, FILE.py:NAME or a table says, or the value itself. Raises `InputError` for what a run cannot use.
+
+        Args:
+            value: A name, a table with a `name`, or an object.
+            where: What begins errors about a name or a table.
+
+        >>> FILTERS.resolve("top-k", "filters")
+        TopK(share=0.01)
+        """
+        if isinstance(value, str | Mapping):
+            return self.build({"name": value} if isinstance(value, str) else value, where)
+        return self.check_value(value, "")
+
     def build(self, table: Any, where: str, *, named: str = "") -> Any:
         """Build the value that a table says by `name` and the fields of that class."""
         if not isinstance(table, Mapping) or not isinstance(table.get("name", self.default or None), str):

@@ -25,6 +25,7 @@ __all__ = [
     "START",
     "Appeal",
     "Attackers",
+    "Contribution",
     "MethodEntry",
     "ModelTable",
     "ReportTable",
@@ -60,6 +61,25 @@ class Appeal:
     mandatory_rounds: Annotated[int, COUNT] = 10
 
 
+@options
+class Contribution:
+    """Settings of `[run] contribution`: what the update of each client adds to each target, measured while a method trains.
+
+    It is the Shapley value of the fall of the target's loss in a round, on validation rows that nothing trains on then.
+
+    Attributes:
+        every: rounds between measurements; the first round is measured.
+        estimator: `exact` asks the target for the losses of all 2^n sets of clients, `gtg` for those of random orders, and
+            `leave-one-out` for those of the sets without one client; default: exact up to 8 clients a round, then gtg.
+        game: what a set of clients would have done without the others: `renormalised`, their weights fill the step of all; `fixed`, the
+            others sent zeros.
+    """
+
+    every: Annotated[int, SIZE] = 5
+    estimator: Annotated[str | None, optional(one_of("exact", "gtg", "leave-one-out"), "by number of clients")] = None
+    game: Annotated[str, one_of("renormalised", "fixed")] = "renormalised"
+
+
 _LOSS = Rule(
     lambda v: callable(v) or v in LOSSES or (isinstance(v, str) and ".py:" in v),
     f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
@@ -71,6 +91,7 @@ _METRICS = Rule(
 )
 PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
+_CONTRIBUTION = Rule(lambda v: isinstance(v, Contribution), "a table such as { every = 5 }")
 
 
 def _follows(value: Any) -> bool:
@@ -102,11 +123,13 @@ class RunSettings:
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
         appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
             and `mandatory_rounds` (`Appeal`); None: not looked at.
+        contribution: measure what each client's update adds to each target: a table of `every`, `estimator` and `game`
+            (`Contribution`); None: not measured.
         strict_wire: encode and decode everything as if it were sent.
         freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
             In files it stands in [model].
-        callbacks: each a `Callback`, such as EarlyStopping(patience=3), or a function that is called with the number of each complete
-            round, and with 0 at the start.
+        callbacks: each a `Callback`, such as EarlyStopping(patience=3), its name or FILE.py:NAME, or a function that is called with the
+            number of each complete round, and with 0 at the start.
         label: what callbacks call the run; empty: its method's class.
         resume: go on from the checkpoint, if there is one.
         accept_change: what may have changed since the checkpoint was written: a file of your own such as "own.py", "data", or a name of
@@ -120,9 +143,10 @@ class RunSettings:
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
+    contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     freeze: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
-    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, InFiles(said=False)] = ()
+    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, CALLBACKS, InFiles(said=False)] = ()
     label: Annotated[str, InFiles(said=False)] = ""
     resume: Annotated[bool, InFiles(said=False)] = False
     accept_change: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()

@@ -148,7 +148,7 @@ class Option(NamedTuple):
         if self.none and value == self.none:
             return None
         if self.registry is not None:
-            return self.registry.build({"name": value} if isinstance(value, str) else value, key)
+            return self.registry.build(_table(value), key)
         nested: Any = next((k for k in self.kinds if dataclasses.is_dataclass(k)), None)
         return build(nested, value, key) if nested is not None and isinstance(value, Mapping) else _tuples(value)
 
@@ -182,6 +182,8 @@ def options(cls: type[T]) -> type[T]:
         for option in options_of(type(self)):
             value = getattr(self, option.name)
             plain = native(_tuples(value) if isinstance(value, list) else value)
+            if option.registry is not None:
+                plain = _values(option.registry, plain, f"{type(self).__name__}.{option.name}")
             if plain is not value:
                 object.__setattr__(self, option.name, value := plain)
             if option.rule is not None:
@@ -377,6 +379,19 @@ def _parameters(cls: Callable[..., Any]) -> list[str] | None:
     """Names that `cls` can be called with; None for any."""
     parameters = inspect.signature(cls).parameters.values()
     return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+
+
+def _table(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _values(registry: Choice, value: Any, where: str) -> Any:
+    """What names and tables of a registry say, also within a tuple; objects as they are."""
+    if isinstance(value, str | Mapping):
+        return registry.build(_table(value), where)
+    if isinstance(value, tuple) and any(isinstance(item, str | Mapping) for item in value):
+        return tuple(_values(registry, item, where) for item in value)
+    return value
 
 
 def _tuples(value: Any) -> Any:

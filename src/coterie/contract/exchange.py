@@ -144,10 +144,9 @@ class Exchange(Generic[R]):
 
     def average(self, names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
         """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
-        weight_of = self._weights(names, weights)
         if len(names) <= self._at_once or self.engine.needs_all:
-            return self._mean(self.collect(), weight_of)
-        return self._average_blocks(weight_of)
+            return self.mean(self.collect(), names, weights)
+        return self._average_blocks(self._weights(names, weights))
 
     @cached_property
     def _at_once(self) -> int:
@@ -157,8 +156,10 @@ class Exchange(Generic[R]):
         layout = self.engine.layout
         return min(AT_ONCE, max(1, self.engine.serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
 
-    def _mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
-        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+    def mean(self, replies: Replies[R], names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
+        """The means of vectors that were all collected; arguments as for `average`."""
+        weight_of = self._weights(names, weights)
+        shares = torch.tensor([weight_of[n] for n in replies.clients], dtype=torch.float64)
         vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
         for key, value in vectors.items():
             if value.ndim != 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ class Federation:
         clients_per_round: of the run, for methods that choose their clients themselves; None: everybody.
         filters: what replies pass through at the clients, in their order (`contract.filters`).
         label: of the method, which names the random streams of filters and attacks.
+        observer: called with the task, payload and replies of each ask; None: nothing looks on. Averages then hold all replies.
     """
 
     engine: Engine
@@ -52,6 +53,7 @@ class Federation:
     clients_per_round: int | None = None
     filters: tuple[Filter, ...] = ()
     label: str = ""
+    observer: Callable[[Task[Any], Mapping[str, Any], Replies[Any]], object] | None = None
 
     @property
     def everyone(self) -> tuple[str, ...]:
@@ -120,7 +122,10 @@ class Federation:
             QuorumError: too few replies.
             InputError: unknown client, what is no task, another `need`, or a payload that cannot travel.
         """
-        return self._exchange(tuple(clients), task, payload, need).collect()
+        replies = self._exchange(tuple(clients), task, payload, need).collect()
+        if self.observer is not None:
+            self.observer(task, payload, replies)
+        return replies
 
     def own_models(self, clients: Iterable[str], task: Task[R], /, **payload: Any) -> dict[str, Tensor | None]:
         """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
@@ -165,7 +170,12 @@ class Federation:
             InputError: as for `ask`.
         """
         names = tuple(clients)
-        return self._exchange(names, task, payload, need).average(names, weights)
+        exchange = self._exchange(names, task, payload, need)
+        if self.observer is None:
+            return exchange.average(names, weights)
+        replies = exchange.collect()
+        self.observer(task, payload, replies)
+        return exchange.mean(replies, names, weights)
 
     def _exchange(self, clients: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         if not isinstance(task, Task):

@@ -6,7 +6,7 @@ from copy import copy
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
@@ -71,26 +71,28 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         fold: number of the one that tests; None for none, so that all rows train.
         seed: of the repeat, by which the rows are dealt.
     """
-    parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "validation": [], "test": []}
+    parts: dict[str, list[Index]] = {"train": [], "validation": [], "test": []}
     numbers: dict[str, Index] = {}
+    patients: dict[str, dict[str, Index]] = {}
     for i, name in enumerate(clients.names):
-        rows = clients.train.part(i)
-        labels = rows.labels.cpu().numpy()
-        dealt = deal_folds(labels, folds, seed=seed, name=name)
+        labels = clients.train.part(i).labels.cpu().numpy()
+        groups = clients.row_groups[name]["train"] if name in clients.row_groups else None
+        dealt = deal_folds(labels, folds, seed=seed, name=name, groups=groups)
         tested = dealt == (UNTESTED - 1 if fold is None else fold)
         untested = np.flatnonzero(~tested)
         strata = labels[untested] if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating) else None
-        split_rows = stratified(strata, HELD, seed=seed, name=f"{name}/fold {fold}", n=len(untested))
+        whose = None if groups is None else np.unique(groups[untested], return_inverse=True)[1]
+        held_out = stratified(strata, HELD, seed=seed, name=f"{name}/fold {fold}", n=len(untested), groups=whose)
+        of_part = {part: untested[at] for part, at in held_out.items()} | {"test": np.flatnonzero(tested)}
         where = clients.train.numbers(i)
-        for part, at in (
-            *((part, untested[index]) for part, index in split_rows.items()),
-            ("test", np.flatnonzero(tested)),
-        ):
+        for part, at in of_part.items():
             parts[part].append(where[at])
-        numbers[name] = np.flatnonzero(tested)
+        numbers[name] = of_part["test"]
+        if groups is not None:
+            patients[name] = {part: groups[at] for part, at in of_part.items() if len(at)}
     view = copy(clients)
     for part, lists in parts.items():
-        held_rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
-        setattr(view, part, held_rows if any(map(len, lists)) else None)
-    view.test_numbers = MappingProxyType(numbers)
+        rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
+        setattr(view, part, rows if any(map(len, lists)) else None)
+    view.test_numbers, view.row_groups = MappingProxyType(numbers), MappingProxyType(patients)
     return view

@@ -95,7 +95,8 @@ class Comparisons:
 
     def small(self, client: str) -> bool:
         """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
-        if self.results.size(client) < FEWEST_ROWS:
+        tested = self.outcomes.tested(self.results.against or "", client)
+        if (self.results.size(client) if tested is None else tested) < FEWEST_ROWS:
             return True
         return self.results.classification and self.rarest(client) < FEWEST_CASES
 

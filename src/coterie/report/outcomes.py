@@ -65,8 +65,10 @@ class Outcomes:
             chosen = tensors.get("thresholds", np.full(len(clients), math.nan))
             for client, (low, high), threshold in zip(clients, spans, chosen, strict=True):
                 numbers, loss, constant = (tensors[key][low:high] for key in ("numbers", "loss", "constant_loss"))
-                labels, outputs = (tensors[k][low:high] if k in tensors else None for k in ("labels", "outputs"))
-                by_client[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold))
+                labels, outputs, patients = (
+                    tensors[k][low:high] if k in tensors else None for k in ("labels", "outputs", "patients")
+                )
+                by_client[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold), patients=patients)
             return by_client
 
     def rows(self, method: str, client: str) -> dict[int, Rows]:
@@ -78,6 +80,11 @@ class Outcomes:
         """Whether all seeds have the same test rows of this client."""
         numbers = [np.sort(rows.numbers) for rows in self.rows(method, client).values()]
         return len(numbers) > 1 and all(np.array_equal(numbers[0], later) for later in numbers[1:])
+
+    def tested(self, method: str, client: str) -> int | None:
+        """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
+        rows = self.rows(method, client)
+        return min(len(np.unique(tested.units)) for tested in rows.values()) if rows else None
 
     def rarest(self, method: str, client: str) -> int | None:
         """Test rows of the rarest class in the seed that has fewest; None where it is not known."""

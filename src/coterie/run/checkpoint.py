@@ -17,6 +17,7 @@ from coterie.base.errors import InputError, plain
 from coterie.base.files import Checkpoint, naming, read_checkpoint, write_checkpoint
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
+from coterie.run.contribution import ContributionRow
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 from coterie.run.provenance import Provenance
@@ -59,7 +60,7 @@ class RoundFiles:
         self._path, self._history = folder / "checkpoint.safetensors", folder / "history.jsonl"
         self._bytes, self._chain = 0, b""
         self._durable_until = 0.0
-        self._written = (0, 0, 0)
+        self._written = (0, 0, 0, 0)
         self._asks = 0
 
     def exist(self) -> bool:
@@ -107,6 +108,9 @@ class RoundFiles:
             "weights": record.weight_rows[self._written[1] :],
             "seconds": record.seconds[self._written[2] :],
         }
+        contributions = record.contributions[self._written[3] :]
+        if contributions:
+            fresh["contributions"] = contributions
         costs = [[a.round, a.ask, a.task, *cost] for a in session.asks[self._asks :] for cost in a.costs]
         if costs:
             fresh["asks"] = costs
@@ -144,6 +148,7 @@ class RoundFiles:
             record.history += [Row(*row) for row in line["history"]]
             record.weight_rows += [tuple(row) for row in line["weights"]]
             record.seconds += [Timing(*row) for row in line["seconds"]]
+            record.contributions += [ContributionRow(*row) for row in line.get("contributions", ())]
         record.weights = meta["weights"]
         session.spent.update(meta["spent"])
         session.failures.update(meta["failures"])
@@ -153,4 +158,4 @@ class RoundFiles:
 
     def _count(self, length: int, record: Record) -> None:
         self._bytes = length
-        self._written = (len(record.history), len(record.weight_rows), len(record.seconds))
+        self._written = (len(record.history), len(record.weight_rows), len(record.seconds), len(record.contributions))

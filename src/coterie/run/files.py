@@ -99,6 +99,7 @@ _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "
 
 HISTORY = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
 WEIGHTS = ("method", "seed", "fold", "round", "target", "client", "weight")
+CONTRIBUTIONS = ("method", "seed", "fold", "round", "target", "client", "phi", "error")
 TIMING = ("method", "seed", "fold", "round", "seconds", "own")
 ASKS = ("method", "seed", "fold", "round", "ask", "task")
 """Columns of the CSV files; those of asks.csv are followed by the fields of `contract.federation.ClientCost`."""

@@ -22,13 +22,13 @@ from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copy_model
 from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
-from coterie.config.registry import MODELS
+from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
 from coterie.config.rules import Rule, check_object, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import Attack, Method, MethodLike, clients_keeping_validation, filters_of
+from coterie.contract.method import Method, MethodLike, clients_keeping_validation, filters_of
 from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
@@ -83,9 +83,9 @@ def fit(
     rounds: int = 50,
     seed: int = 0,
     *,
-    engine: EngineSpec = _HERE,
+    engine: EngineSpec | str = _HERE,
     attack: Any = None,
-    filters: Sequence[Filter] = (),
+    filters: Sequence[Filter | str] = (),
     local: LocalSGD | None = None,
     init: Mapping[str, Tensor] | str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -102,11 +102,11 @@ def fit(
             FILE.py:NAME.
         rounds: number of rounds, >= 0.
         seed: names all randomness; the same seed gives the same bits.
-        engine: where the clients are: `InProcess(workers=2)`, `Ray(actors=4)`, or an `EngineSpec` of your own. A checkpoint of one
-            engine resumes on another.
+        engine: where the clients are: `InProcess(workers=2)`, `Ray(actors=4)`, an `EngineSpec` of your own, or the name of an engine
+            or FILE.py:NAME. A checkpoint of one engine resumes on another.
         attack: what some clients do wrong, and who they are, e.g. `attacks.IPM(on=("hungary",))`; evaluation stays honest.
-        filters: what replies pass through at the clients before they are sent, e.g. `[TopK(0.01)]`; those that there are run in the
-            order of their stages.
+        filters: what replies pass through at the clients before they are sent, e.g. `[TopK(0.01)]`, or names such as `["top-k"]`.
+            Filters run in the order of their stages.
         local: local training, in place of the method's own.
         init: a state dict or a safetensors file to start from.
         checkpoint: folder where every complete round is saved; None: nothing is saved.
@@ -117,7 +117,9 @@ def fit(
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
     _check(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
-    check_object(engine, EngineSpec)
+    engine_spec = ENGINES.resolve(engine, "engine")
+    attack = None if attack is None else ATTACKS.resolve(attack, "attack")
+    reply_filters: list[Filter] = [FILTERS.resolve(item, "filters") for item in filters]
     resumable = checkpoint is not None or not settings.resume
     require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
@@ -135,30 +137,42 @@ def fit(
         start_from(module, start)
     wrong: tuple[str, ...] = ()
     if attack is not None:
-        check_object(attack, Attack)
         wrong = choose_attackers(attack.on, rows.names, seed)
     files = None
     if checkpoint is not None:
         world = describe_run(
-            chosen, rows, module, rounds, seed, settings, engine=engine, attack=attack, attackers=wrong, filters=filters
+            chosen,
+            rows,
+            module,
+            rounds,
+            seed,
+            settings,
+            engine=engine_spec,
+            attack=attack,
+            attackers=wrong,
+            filters=reply_filters,
         )
         files = RoundFiles(Path(checkpoint), Provenance(Path(checkpoint), world, settings.accept_change))
     if attack is not None:
         rows = with_lies(rows, attack, wrong)
-    prepared = _prepare(chosen, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
+    merging = settings.merge_validation and not keeps_validation(settings.callbacks)
+    prepared = _prepare(chosen, rows, merging, contribution=settings.contribution is not None)
     with one_thread(), raise_interrupts():
         chosen.check(prepared.names)
-        filters_of(chosen, filters)
-        opened = _open(engine, prepared, module, settings)
+        filters_of(chosen, reply_filters)
+        opened = _open(engine_spec, prepared, module, settings)
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
-            run = run_method(opened, chosen, rounds, seed, settings, filters=filters, files=files)
+            run = run_method(opened, chosen, rounds, seed, settings, filters=reply_filters, files=files)
         finally:
             opened.close()
     return replace(run, meaning=Meaning.of(opened.loss, rows))
 
 
+FILTER_LIST = Rule(
+    lambda v: isinstance(v, Sequence) and not isinstance(v, str), "a list of filters such as [TopK(0.01)]"
+)
 _ARGUMENTS = {
     "run": Rule(lambda v: isinstance(v, Run), "a run, as fit returns it"),
     "clients": Rule(lambda v: isinstance(v, Clients), "Clients, as data.from_tensors makes them"),
@@ -168,7 +182,7 @@ _ARGUMENTS = {
     "settings": Rule(lambda v: isinstance(v, RunSettings), "RunSettings(...)"),
     "steps": Rule(lambda v: isinstance(v, Sequence), "a list of numbers such as (0, 10)"),
     "lr": Rule(lambda v: isinstance(v, Sequence), "a list of numbers such as (0.1, 1.0)"),
-    "filters": Rule(lambda v: isinstance(v, Sequence), "a list of filters such as [TopK(0.01)]"),
+    "filters": FILTER_LIST,
 }
 
 
@@ -219,7 +233,7 @@ def personalise(
     lr: Sequence[float] = (0.01, 0.1, 1.0),
     *,
     batch_size: int | None = None,
-    engine: EngineSpec = _HERE,
+    engine: EngineSpec | str = _HERE,
     settings: RunSettings = _USUAL,
 ) -> Run:
     """Tune the model that a run gave each client, seen or unseen, by a few local steps on its training rows.
@@ -242,11 +256,11 @@ def personalise(
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
     _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
-    check_object(engine, EngineSpec)
+    engine_spec = ENGINES.resolve(engine, "engine")
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), raise_interrupts():
-        opened = _open(engine, clients, run.module, settings)
+        opened = _open(engine_spec, clients, run.module, settings)
         try:
             return finetune(opened, run, tuning, settings)
         finally:
@@ -265,10 +279,10 @@ def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: Run
     return opened
 
 
-def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> Clients:
-    prepared = (
-        clients.merge_validation(clients_keeping_validation(method, clients.names)) if merge_validation else clients
-    )
+def _prepare(method: Method[Any], clients: Clients, merge_validation: bool, *, contribution: bool = False) -> Clients:
+    choosing = clients_keeping_validation(method, clients.names) if merge_validation else clients.names
+    prepared = clients.reserve_validation(choosing) if contribution else clients
+    prepared = prepared.merge_validation(choosing)
     return prepared.with_server(prepared.pool_training_rows()) if method.pooled else prepared
 
 

@@ -23,6 +23,7 @@ from coterie.base.vector import Layout, copy_model, export
 from coterie.contract.exchange import AskRecord
 from coterie.contract.method import Log
 from coterie.data import apply_recipe
+from coterie.run.contribution import ContributionRow
 from coterie.run.files import METRICS, WRITER, require_format
 from coterie.run.plots import Curves, draw
 from coterie.run.predictions import Answers, Prediction
@@ -123,6 +124,7 @@ class Run:
         history: all numbers.
         weights: of the last round: by target (`*`: one model for everybody) and client, divided by their sum.
         weight_rows: (round, target, client, weight) at evaluation rounds.
+        contributions: what each client's update added to a target in a round, if `settings.contribution` asks for it.
         summary: rows as in `summary.json`, for the last model.
         seconds: by round; the part without asks is what the method itself took.
         asks: one record per ask.
@@ -141,6 +143,7 @@ class Run:
     history: History = field(default_factory=History)
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     weight_rows: list[tuple[int, str, str, float]] = field(default_factory=list)
+    contributions: list[ContributionRow] = field(default_factory=list)
     summary: list[dict[str, Any]] = field(default_factory=list)
     seconds: list[Timing] = field(default_factory=list)
     asks: list[AskRecord] = field(default_factory=list)
@@ -210,7 +213,7 @@ class Run:
             raise InputError(f"the model cannot read these rows: {str(error).splitlines()[0]}") from error
 
     def to_pandas(self, table: str = "history") -> pd.DataFrame:
-        """The history as a data frame (round, client, split, metric, value); or the `summary`, or the `weights`.
+        """The history as a data frame (round, client, split, metric, value); or the `summary`, the `weights` or the `contributions`.
 
         Raises `InputError` for another name.
         """
@@ -220,6 +223,7 @@ class Run:
             "history": (self.history, Row._fields),
             "summary": (self.summary, None),
             "weights": (self.weight_rows, ("round", "target", "client", "weight")),
+            "contributions": (self.contributions, ContributionRow._fields),
         }
         if table not in tables:
             raise InputError(f"there is no table {table!r}; {nearest(table, tables)}")
@@ -282,6 +286,7 @@ class Run:
             run.history = History(Row(*row) for row in about["history"])
             run.seconds = [Timing(*row) for row in about["seconds"]]
             run.weight_rows = [tuple(row) for row in about["weight_rows"]]
+            run.contributions = [ContributionRow(*row) for row in about["contributions"]]
         size, mine = len(next(iter(models.values()))), Layout.of(module).size
         if size != mine:
             raise InputError(
@@ -290,7 +295,7 @@ class Run:
         return run
 
 
-_KEPT = ("seed", "rounds", "history", "weights", "weight_rows", "summary", "seconds", "failures")
+_KEPT = ("seed", "rounds", "history", "weights", "weight_rows", "contributions", "summary", "seconds", "failures")
 """Fields that `Run.save` writes as JSON."""
 
 
@@ -305,6 +310,7 @@ class Record:
     history: History = field(default_factory=History)
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     weight_rows: list[tuple[int, str, str, float]] = field(default_factory=list)
+    contributions: list[ContributionRow] = field(default_factory=list)
     seconds: list[Timing] = field(default_factory=list)
 
     def add(self, number: int, log: Log, *, with_weights: bool = False) -> None:

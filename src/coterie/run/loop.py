@@ -26,6 +26,7 @@ from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles
+from coterie.run.contribution import Contributions
 from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import Record, Run, Timing
 
@@ -89,6 +90,10 @@ class _Loop:
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics)
         self.record, self.divergence = Record(), Divergence()
+        self.contributions: Contributions | None = None
+        if settings.contribution is not None:
+            self.contributions = Contributions(settings.contribution, engine.clients, self.own)
+            self.contributions.check(self.per_round)
         self._preflight()
 
     def _preflight(self) -> None:
@@ -171,6 +176,9 @@ class _Loop:
             if due:
                 self._evaluate(state, self.federation.view(view.clients, number, self.attempt))
             return state
+        measured = self.contributions if self.contributions and self.contributions.looks_at(number) else None
+        if measured:
+            view = measured.watch(view)
         rng = Rng.named(self.seed, "server", number)
         returned = self.method.round(state, view, rng)
         if not (isinstance(returned, tuple) and len(returned) == 2):
@@ -181,8 +189,12 @@ class _Loop:
         learned = self.sampler.after_round(models.get("*"), view) or {}
         log = {**log, **entries, **as_log(learned, f"{type(self.sampler).__name__}.after_round", self.engine.clients)}
         self.record.add(number, log, with_weights=due)
+        honest = self.federation.view(view.clients, number, self.attempt)
+        if measured:
+            orders = Rng.named(self.seed, "contribution", number)
+            self.record.contributions += measured.measure(honest, self._models(state), models, log, orders)
         if due:
-            self._evaluate(new, self.federation.view(view.clients, number, self.attempt))
+            self._evaluate(new, honest)
         return new
 
     def _refuse_infinite(self, models: Mapping[str, Tensor], number: int) -> None:

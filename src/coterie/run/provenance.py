@@ -42,7 +42,7 @@ ACCEPTABLE = ("code", "data", "machine")
 """Parts of which a change may be accepted; with another method, model or setting a run is another one."""
 MOST_NAMED = 3
 """Changes that a refusal names."""
-COUNTED = ("clients_per_round", "metrics", "merge_validation", "max_norm", "appeal")
+COUNTED = ("clients_per_round", "metrics", "merge_validation", "max_norm", "appeal", "contribution")
 """Settings of a run on which its numbers depend."""
 SHORT = 60
 """Characters of a value that stands in the record as it is; of a longer one its hash does."""

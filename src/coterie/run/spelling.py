@@ -36,7 +36,7 @@ def experiment_of(
     model: Any,
     run: Mapping[str, Any],
     *,
-    engine: EngineSpec,
+    engine: EngineSpec | str,
     attack: Any,
     filters: Sequence[Any],
     settings: StudySettings,
@@ -122,11 +122,8 @@ class _Spelling:
 
     def table(self, registry: Registry, value: Any) -> dict[str, Any]:
         """The table of a value of a registry, if reading it again gives the same value; else one that names an object."""
-        if isinstance(value, str) and registry is MODELS:
-            return {"name": value}
-        if isinstance(value, str):
-            example = registry[value if value in registry else next(iter(registry))].__name__
-            raise InputError(f"{value!r} is a text; give the {registry.kind} itself, such as {example}(...)")
+        if isinstance(value, str | Mapping):
+            return {"name": value} if isinstance(value, str) else dict(value)
         try:
             spelled = registry.spell(value)
             if identity(registry.build(spelled, WHERE)) == identity(value):

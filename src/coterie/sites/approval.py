@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,22 @@ from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
 from coterie.sites.allowed import Allowed
+from coterie.sites.log import entries, heads_file
 from coterie.sites.paired import comparisons
 from coterie.sites.plan import Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings
 from coterie.study.preflight import metric_names
 
-__all__ = ["Approved", "approval_file", "approve", "fits", "plan_hash", "read_approval"]
+__all__ = [
+    "Approved",
+    "approval_file",
+    "approve",
+    "fits",
+    "heads_in_words",
+    "plan_hash",
+    "read_approval",
+    "signature_words",
+]
 
 
 @dataclass(frozen=True)
@@ -76,10 +87,39 @@ def approval_file(settings_file: Path) -> Path:
 
 
 def approve(plan_file: Path, settings_file: Path) -> Approved:
-    """Approve a plan: from now on the site answers its requests and no others."""
+    """Approve a plan: from now on the site answers its requests and no others. Raises `InputError` as `signature_words` does."""
     approved, content = Approved.read(plan_file), plan_file.read_bytes()
+    signature_words(approved, plan_file, settings_file)
     write_atomically(approval_file(settings_file), lambda p: p.write_bytes(content))
     return approved
+
+
+def signature_words(approved: Approved, plan_file: Path, settings_file: Path) -> str:
+    """Return a sentence about who has signed a plan. Raises `InputError` unless that is the operator whom the site's kit knows."""
+    from coterie.sites.flare.signature import check_plan
+
+    startup = settings_file.parent.parent / "startup"
+    if not (startup / "rootCA.pem").is_file():
+        return "not checked, since these settings lie in no kit with the certificate of an authority"
+    return check_plan(plan_file, approved.plan.deployment.admin, startup)
+
+
+def heads_in_words(log: Path, settings_file: Path) -> Iterator[str]:
+    """Say which heads of a log the server has signed. Raises `InputError` for a bad signature, and for a log that lacks the last."""
+    from coterie.sites.flare.signature import check_head
+
+    heads = list(entries(heads_file(log)))
+    if not heads:
+        return
+    server, startup = read_approval(settings_file).plan.deployment.server, settings_file.parent.parent / "startup"
+    for head in heads:
+        check_head(head, server, startup)
+    if not any(entry.get("chain") == heads[-1]["head"] for entry in entries(log)):
+        raise InputError(
+            f"{log} lacks the line with which it ended on {heads[-1]['signed']}, as the server has signed; somebody has cut its end, "
+            f"or {heads_file(log).name} belongs to an earlier file"
+        )
+    yield f"{server} has signed {len(heads)} heads of this log, the last on {heads[-1]['signed']}"
 
 
 def read_approval(settings_file: Path) -> Approved:

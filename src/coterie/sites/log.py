@@ -21,12 +21,17 @@ from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError
 
-__all__ = ["Log", "Verified", "entries", "entry_of", "last_hash", "verify_log"]
+__all__ = ["Log", "Verified", "entries", "entry_of", "heads_file", "last_hash", "verify_log"]
 
 TORN = "torn"
 _START = "0" * 64
 _PIECE = 1 << 20
 """Bytes of the reserve that are given back when the disk is full, and that are read at once."""
+
+
+def heads_file(log: Path) -> Path:
+    """Return where the heads of a log lie that the server has signed."""
+    return log.with_name(f"{log.name}.heads")
 
 
 class Log:

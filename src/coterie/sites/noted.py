@@ -55,7 +55,7 @@ class Noted:
         workspace.load(x)
         workspace.train(False)
         scale = clients.label_scale
-        content = encode(of_rows(workspace, client.test, client.train.labels, client.test_numbers, scale))
+        content = encode(of_rows(workspace, client, client.train.labels, scale))
         path = self._file(pair)
         if path.exists() and path.read_bytes() != content:
             raise RefusedError(f"another model of {pair[:40]} was noted before in this run")
@@ -95,7 +95,14 @@ class Noted:
 
 def _read(path: Path) -> Rows:
     arrays = {key: value.numpy() for key, value in decode(path.read_bytes()).items()}
-    return Rows(arrays["numbers"], arrays["loss"], arrays["constant_loss"], arrays.get("labels"), arrays.get("outputs"))
+    return Rows(
+        arrays["numbers"],
+        arrays["loss"],
+        arrays["constant_loss"],
+        arrays.get("labels"),
+        arrays.get("outputs"),
+        patients=arrays.get("patients"),
+    )
 
 
 def _fewest(rows: Rows, by_class: bool) -> int:

@@ -77,9 +77,15 @@ class Deployment:
             raise InputError(f"sites names {taken!r}, which is the server's own name; rename that site")
 
     @property
+    def admins(self) -> dict[str, str]:
+        """The names of those who may command the server, by what they may do: `submit` jobs, `disable` sites, `shutdown` it."""
+        domain = f"{self.organisation.lower().replace('_', '-')}.org"
+        return {"submit": f"operator@{domain}", "disable": f"guard@{domain}", "shutdown": f"keeper@{domain}"}
+
+    @property
     def admin(self) -> str:
         """The name of the operator, under which jobs are submitted."""
-        return f"operator@{self.organisation.lower().replace('_', '-')}.org"
+        return self.admins["submit"]
 
 
 @dataclass(frozen=True)

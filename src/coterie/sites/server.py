@@ -50,6 +50,7 @@ __all__ = ["Link", "Remote", "Status"]
 
 T = TypeVar("T")
 PING_SECONDS = 5.0
+HASH_LENGTH = 64
 PATIENCE = 0.5
 """Seconds for which an ask waits for the pings of those that are gone."""
 
@@ -100,6 +101,7 @@ class Remote(Engine):
         timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
         plan: hash of the plan, which sites compare with that of the plan they have approved.
         accept: `SITE:COLUMN` of moments that are taken although they are far from those of the others.
+        barred: says why sites may not be asked, by name; it is called before each ask.
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
@@ -116,6 +118,7 @@ class Remote(Engine):
         plan: str = "",
         watch: Callable[[Status], None] | None = None,
         accept: Collection[str] = (),
+        barred: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
@@ -126,7 +129,7 @@ class Remote(Engine):
         self.x = torch.zeros(self.layout.size)
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
-        self._plan, self._accept = plan, frozenset(accept)
+        self._plan, self._accept, self._barred = plan, frozenset(accept), barred
         self._described: dict[str, str] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
@@ -330,6 +333,24 @@ class Remote(Engine):
         if self._here is not None:
             self._here.memory.load(saved, ("server",))
 
+    def sign_heads(self, sign: Callable[[str, str], Mapping[str, str]]) -> list[dict[str, str]]:
+        """Let each site tell the hash of its log's last line, and give it what `sign` makes of its name and that hash; returns all."""
+        heads = {
+            name: reply.values.get("head")
+            for name, reply in self._tell_sites("head", dict.fromkeys(self._present, "")).items()
+        }
+        signed = {
+            name: dict(sign(name, head))
+            for name, head in heads.items()
+            if isinstance(head, str) and len(head) == HASH_LENGTH and head.isalnum()
+        }
+        self._tell_sites("signed", {name: json.dumps(values) for name, values in signed.items()})
+        return list(signed.values())
+
+    def _tell_sites(self, do: str, texts: Mapping[str, str]) -> dict[str, _Reply]:
+        messages = {name: {"do": do, "signed": text} for name, text in texts.items()}
+        return self._send(messages, Status(0, 0, do, tuple(texts), ()), FRAME)
+
     def close(self) -> None:
         """Free the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -339,7 +360,7 @@ class Remote(Engine):
     def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status, most: int) -> dict[str, _Reply]:
         """One message to each client and its reply of at most `most` bytes; all at once."""
         self._ping([n for n in self._silent if n in messages])
-        out = {**self._left_out, **self.refused}
+        out = {**self._left_out, **self.refused, **self._barred()}
         waiting = [n for n in messages if n not in self._silent and n not in out]
         self._tell(status, waiting)
         futures: dict[str, Future[_Reply]] = {}

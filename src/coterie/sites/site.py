@@ -24,7 +24,7 @@ from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import Ask, Context, decode, encode, header
 from coterie.sites.approval import approval_file, read_approval
-from coterie.sites.log import Log
+from coterie.sites.log import Log, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
 __all__ = ["SERVER", "Site"]
@@ -35,6 +35,8 @@ MEGABYTE = 2**20
 MINUTE, HOUR, MOST_REFUSALS = 60.0, 3600.0, 100
 RESERVE = 64 * MEGABYTE
 """Bytes of disk that are kept for lines about the server: nothing is answered that is not logged."""
+LONGEST_HEAD = 1 << 16
+"""Characters of a signed head with its certificate."""
 _BEGINNINGS = ("open", "encode", "prepare")
 
 
@@ -110,6 +112,8 @@ class Site:
             self._child.close()
 
     def _answer(self, about: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
+        if about.get("do") in ("head", "signed"):
+            return self._end_job(about, message, caller, Path(settings.log))
         if self._child is None:
             self._child = self._fresh(settings)
         answer, about_answer = self._child.ask(message)
@@ -126,6 +130,16 @@ class Site:
                 encode({"do": "undo", "plan": self._hash, "serial": about["serial"], "undo": about["serial"]})
             )
         return _failure(about, why) if why else answer
+
+    def _end_job(self, about: Mapping[str, Any], message: bytes, caller: str, log: Path) -> bytes:
+        """Tell the server the hash of the log's last line, or keep what it has signed of that: nobody can cut the log's end then."""
+        signed = about.get("signed", "")
+        if about.get("plan") != self._hash or not isinstance(signed, str) or len(signed) > LONGEST_HEAD:
+            return self._refuse(about, message, caller, "this message ends no job of the approved plan")
+        if about["do"] == "signed":
+            Log(heads_file(log)).write(urgent=False, **_head_fields(signed))
+        why = self._write(about, message, caller, "answered", 0, {})
+        return _failure(about, why) if why else encode({"serial": about["serial"], "head": last_hash(log)})
 
     def _refuse_stranger(self, message: bytes, caller: str) -> bytes:
         """Refuse anybody but the server. The log gets a line for each caller and minute, not for each call: it must not be filled."""
@@ -221,6 +235,16 @@ class _Calls:
     said_at: float = -math.inf
     refused: int = 0
     ignored_until: float = -math.inf
+
+
+def _head_fields(signed: str) -> dict[str, str]:
+    """Return the fields of a signed head as texts; whether they are a signature is checked by whoever reads them."""
+    try:
+        fields = json.loads(signed)
+    except ValueError:
+        fields = None
+    names = ("site", "head", "signed", "signature", "certificate")
+    return {name: str(fields.get(name)) for name in names} if isinstance(fields, dict) else {}
 
 
 def _failure(about: Mapping[str, Any], why: str) -> bytes:

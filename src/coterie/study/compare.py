@@ -25,10 +25,11 @@ from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
 from coterie.engines.specs import InProcess
 from coterie.run.files import YARDSTICKS
+from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes
 from coterie.run.plots import draw
 from coterie.run.spelling import experiment_of
-from coterie.study.search import tuned
+from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ MOST_PANELS = 12
 _HERE = InProcess()
 _USUAL = StudySettings()
 _FOLDER = Rule(lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder")
-_FILTERS = Rule(lambda v: isinstance(v, Sequence), "a list of filters such as [TopK(0.01)]")
 _SETTINGS = Rule(lambda v: isinstance(v, RunSettings), "StudySettings(...) or RunSettings(...)")
 
 
@@ -59,7 +59,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     *,
     folder: str | os.PathLike[str] | None = None,
-    engine: EngineSpec = _HERE,
+    engine: EngineSpec | str = _HERE,
     attack: Any = None,
     filters: Sequence[Any] = (),
     settings: RunSettings = _USUAL,
@@ -96,7 +96,7 @@ def compare(
     'stay alone'
     """
     obey(_FOLDER, folder, "folder")
-    obey(_FILTERS, filters, "filters")
+    obey(FILTER_LIST, filters, "filters")
     obey(_SETTINGS, settings, "settings")
     study = settings if isinstance(settings, StudySettings) else StudySettings(**vars(settings))
     if study.resume and folder is None:
@@ -107,7 +107,7 @@ def compare(
     )
 
     def run(place: Path) -> None:
-        chosen = tuned(experiment, place, resume=study.resume)[0] if study.tune else experiment
+        chosen, _ = choose_settings(experiment, place, grid=bool(study.tune), resume=study.resume)
         run_experiment(
             chosen,
             place,

@@ -4,6 +4,7 @@ One file per method and seed, safetensors, of all clients that have test rows be
 
 - `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
 - `numbers` int64 [R]: which row of the client it is, the same number in every seed;
+- `patients` int64 [R], where a column says which rows belong together: whose row it is;
 - `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows,
   NaN where the loss is the user's own;
 - `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
@@ -23,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.clients import Clients
+from coterie.base.clients import Client, Clients
 from coterie.base.files import write_atomically
 from coterie.base.loss import Kind, RowLoss
 from coterie.base.rng import Rng
@@ -70,10 +71,12 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
         labels = torch.cat([part.labels for part in trained_parts])
         # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
         with workspace.noise(Rng.named(run.seed, run.rounds, name, "round/layers").seed()):
-            columns_of_client = of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale)
+            columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
             thresholds.append(torch.nan if held_out is None else _threshold(workspace, held_out))
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
+    if len(columns.get("patients", ())) < len(names):  # of some clients alone
+        columns.pop("patients", None)
     sizes = [len(loss) for loss in columns.get("loss", ())]
     joined = {key: torch.cat(values) for key, values in columns.items()}
     joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
@@ -101,18 +104,18 @@ def _threshold(workspace: Workspace, part: Part) -> float:
 
 
 @torch.no_grad()
-def of_rows(
-    workspace: Workspace, test: Part, trained_on: Tensor, numbers: NDArray[np.int64] | None, scale: LabelScale
-) -> dict[str, Tensor]:
-    """What the loaded model says of each test row [R] of a client, under the names of the file.
+def of_rows(workspace: Workspace, client: Client, trained_on: Tensor, scale: LabelScale) -> dict[str, Tensor]:
+    """What the loaded model says of each test row [R] of a client, under the names of the file; {} for a client without test rows.
 
     Args:
         workspace: with the model, which does not train.
-        test: the test rows.
-        trained_on: labels of the client's training rows.
-        numbers: which rows of the client they are; None: numbers made from what is in them.
+        client: whose test rows; where it does not number them, numbers are made from what is in them.
+        trained_on: labels of its training rows.
         scale: how the labels of a regression are stored.
     """
+    test = client.test
+    if test is None:
+        return {}
     outputs = _outputs(workspace, test)
     tensors = {"loss": workspace.loss.rows(outputs, test.labels).double()}
     if test.labels.ndim == 1 and workspace.loss.kind != "own":
@@ -122,7 +125,11 @@ def of_rows(
             tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
     kind = workspace.loss.kind if workspace.loss.own is None else "own"
     tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
-    return tensors | {"numbers": torch.from_numpy(_content_numbers(test) if numbers is None else numbers)}
+    numbers = client.test_numbers
+    tensors["numbers"] = torch.from_numpy(_content_numbers(test) if numbers is None else numbers)
+    if client.row_groups is not None:
+        tensors["patients"] = torch.from_numpy(client.row_groups["test"])
+    return tensors
 
 
 def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
-"""`--tune`: choose the settings of each method on validation rows, with the same effort for all."""
+"""Settings that validation rows choose: those of each method (`--tune`), and how strongly references are held back."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coterie.base.clients import Clients
@@ -18,13 +20,19 @@ from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.grid import apply
 from coterie.run.tables import read_folder_experiment
-from coterie.study.layout import is_run
+from coterie.study.layout import is_run, refuse_others
 from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
 
-__all__ = ["Trial", "tune", "tuned"]
+__all__ = ["Trial", "choose_settings", "tune", "tune_references", "tuning_notes"]
 
 SEEDS = 12
 """Most splits over which a setting is judged."""
+
+PENALTIES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""What the weight decay of a reference is, times its number of training rows."""
+
+TRIALS = "tuning.csv"
+NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -82,27 +90,139 @@ def _splits(experiment: Experiment) -> dict[tuple[int, str], Clients]:
     return {(seed, fold): experiment.of_fold(clients, seed, fold) for seed, fold in turns[:SEEDS]}
 
 
-def tuned(
-    experiment: Experiment, folder: Path, *, resume: bool = False, notify: Callable[[str, int, int], None] | None = None
+def choose_settings(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    grid: bool = False,
+    resume: bool = False,
+    notify: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Experiment, list[Trial]]:
-    """What `tune` gives, with its trials written to `folder`; on resume the settings that were chosen there, and no trials."""
+    """Return the experiment with the settings that validation rows choose, and the trials, which are written to `folder`.
+
+    With `grid` these are the settings of `tune`; else, where the run has folds, those of `tune_references`. On resume the run in
+    `folder` says what was chosen, and there are no trials.
+    """
+    chosen = experiment.methods if grid else _references(experiment)
+    if not chosen:
+        return experiment, []
+    refuse_others(folder, resume)
     if resume and is_run(folder):
-        saved = read_folder_experiment(folder, experiment).methods
-        same = [m.label for m in saved] == [m.label for m in experiment.methods]
-        if not same:
-            raise InputError(
-                f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods"
-            )
-        return experiment.with_methods(saved), []
-    chosen, trials = tune(experiment, notify)
+        saved = {entry.label: entry for entry in read_folder_experiment(folder, experiment).methods}
+        if grid and [*saved] != [*experiment.labels]:
+            raise InputError(f"{folder} was tuned for {', '.join(saved)}; resume with the same methods")
+        return experiment.with_methods(_replace_entries(experiment, [saved.get(e.label, e) for e in chosen])), []
+    experiment, trials = (tune if grid else tune_references)(experiment, notify)
     write_trials(folder, trials)
-    return chosen, trials
+    return experiment, trials
+
+
+def tune_references(
+    experiment: Experiment, notify: Callable[[str, int, int], None] | None = None
+) -> tuple[Experiment, list[Trial]]:
+    """Return the experiment with fair references: held back by a weight decay of l over their number of training rows.
+
+    Each client chooses the l of its own model in `local`, and `centralised` one for all, by the mean validation loss over all folds:
+    a gain is then no gain over a model that fits chance. Settings that an entry names itself stay. A decay is at most 1 / lr, at
+    which a step forgets everything.
+    """
+    add_metrics(experiment.run.metrics)
+    clients, references = experiment.load_data(experiment.run.seeds[0]), _references(experiment)
+    turns = [(seed, str(fold)) for seed in experiment.run.seeds for fold in range(experiment.folds)]
+    views = {turn: experiment.of_fold(clients, *turn) for turn in turns}
+    sizes = dict(zip(clients.names, views[turns[0]].merge_validation(()).train.sizes.tolist(), strict=True))
+    check_everything(experiment, views[turns[0]])
+    trials: list[Trial] = []
+    entries = []
+    with experiment.engine.keep_open():
+        for i, entry in enumerate(references):
+            losses: dict[float, dict[str, float]] = {}
+            for j, penalty in enumerate(PENALTIES):
+                if notify is not None:
+                    notify(entry.label, len(PENALTIES) * i + j, len(PENALTIES) * len(references))
+                losses[penalty] = _mean_losses(experiment, _hold_back(experiment, entry, sizes, penalty), views)
+            best = {who: min(losses, key=lambda p: losses[p].get(who, math.inf)) for who in losses[0.0]}
+            for penalty, by_client in losses.items():
+                for who, loss in by_client.items():
+                    setting = {"weight_decay": f"{penalty:g} / rows", **({"client": who} if who else {})}
+                    trials.append(Trial(entry.label, setting, loss, chosen=best[who] == penalty))
+            entries.append(_hold_back(experiment, entry, sizes, best.get("", 0.0), best) if best else entry)
+    return experiment.with_methods(_replace_entries(experiment, entries)), trials
+
+
+def _references(experiment: Experiment) -> list[MethodEntry]:
+    """The entries of a run with folds whose weight decay nobody named."""
+    return [
+        entry
+        for entry in experiment.methods
+        if experiment.folds
+        and entry.name in ("local", "centralised")
+        and "weight_decay" not in entry.local
+        and "weight_decays" not in entry.fields
+    ]
+
+
+def _replace_entries(experiment: Experiment, entries: Iterable[MethodEntry]) -> list[MethodEntry]:
+    by_label = {entry.label: entry for entry in entries}
+    return [by_label.get(entry.label, entry) for entry in experiment.methods]
+
+
+def _hold_back(
+    experiment: Experiment,
+    entry: MethodEntry,
+    sizes: Mapping[str, int],
+    penalty: float,
+    penalties: Mapping[str, float] = MappingProxyType({}),
+) -> MethodEntry:
+    """The entry with a weight decay of `penalty`, or of each client's own of `penalties`, over the number of training rows."""
+    most = 1 / experiment.build_method(entry).local.rate(1)
+    if entry.name == "centralised":
+        return apply(entry, {"local.weight_decay": min(penalty / sum(sizes.values()), most)})
+    who = penalties or dict.fromkeys(sizes, penalty)
+    return apply(entry, {"weight_decays": {name: min(who[name] / sizes[name], most) for name in who}})
+
+
+def _mean_losses(
+    experiment: Experiment, entry: MethodEntry, views: Mapping[tuple[int, str], Clients]
+) -> dict[str, float]:
+    """Mean validation loss over folds by client; of `centralised` under an empty name, each client counting once."""
+    losses: dict[str, list[float]] = {}
+    for (seed, _), clients in views.items():
+        try:
+            by_client = _validation_losses(experiment, entry, clients, seed)
+        except RunError:  # as in `_mean_loss`
+            by_client = dict.fromkeys(clients.names, math.inf)
+        for client, loss in by_client.items():
+            losses.setdefault("" if entry.name == "centralised" else client, []).append(loss)
+    return {client: sum(values) / len(values) for client, values in losses.items()}
+
+
+def tuning_notes(folder: Path) -> list[str]:
+    """Return a sentence for each reference whose weight decay was chosen before the run."""
+    path = folder / TRIALS
+    if not path.is_file():
+        return []
+    chosen: dict[str, dict[str, list[str]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            setting = json.loads(row["setting"])
+            if row["chosen"] == "1" and str(setting.get("weight_decay")).endswith(" / rows"):
+                penalties = chosen.setdefault(row["method"], {})
+                penalties.setdefault(setting["weight_decay"], []).append(setting.get("client", "all rows"))
+    return [
+        f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
+        + "; ".join(
+            f"{penalty} at {', '.join(clients) if len(clients) <= NAMED else f'{len(clients)} clients'}"
+            for penalty, clients in penalties.items()
+        )
+        for label, penalties in chosen.items()
+    ]
 
 
 def write_trials(folder: Path, trials: list[Trial]) -> None:
     """Write tuning.csv: method, setting, mean validation loss, chosen."""
     rows = [(t.label, json.dumps(dict(t.setting)), repr(t.loss), int(t.chosen)) for t in trials]
-    write_csv(folder / "tuning.csv", ("method", "setting", "validation_loss", "chosen"), rows)
+    write_csv(folder / TRIALS, ("method", "setting", "validation_loss", "chosen"), rows)
 
 
 def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[tuple[int, str], Clients]) -> float:
@@ -113,6 +233,13 @@ def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[tuple
 
 
 def _loss(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> float:
+    losses = _validation_losses(experiment, entry, clients, seed).values()
+    if not losses:
+        raise InputError(f"{entry.label} has no model for a client with validation rows; --tune cannot judge it")
+    return float(sum(losses) / len(losses))
+
+
+def _validation_losses(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> dict[str, float]:
     run = experiment.run
     module = model_to_train(experiment, clients, seed)
     stopping = tuple(
@@ -124,7 +251,4 @@ def _loss(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: in
         filters=experiment.filters, init=initial(experiment),
         settings=run_settings(experiment, **looks, merge_validation=False, callbacks=stopping, label=entry.label),
     )  # fmt: skip
-    losses = [row["loss"] for row in result.summary if row["split"] == "validation"]
-    if not losses:
-        raise InputError(f"{entry.label} has no model for a client with validation rows; --tune cannot judge it")
-    return float(sum(losses) / len(losses))
+    return {row["client"]: row["loss"] for row in result.summary if row["split"] == "validation"}

@@ -55,6 +55,7 @@ from coterie.study.preflight import (
 )
 from coterie.study.progress import Event, Status
 from coterie.study.row_outcomes import write_outcomes
+from coterie.study.search import tuning_notes
 from coterie.study.tables import seal_tables, write_tables
 from coterie.study.trees import check_yardstick, entries_of, measure_trees
 
@@ -194,7 +195,12 @@ def run_experiment(
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
             if is_run(folder):  # it may have been moved
-                _write_end(folder, pairs, [*clients_at_first.notes, *experiment.notes], environment(command, started))
+                _write_end(
+                    folder,
+                    pairs,
+                    [*clients_at_first.notes, *experiment.notes, *tuning_notes(folder)],
+                    environment(command, started),
+                )
         paired = where.paired_errors(experiment)
         if paired:
             write_json(folder / PAIRED, paired)
@@ -208,13 +214,14 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
         experiment.attack,
         experiment.callbacks,
         run.appeal,
+        run.contribution,
         run.yardstick,
         *(m.personalise for m in experiment.methods),
     )
     if backend is not None and any(here_alone):
         raise InputError(
-            f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are on this "
-            "machine; leave them out of a plan for sites"
+            f"{where}: [attack], [[callbacks]], run.appeal, run.contribution, run.yardstick and personalise work where all rows are "
+            "on this machine; leave them out of a plan for sites"
         )
     if backend is not None and experiment.folds:
         raise InputError(

@@ -12,7 +12,7 @@ from coterie.base.files import read_checkpoint, read_toml
 from coterie.config.run import MethodEntry
 from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
-from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
+from coterie.run.files import ASKS, CONTRIBUTIONS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
 from coterie.run.hashes import TABLES, find_damage, hashes, read_record, record_or_none, write_record
 from coterie.run.history import Timing
 from coterie.run.provenance import PROVENANCE, explain, hash_of_tree
@@ -22,10 +22,11 @@ __all__ = ["Verified", "explain_run", "mend_tables", "seal_tables", "verify", "w
 
 
 def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
-    """Write summary.json, history.csv, weights.csv, timing.csv and, for clients elsewhere, asks.csv from complete pairs."""
+    """Write summary.json, history.csv, weights.csv, timing.csv and, where measured, contribution.csv and asks.csv of complete pairs."""
     summary: list[dict[str, Any]] = []
     history: list[list[Any]] = []
     weights: list[list[Any]] = []
+    contributions: list[list[Any]] = []
     timing: list[list[Any]] = []
     asks: list[list[Any]] = []
     failed: list[dict[str, Any]] = []
@@ -44,6 +45,7 @@ def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
             history += [[*head, *row] for row in line["history"] if tuned is None]
             weights += [[*head, *row] for row in line["weights"]]
             timing += [[*head, *Timing(*row)] for row in line["seconds"]]
+            contributions += [[*head, *row] for row in line.get("contributions", ())]
             asks += [[*head, *row] for row in line.get("asks", ())]
         history += [[*head, *row] for row in tuned or ()]
     write_json(folder / "summary.json", summary)
@@ -52,6 +54,8 @@ def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
     write_csv(folder / "history.csv", HISTORY, history)
     write_csv(folder / "weights.csv", WEIGHTS, weights)
     write_csv(folder / "timing.csv", TIMING, timing)
+    if contributions:
+        write_csv(folder / "contribution.csv", CONTRIBUTIONS, contributions)
     if asks:
         write_csv(folder / "asks.csv", (*ASKS, *ClientCost._fields), asks)
 

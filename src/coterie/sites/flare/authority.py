@@ -10,6 +10,7 @@ import hashlib
 import json
 import zipfile
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,20 +23,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTHORITY",
+    "DAYS",
+    "REVOKED",
     "Request",
     "certificate_of",
     "fingerprint_of",
     "fingerprint_text",
+    "issued_by",
     "key_fingerprint",
     "keys_of_authority",
     "make_authority",
+    "note_certificate",
     "note_key",
     "read_request",
+    "revoke_certificates",
+    "serial_of",
 ]
 
 AUTHORITY = "ca"
 """Folder of the kits with the key that signs sites: it stays with the operator."""
-_KEYS = "keys.json"
+_KEYS, _ISSUED = "keys.json", "issued.json"
+REVOKED = "revoked.json"
+"""List of revoked certificates: of the authority, and a copy in the server's kit."""
+DAYS = 90
+"""For which a certificate of a site is valid."""
 _LARGEST = 1 << 16
 """Bytes of a file in a request."""
 
@@ -86,12 +97,12 @@ def read_request(file: Path) -> Request:
         with zipfile.ZipFile(file) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith(".csr")]
             with archive.open(name) as content:
-                request_text = x509.load_pem_x509_csr(content.read(_LARGEST))
+                request = x509.load_pem_x509_csr(content.read(_LARGEST))
         texts = []
         for oid in (NameOID.COMMON_NAME, NameOID.UNSTRUCTURED_NAME, NameOID.ORGANIZATION_NAME):
-            (attribute,) = request_text.subject.get_attributes_for_oid(oid)
+            (attribute,) = request.subject.get_attributes_for_oid(oid)
             texts.append(str(attribute.value))
-        valid, key = request_text.is_signature_valid, key_fingerprint(request_text.public_key())
+        valid, key = request.is_signature_valid, key_fingerprint(request.public_key())
     except (OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{file} is no request of a site ({type(error).__name__}); let the site make a new one"
@@ -104,23 +115,33 @@ def read_request(file: Path) -> Request:
 def make_authority(state: Path, folder: Path, project: str) -> None:
     """Keep the authority that has signed the kits, so that more sites can be signed later."""
     authority = json.loads(state.read_text(encoding="utf-8"))
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, parents=True)
     for name, key in (("rootCA.pem", "root_cert"), ("rootCA.key", "root_pri_key")):
         (folder / name).write_text(authority[key], encoding="utf-8")
         (folder / name).chmod(0o600)
     about = {"project": project, "provision_version": "00", "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem")}
     (folder / "ca.json").write_text(json.dumps(about), encoding="utf-8")
-    (folder / _KEYS).write_text("{}", encoding="utf-8")
+    for name in (_KEYS, _ISSUED, REVOKED):
+        (folder / name).write_text("{}", encoding="utf-8")
 
 
 def keys_of_authority(authority: Path) -> dict[str, str]:
     """Return who has which public key, by its SHA-256. Raises `InputError` if there is no such list."""
-    path = authority / _KEYS
+    return _read(authority / _KEYS)
+
+
+def _read(path: Path) -> dict[str, str]:
     try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read; make the kits with: coterie deploy") from error
-    return dict(keys)
+        raise InputError(
+            f"{path} cannot be read; make the kits with coterie deploy, or say where the authority lies with --authority"
+        ) from error
+
+
+def _write(path: Path, table: dict[str, str]) -> None:
+    text = json.dumps(table, indent=1)
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def note_key(authority: Path, name: str, key: str) -> None:
@@ -130,8 +151,39 @@ def note_key(authority: Path, name: str, key: str) -> None:
         raise InputError(
             f"the request of {name!r} has the public key of {keys[key]!r}; let the site make a key of its own"
         )
-    text = json.dumps(keys, indent=1)
-    write_atomically(authority / _KEYS, lambda p: p.write_text(text, encoding="utf-8"))
+    _write(authority / _KEYS, keys)
+
+
+def note_certificate(authority: Path, name: str, certificate: x509.Certificate) -> None:
+    """Note that `name` has this certificate, and its key."""
+    note_key(authority, name, key_fingerprint(certificate.public_key()))
+    _write(authority / _ISSUED, {**_read(authority / _ISSUED), serial_of(certificate): name})
+
+
+def revoke_certificates(authority: Path, name: str) -> tuple[dict[str, str], Path]:
+    """Put all certificates of `name` on the list of revoked ones; returns that list, by serial number, and its file."""
+    issued, path = _read(authority / _ISSUED), authority / REVOKED
+    serials = [serial for serial, holder in issued.items() if holder == name]
+    if not serials:
+        raise InputError(f"the authority has issued no certificate to {name!r}; {nearest(name, set(issued.values()))}")
+    _write(path, {**_read(path), **dict.fromkeys(serials, name)})
+    return _read(path), path
+
+
+def serial_of(certificate: x509.Certificate) -> str:
+    """Return the serial number as openssl prints it."""
+    return f"{certificate.serial_number:X}"
+
+
+def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return True if an authority has signed a certificate, and the certificate is valid now."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return bool(certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc)
 
 
 def certificate_of(content: bytes) -> x509.Certificate:

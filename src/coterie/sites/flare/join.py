@@ -15,23 +15,31 @@ import tempfile
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, nearest
+from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import (
     AUTHORITY,
+    DAYS,
+    REVOKED,
     Request,
     certificate_of,
     fingerprint_of,
     fingerprint_text,
+    note_certificate,
     note_key,
     read_request,
+    revoke_certificates,
 )
 from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
 
-__all__ = ["join", "request", "sign"]
+__all__ = ["join", "request", "revoke", "sign"]
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 LARGEST = 1 << 16
 """Bytes of what an operator says of a certificate."""
@@ -61,7 +69,9 @@ def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
     return archive, read_request(archive)
 
 
-def sign(plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None = None) -> tuple[Path, Request, str]:
+def sign(
+    plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None = None, authority: Path | None = None
+) -> tuple[Path, Request, str]:
     """Sign a site's request with the authority of the kits.
 
     Args:
@@ -69,6 +79,7 @@ def sign(plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None
         request_zip: what the site has sent.
         fingerprint: SHA-256 of the site's public key, as a person there says it over another channel.
         kits: folder of the kits; None: as the plan says.
+        authority: folder of the authority; None: `ca` of the kits.
 
     Returns:
         The file to send back, what the request says, and the authority's fingerprint, to be told by telephone.
@@ -78,33 +89,36 @@ def sign(plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None
             kits have no authority.
     """
     deployment = read_plan(plan_file).deployment
-    authority = (kits or plan_file.parent / deployment.kits) / AUTHORITY
+    authority = authority or (kits or plan_file.parent / deployment.kits) / AUTHORITY
     if not (authority / "rootCA.key").is_file():
-        raise InputError(f"{authority} has no rootCA.key; make the kits with: coterie deploy")
+        raise InputError(
+            f"{authority} has no rootCA.key; make the kits with coterie deploy, or say where it lies with --authority"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "request.zip"  # what is checked is what is signed
         if request_zip.is_file():
             shutil.copy(request_zip, copy)
         else:
             raise InputError(f"there is no file {request_zip}; it is what coterie site request makes")
-        request_text = read_request(copy)
-        request_text.check(deployment.sites, organisation_of(request_text.site))
-        if request_zip.name != f"{request_text.site}.request.zip":
-            raise InputError(f"{request_zip} is a request of {request_text.site!r}, not of the site that its name says")
-        if request_text.key != _read_fingerprint(fingerprint):
+        site_request = read_request(copy)
+        site_request.check(deployment.sites, organisation_of(site_request.site))
+        if request_zip.name != f"{site_request.site}.request.zip":
+            raise InputError(f"{request_zip} is a request of {site_request.site!r}, not of the site that its name says")
+        if site_request.key != _read_fingerprint(fingerprint):
             raise InputError(
                 f"the public key in {request_zip} has another SHA-256 than --fingerprint; ask the site again, by telephone: "
                 "this may be somebody else's request"
             )
-        signed = request_zip.with_name(f"{request_text.site}.signed.zip")
+        signed = request_zip.with_name(f"{site_request.site}.signed.zip")
         if signed.exists():
             raise InputError(f"{signed} exists already; remove it to sign again")
-        note_key(authority, request_text.site, request_text.key)
+        note_key(authority, site_request.site, site_request.key)
         profile = Path(temporary) / "profile.yml"
         profile.write_text(json.dumps(_profile(deployment)), encoding="utf-8")
-        where = ("-c", str(authority), "--profile", str(profile), "--out", str(signed))
+        where = ("-c", str(authority), "--profile", str(profile), "--valid-days", str(DAYS), "--out", str(signed))
         _nvflare("cert", "approve", str(copy), *where)
-    return signed, request_text, fingerprint_of(authority / "rootCA.pem")
+        note_certificate(authority, site_request.site, _certificates_in(signed)[1])
+    return signed, site_request, fingerprint_of(authority / "rootCA.pem")
 
 
 def join(
@@ -170,9 +184,7 @@ def _check_authority(signed_zip: Path, heard: str) -> None:
     from cryptography.x509 import BasicConstraints, ExtensionNotFound
 
     try:
-        with zipfile.ZipFile(signed_zip) as archive:
-            names = ["rootCA.pem", next(name for name in archive.namelist() if name.endswith(".crt"))]
-            authority, signed = (certificate_of(archive.open(name).read(LARGEST)) for name in names)
+        authority, signed = _certificates_in(signed_zip)
         is_authority = authority.extensions.get_extension_for_class(BasicConstraints).value.ca
         signed.verify_directly_issued_by(authority)
     except (
@@ -202,6 +214,35 @@ def _check_authority(signed_zip: Path, heard: str) -> None:
             raise InputError(
                 f"a certificate of {signed_zip} is not valid now; compare this machine's clock, or ask the operator to sign again"
             )
+
+
+def _certificates_in(signed_zip: Path) -> tuple[x509.Certificate, x509.Certificate]:
+    """Return the certificates of the authority and of the site in a signed file."""
+    with zipfile.ZipFile(signed_zip) as archive:
+        names = ["rootCA.pem", next(name for name in archive.namelist() if name.endswith(".crt"))]
+        authority, signed = (certificate_of(archive.open(name).read(LARGEST)) for name in names)
+    return authority, signed
+
+
+def revoke(
+    plan_file: Path, name: str, kits: Path | None = None, authority: Path | None = None
+) -> tuple[Path, Path | None]:
+    """Revoke all certificates that a site has.
+
+    Returns:
+        The authority's list, and the server's copy of it; None where the server's kit lies elsewhere, which needs a copy then.
+
+    Raises:
+        InputError: the authority is not there, or has issued no certificate to `name`.
+    """
+    deployment = read_plan(plan_file).deployment
+    kits = kits or plan_file.parent / deployment.kits
+    _, path = revoke_certificates(authority or kits / AUTHORITY, name)
+    local = kits / deployment.server / "local"
+    if not local.is_dir():
+        return path, None
+    write_atomically(local / REVOKED, lambda p: p.write_bytes(path.read_bytes()))
+    return path, local / REVOKED
 
 
 def _read_fingerprint(fingerprint: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.sites.flare.authority import AUTHORITY, certificate_of, key_fingerprint, make_authority, note_key
+from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, make_authority, note_certificate
+from coterie.sites.flare.signature import sign_plan, signature_file
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import add_software, wheels_in
@@ -43,7 +44,12 @@ PROJECT = "coterie"
 
 
 def provision(
-    plan_file: Path, folder: Path | None = None, *, keys_at_sites: bool = False, wheels: Path | None = None
+    plan_file: Path,
+    folder: Path | None = None,
+    *,
+    keys_at_sites: bool = False,
+    wheels: Path | None = None,
+    authority: Path | None = None,
 ) -> Path:
     """Write the kits of a plan; returns their folder. Raises `InputError` if there are kits already or FLARE is missing.
 
@@ -52,6 +58,7 @@ def provision(
         folder: for the kits; None: as the plan says.
         keys_at_sites: make none for sites, which ask for a certificate with a key of their own (`join.request`).
         wheels: a folder of wheels that every kit carries; None: they carry none.
+        authority: a new folder for the key that signs certificates; None: `ca` of the kits.
     """
     plan = read_plan(plan_file)
     wheels_in(wheels)
@@ -61,6 +68,9 @@ def provision(
     kits = folder or plan_file.parent / deployment.kits
     if kits.exists():
         raise InputError(f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it")
+    authority = authority or kits / AUTHORITY
+    if authority.exists():
+        raise InputError(f"{authority} exists already; it may hold the key of an authority: give another folder")
     with tempfile.TemporaryDirectory() as temporary:
         project = Path(temporary) / "project.yml"
         project.write_text(json.dumps(_project(deployment, sites), indent=1), encoding="utf-8")  # JSON is YAML
@@ -72,13 +82,13 @@ def provision(
             raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last) or 'no reason given'}")
         shutil.copytree(provisioned, kits)
         shutil.copy(project, kits / "project.yml")
-        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", kits / AUTHORITY, PROJECT)
-    for name, file in ((deployment.server, "server.crt"), *((n, "client.crt") for n in (deployment.admin, *sites))):
-        note_key(
-            kits / AUTHORITY,
-            name,
-            key_fingerprint(certificate_of((kits / name / "startup" / file).read_bytes()).public_key()),
-        )
+        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", authority, PROJECT)
+    files = {deployment.server: "server.crt"}
+    for name in (deployment.server, *deployment.admins.values(), *sites):
+        certificate = kits / name / "startup" / files.get(name, "client.crt")
+        note_certificate(authority, name, certificate_of(certificate.read_bytes()))
+    shutil.copy(authority / REVOKED, kits / deployment.server / "local" / REVOKED)
+    sign_plan(plan_file, kits / deployment.admin)
     for name in (deployment.server, *sites):
         harden(kits / name)
         add_software(kits / name, wheels)
@@ -92,8 +102,39 @@ def provision(
 def furnish(kit: Path, plan: Plan, plan_file: Path) -> None:
     """Put the plan and settings to fill in into a site's kit."""
     shutil.copy(plan_file, kit / "local" / PLAN_FILE)
+    if signature_file(plan_file).is_file():
+        shutil.copy(signature_file(plan_file), signature_file(kit / "local" / PLAN_FILE))
     (kit / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
     (kit / "local" / VERSIONS_FILE).write_text(json.dumps(versions(), indent=1), encoding="utf-8")
+
+
+_ROLES = {"submit": "lead", "disable": "org_admin", "shutdown": "project_admin"}
+"""FLARE's name of each role."""
+_NOTHING = dict.fromkeys(
+    (
+        "submit_job",
+        "clone_job",
+        "manage_job",
+        "download_job",
+        "operate",
+        "shell_commands",
+        "byoc",
+        "server-predeployed-flwr",
+    ),
+    "none",
+)
+_OWN_JOBS = dict.fromkeys(("manage_job", "download_job", "app_command"), "n:submitter")
+_RIGHTS = {
+    "lead": {**_NOTHING, "view": "any", "submit_job": "any", **_OWN_JOBS},
+    "org_admin": {
+        **_NOTHING,
+        "view": "any",
+        **dict.fromkeys(("disable_client", "enable_client", "remove_client"), "any"),
+    },
+    "project_admin": {**_NOTHING, "view": "any", **dict.fromkeys(("shutdown", "restart"), "any")},
+    "member": {**_NOTHING, "view": "any"},
+}
+"""What each role may do; nobody's job brings code, and nobody reads files of a server or a site."""
 
 
 def harden(kit: Path) -> None:
@@ -103,12 +144,10 @@ def harden(kit: Path) -> None:
     resources["class_allow_list"] = list(CLASSES)
     resources["allow_log_streaming"] = False  # a site's log stays there: it may quote its data
     resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+    if (kit / "startup" / "fed_server.json").is_file():
+        resources["components"].append({"id": "coterie_gate", "path": "coterie.sites.flare.gate.Gate", "args": {}})
     (local / "resources.json").write_text(json.dumps(resources, indent=2), encoding="utf-8")
-    rights = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
-    for role in rights["permissions"].values():
-        if isinstance(role, dict):
-            role["byoc"] = "none"  # a job brings no code of its own
-    rights["permissions"]["lead"]["app_command"] = "n:submitter"  # asks the server how the job stands
+    rights = {"format_version": "1.0", "permissions": _RIGHTS}
     (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
     for name in ("start.sh", "sub_start.sh"):
         script = kit / "startup" / name
@@ -158,17 +197,20 @@ def _project(deployment: Deployment, sites: Sequence[str]) -> dict[str, Any]:
         "admin_port": deployment.port,
     }
     clients = [{"name": s, "type": "client", "org": organisation_of(s)} for s in sites]
-    admin = {"name": deployment.admin, "type": "admin", "org": deployment.organisation, "role": "lead"}
+    admins = [
+        {"name": name, "type": "admin", "org": deployment.organisation, "role": _ROLES[right]}
+        for right, name in deployment.admins.items()
+    ]
     builders = "nvflare.lighter.impl"
     return {
         "api_version": 3,
         "name": PROJECT,
         "description": "kits of a coterie deployment",
-        "participants": [server, *clients, admin],
+        "participants": [server, *clients, *admins],
         "builders": [
             {"path": f"{builders}.workspace.WorkspaceBuilder"},
             {"path": f"{builders}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
-            {"path": f"{builders}.cert.CertBuilder"},
+            {"path": "coterie.sites.flare.certificates.ShortCertificates"},
             {"path": f"{builders}.signature.SignatureBuilder"},
         ],
     }

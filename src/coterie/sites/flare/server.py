@@ -17,6 +17,9 @@ from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.sites.backend import Sites
 from coterie.sites.flare.client import FlareLink
+from coterie.sites.flare.gate import barred_sites
+from coterie.sites.flare.signature import sign_head
+from coterie.sites.log import Log
 from coterie.sites.server import Remote, Status
 from coterie.study.progress import Event
 from coterie.study.sweep import run_experiment
@@ -57,7 +60,8 @@ class Coordinator:
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
         about = {"timeout": plan["timeout"], "plan": plan["hash"], "accept": plan["accept"]}
-        remote = Remote(link, plan["run"], watch=self._watch, **about)
+        local = Path(collab.workspace.get_site_config_dir())
+        remote = Remote(link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), **about)
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
             experiment = Experiment.from_tables(plan["experiment"], plan["where"])
@@ -73,12 +77,22 @@ class Coordinator:
         except CoterieError as error:
             outcome = {"status": 2 if isinstance(error, InputError) else 1, "sentence": str(error)}
         finally:
+            if outcome["sentence"] != ENDED:  # no site can be reached in a job that was aborted
+                self._sign_heads(remote, root)
             remote.close()
             if folder.exists():
                 shutil.copytree(folder, result / RESULT, dirs_exist_ok=True)
             write_atomically(result / OUTCOME, lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"))
             self._progress["over"] = True
         self._told.wait(LINGER)
+
+    def _sign_heads(self, remote: Remote, root: Path) -> None:
+        """Sign how the sites' logs end, and keep that here too: neither side can then say that a log was another one."""
+        startup = root / "startup"
+        if (startup / "server.key").is_file():  # a simulation has none
+            heads = Log(root / "coterie" / "heads.jsonl")
+            for signed in remote.sign_heads(lambda site, head: sign_head(site, head, startup)):
+                heads.write(urgent=False, **signed)
 
     def _tell(self) -> dict[str, Any]:
         progress = dict(self._progress)

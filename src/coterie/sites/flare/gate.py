@@ -1,0 +1,74 @@
+"""Revoked certificates at the server: who holds one is not registered, and a site that was registered before is not asked.
+
+FLARE knows no revocation. A component of the server reads the list at each registration and notes with which certificate each site
+came; a job reads both before each ask. FLARE's TLS still lets a revoked certificate through until it ends: its holder reaches the
+port, but gets no token, is sent nothing, and sites refuse whatever it sends them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+
+from coterie.base.errors import InputError
+from coterie.base.files import write_atomically
+from coterie.sites.flare.authority import REVOKED, serial_of
+
+__all__ = ["Gate", "barred_sites"]
+
+REGISTERED = "registered.json"
+REVOKED_WORDS = "its certificate was revoked; the operator knows why"
+
+
+def barred_sites(local: Path) -> dict[str, str]:
+    """Return why sites may not be asked, by name: each that was registered with a certificate which is revoked by now.
+
+    Args:
+        local: folder of the server's kit with both lists.
+    """
+    revoked = _read(local / REVOKED)
+    return {name: REVOKED_WORDS for name, serial in _read(local / REGISTERED).items() if serial in revoked}
+
+
+class Gate(FLComponent):  # type: ignore[misc]
+    """Refuses to register holders of revoked certificates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._local: Path | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Begin to look at certificates before the first registration."""
+        if event_type != EventType.CLIENT_REGISTER_RECEIVED or self._local is not None:
+            return
+        server = fl_ctx.get_engine().server
+        self._local = Path(server.workspace) / "local"
+        self._watch(server.client_manager.cred_keeper.get_id_verifier(fl_ctx))
+
+    def _watch(self, verifier: Any) -> None:
+        verify = verifier.verify_common_name
+
+        def verify_and_look(*, asserted_cn: str, asserter_cert: Any, **more: Any) -> Any:
+            valid = verify(asserted_cn=asserted_cn, asserter_cert=asserter_cert, **more)
+            self.note(asserted_cn, serial_of(asserter_cert))
+            return valid
+
+        verifier.verify_common_name = verify_and_look
+
+    def note(self, name: str, serial: str) -> None:
+        """Note with which certificate a site comes. Raises `InputError` if that is revoked."""
+        local = self._local or Path()
+        if serial in _read(local / REVOKED):
+            raise InputError(f"{name} comes with the revoked certificate {serial}")
+        text = json.dumps({**_read(local / REGISTERED), name: serial}, indent=1)
+        write_atomically(local / REGISTERED, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Return a list of the server's kit; one that is damaged is an error, since nobody would be refused."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

@@ -1,0 +1,164 @@
+"""FILE.py:NAME names what a user's file holds, for every kind of plug-in: on the command line, in TOML and from Python."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import coterie as ct
+from coterie.cli.main import main
+from coterie.config.registry import KINDS, METRICS
+from coterie.config.schema import wire_types
+
+OWN = '''"""One of each kind."""
+
+import torch
+
+import coterie as ct
+
+
+class Half(ct.FedAvg):
+    """FedAvg with a name of its own."""
+
+
+@ct.wire_type
+@ct.options
+class FirstRows(ct.Sampler):
+    """Take the first rows of each client again and again."""
+
+    def rows(self, cohort, client, rng, steps, batch_size):
+        return torch.arange(steps * batch_size).remainder(5).reshape(steps, batch_size).numpy()
+
+
+@ct.wire_type
+@ct.options
+class Halved(ct.Filter):
+    """Send half of each update."""
+
+    def apply(self, rows, passage):
+        return rows / 2
+
+
+@ct.wire_type
+@ct.options
+class Doubled(ct.Attack):
+    """Send twice the update."""
+
+    def corrupt(self, kind, rows, rngs):
+        return 2 * rows
+
+
+@ct.options
+class Narrow:
+    """A linear model without a constant."""
+
+    def build(self, shape, outputs):
+        return torch.nn.Linear(*shape, outputs, bias=False)
+
+
+def towns(*, seed=0):
+    stream = torch.Generator().manual_seed(seed)
+    rows = {name: torch.randn(40, 2, generator=stream) for name in ("north", "south")}
+    return ct.data.from_tensors({n: (x, (x[:, 0] > 0).long()) for n, x in rows.items()}, seed=seed, classes=["no", "yes"])
+
+
+def spread(outputs, labels, kind):
+    """Spread of the outputs."""
+    return float(outputs.double().std())
+
+
+def cubed(outputs, labels):
+    return (outputs[:, 0] - labels).abs() ** 3
+
+
+cubed.kind = "own"
+
+
+@ct.options
+class Here(ct.EngineSpec):
+    """The engine of one process."""
+
+    def open(self, clients, model, loss):
+        return ct.InProcess().open(clients, model, loss)
+
+
+@ct.options
+class Quiet(ct.Callback):
+    """Look at each round."""
+
+    def on_round(self, round):
+        pass
+'''
+
+USED = {
+    "methods": ["--methods", "OWN:Half"],
+    "samplers": ["--set", "local.sampler=OWN:FirstRows"],
+    "filters": ["--set", "filters=OWN:Halved"],
+    "attacks": ["--attack", "OWN:Doubled", "--set", "attack.on=['north']"],
+    "models": ["--model", "OWN:Narrow"],
+    "datasets": [],  # in every line
+    "metrics": ["--metrics", "OWN:spread"],
+    "engines": ["--engine", "OWN:Here"],
+    "trackers": ["--set", "callbacks=OWN:Quiet"],
+    "loss": ["--loss", "OWN:cubed"],
+}
+"""What names each kind on the command line."""
+
+PYTHON = {
+    "methods": lambda own: {"method": f"{own}:Half"},
+    "samplers": lambda own: {"local": ct.LocalSGD(sampler=f"{own}:FirstRows")},
+    "filters": lambda own: {"filters": [f"{own}:Halved"]},
+    "attacks": lambda own: {"attack": {"name": f"{own}:Doubled", "on": ["north"]}},
+    "models": lambda own: {"model": f"{own}:Narrow"},
+    "datasets": lambda own: {},
+    "metrics": lambda own: {"settings": ct.RunSettings(metrics=(f"{own}:spread",))},
+    "engines": lambda own: {"engine": f"{own}:Here"},
+    "trackers": lambda own: {"settings": ct.RunSettings(callbacks=(f"{own}:Quiet",))},
+    "loss": lambda own: {"settings": ct.RunSettings(loss=f"{own}:cubed")},
+}
+each_kind = pytest.mark.parametrize("kind", USED)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A file with one of each kind; what it registers is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    yield path
+    for name in [*METRICS.added]:
+        del METRICS[name]
+    for name in ("FirstRows", "Halved", "Doubled"):
+        wire_types().pop(name, None)
+
+
+def test_every_kind_of_plug_in_is_tried():
+    assert KINDS.keys() <= USED.keys()
+    assert USED.keys() == PYTHON.keys()
+
+
+@each_kind
+def test_the_command_and_the_file_that_it_writes_take_it(kind, own, capsys):
+    words = [word.replace("OWN", own.name) for word in USED[kind]]
+    methods = [] if kind == "methods" else ["--methods", "fedavg"]
+    usual = ["--rounds", "1", "--seeds", "1", "--set", "local.steps=2"]
+    assert main(["compare", f"{own.name}:towns", *methods, *words, *usual, "--out", "first"]) == 0
+    name = next((word.rpartition("=")[2] for word in words if own.name in word), f"{own.name}:towns")
+    assert name in (own.parent / "first" / "experiment.toml").read_text(encoding="utf-8")
+    assert main(["run", "first/experiment.toml", "--out", "second"]) == 0
+    results = [json.loads((own.parent / run / "summary.json").read_text("utf-8")) for run in ("first", "second")]
+    assert results[0] == results[1]
+
+
+@each_kind
+def test_python_takes_it(kind, own):
+    arguments = {"method": "fedavg", "clients": f"{own}:towns", "rounds": 1, **PYTHON[kind](own)}
+    assert ct.fit(**arguments).models["*"].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_show_explains_it(kind, own, capsys):
+    name = next((w.rpartition(":")[2] for w in USED[kind] if "OWN:" in w), "towns")
+    assert main(["show", f"{own.name}:{name}"]) == 0
+    assert capsys.readouterr().out.strip()

@@ -1,0 +1,179 @@
+"""What each client's update adds to a target: by hand, by the laws of Shapley values, and beside a run that does not look."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+
+import coterie as ct
+from coterie.compute.tasks import local_update
+
+HALF_STEP = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+"""Halves the distance to a client's own optimum where its loss is (x - c)^2."""
+
+
+def quadratic(optima: dict[str, tuple[float, int]], validation: int = 10) -> ct.Clients:
+    """Clients whose loss is (x - c)^2 of one weight: {name: (c, training rows)}."""
+    parts = {}
+    for name, (optimum, count) in optima.items():
+        rows = {"train": count, "validation": validation, "test": 4}
+        parts[name] = {k: (torch.ones(n, 1), torch.full((n,), optimum)) for k, n in rows.items()}
+    return ct.data.from_tensors(parts, task="regression")
+
+
+def weight(value: float) -> torch.nn.Module:
+    module = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(module.weight, value)
+    return module
+
+
+def measure(method, clients, rounds=1, seed=0, model=None, **settings) -> ct.Run:
+    chosen = {name: settings.pop(name) for name in ("every", "estimator", "game") if name in settings}
+    about = ct.RunSettings(contribution=ct.Contribution(**{"every": 1, **chosen}), **settings)
+    return ct.fit(method, clients, weight(2.0) if model is None else model, rounds, seed, settings=about)
+
+
+def phi(run: ct.Run, target: str) -> dict[str, float]:
+    return {row.client: row.phi for row in run.contributions if row.target == target}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"game": "renormalised"}, (4.875, -3.125)),
+        ({"game": "fixed"}, (2.625, -0.875)),
+        ({"estimator": "leave-one-out"}, (6.75, -1.25)),
+        ({"estimator": "gtg"}, (4.875, -3.125)),
+    ],
+)
+def test_two_clients_by_hand(settings, expected):
+    # x = 2 moves by -1 for A (c = 0, weight 3/4) and +1 for B (c = 4), with the update of A halving its distance.
+    clients = quadratic({"a": (0.0, 30), "b": (4.0, 10)})
+    # Validation rows do not train, so that the weights are those of the training rows.
+    found = phi(measure(ct.FedAvg(HALF_STEP), clients, **settings), "a")
+    assert (found["a"], found["b"]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_fall_of_the_loss_is_shared_out():
+    clients = quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (1.0, 20)})
+    run = measure(ct.FedAvg(HALF_STEP), clients, rounds=6)
+    losses = dict(run.history.select("loss", "a", "test"))
+    assert sum(row.phi for row in run.contributions if row.target == "a") == pytest.approx(
+        losses[0] - losses[6], abs=1e-5
+    )
+
+
+def test_twins_contribute_alike():
+    run = measure(ct.FedAvg(HALF_STEP), quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (4.0, 10)}), rounds=3)
+    each = [row for row in run.contributions if row.target == "a"]
+    assert [r.phi for r in each if r.client == "b"] == [r.phi for r in each if r.client == "c"]
+
+
+class Ignoring(ct.FedAvg):
+    """FedAvg that gives the last client no weight."""
+
+    def round(self, state, federation, rng):
+        weights = torch.ones(len(federation.clients), dtype=torch.float64)
+        weights[-1] = 0.0
+        average = federation.average(federation.clients, local_update, weights=weights, x=state.x, local=self.local)
+        return type(state)(state.x + average.delta), {"weights": average.by_client(average.weights)}
+
+
+@pytest.mark.parametrize("game", ["renormalised", "fixed"])
+def test_a_client_without_weight_contributes_exactly_nothing(game):
+    clients = quadratic({"a": (0.0, 30), "b": (1.0, 30), "z": (4.0, 30)})
+    found = phi(measure(Ignoring(HALF_STEP), clients, game=game), "a")
+    assert found["z"] == 0.0
+    assert found["a"] != 0.0
+
+
+def test_looking_changes_nothing_but_the_rows_that_train():
+    clients = ct.data.load("heart-disease")
+    kept = {"merge_validation": False}
+    looked = measure(ct.FedAvg(), clients, 6, model=ct.models.Logistic(), every=2, **kept)
+    alone = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), 6, settings=ct.RunSettings(**kept))
+    assert torch.equal(looked.x, alone.x)
+    assert looked.history.select("loss", "hungary", "test") == alone.history.select("loss", "hungary", "test")
+
+
+def test_it_is_the_same_after_a_kill_and_with_workers(tmp_path):
+    clients = ct.data.load("heart-disease")
+    whole = measure(ct.FedAvg(), clients, 6, model=ct.models.Logistic(), every=2)
+    about = ct.RunSettings(contribution=ct.Contribution(every=2))
+    resumed = ct.RunSettings(contribution=ct.Contribution(every=2), resume=True)
+    arguments = {"clients": clients, "model": ct.models.Logistic(), "checkpoint": tmp_path / "run"}
+    ct.fit(ct.FedAvg(), rounds=3, settings=about, **arguments)
+    again = ct.fit(ct.FedAvg(), rounds=6, settings=resumed, **arguments)
+    shared = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), 6, engine=ct.InProcess(workers=2), settings=about)
+    assert whole.contributions == again.contributions == shared.contributions
+
+
+def test_a_method_that_chooses_on_validation_rows_does_not_see_those():
+    clients = ct.data.load("heart-disease")
+    reserved = clients.reserve_validation(["hungary"])
+    assert (
+        reserved.sizes("contribution")["hungary"] + reserved.sizes("validation")["hungary"]
+        == clients.sizes("validation")["hungary"]
+    )
+    assert set(reserved.contribution.numbers(1)).isdisjoint(reserved.validation.numbers(1))
+    assert reserved.sizes("validation")["cleveland"] == 0
+
+
+def test_rows_of_a_patient_stay_together():
+    import numpy as np
+
+    groups = {"train": np.array([0]), "validation": np.array([7, 7, 3, 3, 5])}
+    part = lambda n: ct.Part(torch.zeros(n, 1), torch.zeros(n).long())  # noqa: E731
+    client = ct.Client("a", part(1), part(5), row_groups=groups)
+    reserved = ct.Clients([client]).reserve_validation(["a"])
+    assert reserved.contribution.numbers(0).tolist() == [0, 1, 2, 3]  # patients 3 and 7, and not 5
+    assert reserved.row_groups["a"]["validation"].tolist() == [5]
+
+
+def test_too_few_rows_say_nothing():
+    run = measure(ct.FedAvg(HALF_STEP), quadratic({"a": (0.0, 30), "b": (4.0, 10)}, validation=9))
+    assert run.contributions == []
+
+
+@pytest.mark.parametrize("method", [ct.Median(), ct.FedAdam(), ct.FedFomo()])
+def test_a_method_that_adds_no_weighted_sum_is_refused(method):
+    with pytest.raises(ct.InputError, match="adds a weighted sum of updates"):
+        measure(method, ct.data.load("heart-disease"), rounds=2, model=ct.models.Logistic())
+
+
+def test_all_sets_of_nine_clients_are_refused():
+    clients = quadratic({f"c{i}": (float(i), 10) for i in range(9)})
+    with pytest.raises(ct.InputError, match=r"losses of 2\^9 sets"):
+        measure(ct.FedAvg(HALF_STEP), clients, estimator="exact")
+    assert measure(ct.FedAvg(HALF_STEP), clients).contributions  # by orders
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_free_rider_and_a_saboteur_are_named_by_their_contribution(seed):
+    draw = torch.Generator().manual_seed(seed)
+    rows = {}
+    for k in range(5):
+        inputs = torch.randn(120, 5, generator=draw)
+        rows[f"c{k}"] = (inputs, (inputs[:, 0] + 0.3 * torch.randn(120, generator=draw) > 0).long())
+    clients = ct.data.from_tensors(rows, seed=seed)
+    about = ct.RunSettings(contribution=ct.Contribution(game="fixed"))
+    run = ct.fit(
+        ct.FedAvg(ct.LocalSGD(lr=0.1)), clients, ct.models.Logistic(), 20, seed,
+        attack=ct.attacks.SignFlip(on=("c4",)), settings=about,
+    )  # fmt: skip
+    for target in ("c0", "c1", "c2", "c3"):
+        totals = {c: sum(r.phi for r in run.contributions if (r.target, r.client) == (target, c)) for c in rows}
+        assert min(totals, key=totals.__getitem__) == "c4"
+        assert totals["c4"] < 0 < min(v for c, v in totals.items() if c != "c4")
+
+
+def test_a_run_directory_has_a_table_of_contributions(tmp_path):
+    settings = ct.StudySettings(contribution=ct.Contribution(every=2))
+    ct.compare(["fedavg"], "heart-disease", rounds=4, seeds=2, folder=tmp_path / "run", settings=settings)
+    with open(tmp_path / "run" / "contribution.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["round"] for row in rows} == {"1", "3"}
+    assert {(row["target"], row["client"]) for row in rows} >= {("cleveland", "hungary"), ("switzerland", "cleveland")}
+    assert {row["error"] for row in rows} == {""}
