@@ -1,5 +1,6 @@
 """The second computations obey laws that are easy to state by hand, and a finished run is not repeated."""
 
+import math
 import sys
 from dataclasses import replace
 from functools import partial
@@ -148,6 +149,16 @@ def test_a_rival_without_its_term_is_fedavg_and_with_it_moves_otherwise(method, 
     free = isfl.fedavg(tiny(batch_size=24, rounds=2))
     assert learned(0.0) == free
     assert learned(strong)["training loss"] != pytest.approx(free["training loss"], rel=1e-4)
+
+
+def test_the_bound_and_the_entropy_are_kept_for_every_round():
+    entry = {"name": "isfl", "floor": 0.05}
+    values = isfl.isfl(tiny(methods=[entry], batch_size=24, rounds=3))
+    closed, least, entropy = (values[name] for name in ("rho, closed form", "rho, optimum", "entropy of q"))
+    assert len(closed) == len(least) == len(entropy) == 3
+    assert values["rho, closed form, first round"] == closed[0] != closed[-1]
+    assert all(low <= high * (1 + 1e-6) for low, high in zip(least, closed, strict=True))
+    assert all(0 < value <= math.log(3) + 1e-6 for value in entropy)
 
 
 def test_fedprox_holds_a_local_model_at_the_global_one():
@@ -398,6 +409,13 @@ def test_numbers_by_round_are_kept_and_the_last_counts(monkeypatch):
     monkeypatch.setattr(command, "METHODS", {plateaus.MEAN: {"TAWT": lambda seed: {"one": 0.5, "many": [0.1, 0.25]}}})
     kept = command.perform(command.Job(command.EXPERIMENTS / f"{plateaus.MEAN}.toml", "TAWT", 0))
     assert (kept.values, kept.curves) == ({"one": 0.5, "many": 0.25}, {"many": [[1, 2], [0.1, 0.25]]})
+
+
+def test_every_row_has_the_settings_of_its_file():
+    for path in command.FOLDER.glob("*.json"):
+        tables = command.tables_of(path.stem)
+        for row in read(path.stem, command.FOLDER).rows:
+            assert row.settings == command.settings_of(tables, row.method), f"{path.stem}: {row.method} has old rows"
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):

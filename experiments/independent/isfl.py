@@ -99,7 +99,7 @@ def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor
     p = shares(torch.cat([rows.labels for rows in train]), problem.model.classes)
     own = [shares(rows.labels, len(p)) for rows in train]
     floor = problem.entry(method)["floor"]
-    closed, least = list[float](), list[float]()
+    closed, least, entropy = list[float](), list[float](), list[float]()
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not local:
@@ -107,13 +107,16 @@ def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor
         known = [(p, p_k, L, floor) for p_k, L in zip(own, gradient_lipschitz(problem, x, local, held), strict=True)]
         closed.append(fmean(bound(closed_form(*given), p, given[2]) for given in known))
         least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
-        return [by_class(solve(*given), rows.labels) for given, rows in zip(known, train, strict=True)]
+        drawn = [solve(*given) for given in known]
+        entropy.append(fmean(float(torch.special.entr(q).sum()) for q in drawn))
+        return [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
 
     return {
         **_learned(problem, method, chances, ratio=_ratio(problem, method)),
         "rho, closed form, first round": closed[0],
-        "rho, closed form": closed[-1],
-        "rho, optimum": least[-1],
+        "rho, closed form": closed,
+        "rho, optimum": least,
+        "entropy of q": entropy,
         "excess of the closed form's rho": closed[-1] / least[-1] - 1,
     }
 
