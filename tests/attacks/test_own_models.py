@@ -19,6 +19,7 @@ from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.sites.allowed import RefusedError
 from coterie.sites.backend import Sites
 from coterie.sites.server import Remote
+from coterie.sites.words import in_words
 from coterie.study.predict import predict
 from coterie.study.sweep import run_experiment
 
@@ -115,3 +116,12 @@ def test_evaluations_of_an_own_model_are_paid_for_by_model(tmp_path):
         site.ask(evaluate, x=None, part=part, metrics=looks["metrics"])
     with pytest.raises(RefusedError, match="budget of 1 models that tasks:own_model"):
         site.ask(own_model, x=site.x + 1, key="ditto")
+
+
+def test_an_approval_says_that_the_own_model_stays(tmp_path):
+    site = Hospital(tmp_path, methods=[{**FEDAVG, "name": "ditto"}], filters=[{"name": "clip", "bound": 1.0}])
+    words = "\n".join(in_words(site.approved, site.settings, "hungary"))
+    assert (
+        "tasks:own_model leaves: model (no number: its own model stays here); of up to 3 models in each round, 0 numbers"
+        in words
+    )

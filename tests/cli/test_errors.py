@@ -454,7 +454,7 @@ def test_parquet_without_pyarrow(coterie, tmp_path, without):
 
 
 def test_csv_and_the_table_need_no_extra(coterie, tmp_path, without, finished):
-    without("pandas", "pyarrow", "sklearn", "plotly", "jinja2", "datasets")
+    without("pandas", "pyarrow", "sklearn", "jinja2", "datasets")
     write(tmp_path, FOLDER)
     ended = coterie(*OWN, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run")
     assert ended.status == 0, ended.err

@@ -196,7 +196,6 @@ HEAVY = (
     "pandas",
     "scipy",
     "sklearn",
-    "plotly",
     "rich",
     "safetensors",
     "pyarrow",

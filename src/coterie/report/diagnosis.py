@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,13 @@ from coterie.base.errors import InputError
 from coterie.compute.outcomes import Influence, mean_influence
 from coterie.report.results import THRESHOLD, Results
 from coterie.report.statistics import Difference
-from coterie.report.text import number, printable
+from coterie.report.text import listing, number, printable
 
 __all__ = [
     "THRESHOLD",
     "Diagnosis",
     "calibration_error",
+    "call_all_the_same",
     "diagnose",
     "operating_point",
     "shares",
@@ -123,6 +125,22 @@ def table(results: Results, client: str) -> list[dict[str, Any]]:
             row = {"method": printable(method), "quiet": method in results.references, "cells": cells}
             rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
     return rows
+
+
+def call_all_the_same(results: Results, client: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the methods of a `table` that call everybody at a client positive, or nobody; empty if none does."""
+    positive = results.positive or "positive"
+    texts = []
+    for who, cells in (("everybody", ["1.000", ".000"]), ("nobody", [".000", "1.000"])):
+        methods = [row["method"] for row in rows if row["cells"][:2] == cells]
+        if methods:
+            tells = "tells" if len(methods) == 1 else "tell"
+            sensitivity, specificity = ("1", "0") if who == "everybody" else ("0", "1")
+            texts.append(
+                f"{listing(methods)} {'calls' if len(methods) == 1 else 'call'} {who} at {results.names[client]} {positive}"
+                f" (sensitivity {sensitivity}, specificity {specificity}) and so {tells} nobody apart."
+            )
+    return " ".join(texts)
 
 
 def shares(results: Results, method: str, client: str) -> dict[str, Difference]:

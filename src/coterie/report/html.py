@@ -11,6 +11,7 @@ from typing import Any
 from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
+from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
@@ -44,14 +45,13 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     `threshold` is as in `Results.load`.
 
     Raises:
-        InputError: a file of the run is missing or broken, or plotly or jinja2 is not installed.
+        InputError: a file of the run is missing or broken, or jinja2 is not installed.
     """
     try:
         import jinja2
         import markupsafe
-        from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise InputError('the HTML report needs plotly and jinja2: pip install "coterie[report]"') from error
+        raise InputError('the HTML report needs jinja2: pip install "coterie[report]"') from error
 
     results = Results.load(folder, threshold)
     environment = jinja2.Environment(
@@ -69,8 +69,9 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
         "labelled": lambda text: _set_label(unbroken(text), labels, markupsafe.Markup("<b>{}</b>{}")),
     }
     context = _context(results)
+    drawn = figures.data(results, [test["client"] for test in context["tests"]])
     page = environment.get_template(TEMPLATE).render(
-        **context, plotly=get_plotlyjs(), data=_embedded(figures.data(results, [t["client"] for t in context["tests"]]))
+        **context, style=_beside("page.css"), script=_beside("page.js"), data=_json_for_script(drawn)
     )
     refuse_links(results.folder)
     path = results.folder / "report.html"
@@ -78,7 +79,12 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     return path
 
 
-def _embedded(data: dict[str, Any]) -> str:
+def _beside(name: str) -> str:
+    """The text of a file beside this one."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _json_for_script(data: dict[str, Any]) -> str:
     """JSON that may stand in a script element: no `<`, no NaN."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -104,7 +110,7 @@ def _context(results: Results) -> dict[str, Any]:
         },
         "network": drawn and {**drawn, "svg": network_picture(drawn), "link": link(network_picture(drawn))},
         "tests": [
-            {"client": c.client, "name": c.name, "rows": rows}
+            {"client": c.client, "name": c.name, "rows": rows, "alike": call_all_the_same(results, c.client, rows)}
             for c in story.clients
             if (rows := table_of_tests(results, c.client))
         ],
@@ -122,6 +128,7 @@ def _context(results: Results) -> dict[str, Any]:
         "pooled": any(results.algorithms[m] == "centralised" for m in results.references),
         "positive": results.positive,
         "classification": results.classification,
+        "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),
         "failures": [printable(text) for text in results.failures],

@@ -40,14 +40,14 @@ def number(value: float | None, size: float | None = None) -> str:
     >>> number(0.00012, 0.00345), number(-0.02, 0.04)
     ('.00012', '-.0200')
     >>> [number(v) for v in (0.9271, 1.2344, 0.9999, -0.0312, 12.345, 98765.4, None, float("nan"))]
-    ['.927', '1.234', '1.000', '-.031', '12.35', '9.88e+04', '-', '-']
+    ['.927', '1.234', '1.000', '-.031', '12.35', '98,800', '-', '-']
     """
     if value is None or not math.isfinite(value):
         return MISSING
     size_of_value = abs(value)
     digits = 3 if size_of_value < 9.9995 else 2 if size_of_value < 99.995 else 1 if size_of_value < 9999.95 else None
     if digits is None:
-        return f"{value:.2e}"
+        return f"{float(f'{value:.3g}'):,.0f}" if abs(value) < 1e12 else f"{value:.2e}"
     if size is not None and 0 < size < 0.1 and size_of_value < 1:
         digits = 2 - math.floor(math.log10(size))
     text = f"{value:.{digits}f}"
@@ -65,7 +65,7 @@ def with_sign(value: float | None, size: float | None = None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     text = number(abs(value), size)
-    if float(text) == 0:
+    if not any(digit in text for digit in "123456789"):
         return text
     return ("+" if value > 0 else "−") + text
 

@@ -66,6 +66,8 @@ class ClientStory(NamedTuple):
     name: str
     verdict: Verdict
     headline: str
+    badge: str
+    weight: str
     numbers: tuple[str, ...]
 
 
@@ -91,6 +93,8 @@ def tell(results: Results) -> Story:
             results.names[c],
             verdicts[c],
             headline(results, verdicts[c]),
+            " · ".join(filter(None, (badge(results, verdicts[c]), _likelihood(verdicts[c])))),
+            _weight(results, verdicts[c], c, groupings),
             tuple(_numbers(results, c, verdicts[c], groupings)),
         )
         for c in shown
@@ -114,9 +118,15 @@ def facts(results: Results) -> list[str]:
 
 def headline(results: Results, verdict: Verdict) -> str:
     """A verdict in one sentence: `Join with Hungary (98 %): meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
-    likely = "a gain: " if verdict.kind in ("undecided", "mixed") else ""
-    sure = f" ({likely}{chance(verdict.probability)})" if verdict.probability is not None else ""
-    return f"{badge(results, verdict)}{sure}: {verdict.reason}."
+    likely = _likelihood(verdict)
+    return f"{badge(results, verdict)}{f' ({likely})' if likely else ''}: {verdict.reason}."
+
+
+def _likelihood(verdict: Verdict) -> str:
+    """How sure a verdict is: `98 %`, or `a gain: 5 in 10`; empty where nothing is said."""
+    if verdict.probability is None:
+        return ""
+    return ("a gain: " if verdict.kind in ("undecided", "mixed") else "") + chance(verdict.probability)
 
 
 def badge(results: Results, verdict: Verdict) -> str:
@@ -124,6 +134,12 @@ def badge(results: Results, verdict: Verdict) -> str:
     partners = listing(first_few([results.names[c] for c, _ in verdict.partners], PARTNERS)) if verdict.joins else ""
     later = ", then recalibrate" if verdict.recalibrate and verdict.joins else ""
     return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' with ' + partners if partners else ''}{later}"
+
+
+def _weight(results: Results, verdict: Verdict, client: str, groupings: Mapping[str, Groups]) -> str:
+    """`35 % of the weight comes from Hungary`; empty where the method does not weigh, or weighs nobody else."""
+    share = takes(results, client, verdict.method or "", groupings.get(verdict.method or ""))
+    return "" if not share or share.startswith("less") else share.replace(" from ", " of the weight comes from ", 1)
 
 
 def _numbers(results: Results, client: str, verdict: Verdict, groupings: Mapping[str, Groups]) -> list[str]:

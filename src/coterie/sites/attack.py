@@ -1,14 +1,18 @@
 """A dishonest server against this site's own table: how many rows it finds under a plan, through the code with which the site answers.
 
-Three attacks on what leaves, each with the plan's own tasks and whatever models, recipes and copies the site accepts:
+Each attack begins with a site whose budget is whole, and asks the plan's own tasks with whatever the site accepts:
 
-- `gates`, for models without a hidden layer: two models that are steep in one column differ for the rows between two thresholds alone.
-  The difference of what they give is a row where one row lies there.
-- `imprint`, for models with a hidden layer (Fowl et al., "Robbing the Fed", ICLR 2022): every unit of the layer is such a gate, so one
-  model asks about as many intervals as there are units.
-- `recipes`: recipes that fail, or encode otherwise, above a value; and sums about centres.
+- sums: squares about centres, of which one row differs, are solved for that row;
+- recipes: they fail, or encode otherwise, above a value;
+- requests: whatever differs in one field from what the plan declares (`sites.probes`);
+- gates, for models without a hidden layer: two models that are steep in one column differ for the rows between two thresholds alone.
+  The difference of what they give is a row where one row lies there;
+- imprints, for models with a hidden layer (Fowl et al., "Robbing the Fed", ICLR 2022): every unit of the layer is such a gate, so one
+  model asks about as many intervals as there are units;
+- copies, where noise is added: the same models many times, so that the mean has little noise;
+- membership by loss (Yeom et al., CSF 2018): rows whose loss at the site's own model is below its mean over training rows.
 
-A row is found if all of its features are within `NEAR` deviations. The same guesses are compared with as many rows that nobody has
+A row is found if all of its features are within .05 deviations. The same guesses are compared with as many rows that nobody has
 (each column of the table shuffled), which says how many would be found by luck. This is a lower bound: others may find more.
 """
 
@@ -18,61 +22,87 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
-from coterie.config.local import LocalSGD, Schedule, Steps
+from coterie.base.rows import Part
+from coterie.compute.shard import Shard
 from coterie.contract.replies import VECTORS
-from coterie.contract.requests import Among, Asks, Limits
+from coterie.contract.requests import Asks
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.recipe import Recipe, moments
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, outputs_of
-from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
+from coterie.sites.guesses import count_near, decay, has_hidden_layer, open_gates, read_imprints, rows_of_a_round
+from coterie.sites.probes import example_payload, probes
 from coterie.sites.rows import SiteRows
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import table_settings
 
-__all__ = ["Found", "attack", "example_payload"]
+__all__ = ["Finding", "attack"]
 
-NEAR = 0.05
-STEEP = 200.0
-SMALL = 1e-3
-"""Weight behind each unit of an imprinted layer: what is trained hardly moves it."""
+FEW_GATES = 4
+"""Different models of a request that holds copies."""
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """What one attack has found.
 
     Attributes:
-        way: the method, seed and task that were asked, and how.
-        rows: rows of the table that were found.
-        luck: rows that nobody has, and that were found all the same.
-        of: rows of the table that are trained on.
+        way: how the site was asked, and about which method, seed and task.
+        what: "rows", "columns" of which cells are told, "requests" beside the plan that were answered, or "members": rows that are told
+            apart from rows like them.
+        found: how many.
+        of: of how many: for rows those that are trained on.
+        luck: how many of as many that nobody has; for members that were not trained on.
+        luck_of: of how many.
         requests: that the site answered.
         refused: requests that it refused.
+        models: about which it answered.
+        budget: models that the plan's runs may ask there; 0: the way is not counted.
     """
 
     way: str
-    rows: int
-    luck: int
+    what: str
+    found: int
     of: int
+    luck: int
+    luck_of: int
     requests: int
     refused: int
+    models: int = 0
+    budget: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that were found."""
+        return self.found if self.what == "rows" else 0
 
     def __str__(self) -> str:
-        asked = f"{self.requests} requests answered, {self.refused} refused"
-        return f"{self.way}: {self.rows} of {self.of} rows found ({self.luck} of {self.of} that nobody has), {asked}"
+        nobody = {"rows": "that nobody has", "members": "that were not trained on"}.get(self.what)
+        beside = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
+        spent = f", {self.models} of {self.budget} models of the budget" if self.budget else ""
+        asked = f"{self.requests} requests answered, {self.refused} refused{spent}"
+        words = {
+            "rows": "rows found",
+            "columns": "columns told",
+            "requests": "answered",
+            "members": "rows called members",
+        }
+        return f"{self.way}: {self.found} of {self.of} {words[self.what]}{beside}; {asked}"
 
 
-def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float = 120.0) -> Iterator[Found]:
+def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float = 120.0) -> Iterator[Finding]:
     """Attack the table of the site `name` under a plan, and yield what each attack finds.
 
     Nothing is written into the site's folder and nothing of its budget is spent: keys, memory and budget are new ones.
@@ -85,55 +115,46 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
     """
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        own = replace(settings, log=str(Path(folder) / "log"))
-        server = _Server(SiteRows(name, own, Path(folder), approved))
-        for number, (pair, allowed) in enumerate(approved.pairs.items()):
-            recipe = server.begin(pair, allowed)
-            if number == 0:
-                yield server.recipes(recipe)
-            for one, owner in allowed.tasks.values():
-                kinds = one.task.kinds
-                asks_model = any(about.holds and about.holds.model for about in one.task.payload.values())
-                if asks_model and any(kind in VECTORS for kind in kinds.values()) and time.monotonic() < until:
-                    yield server.models(pair, allowed, one, owner, until)
+        first = next(iter(approved.pairs))
+        for number, (pair, ways) in enumerate(_ways(approved)):
+            if time.monotonic() >= until and pair != first:
+                return
+            place = Path(folder) / str(number)
+            own = replace(settings, log=str(place / "log"))
+            place.mkdir()
+            server = _Server(SiteRows(name, own, place, approved), pair)
+            yield ways(server, until)
 
 
-def example_payload(one: Asks, owner: Any, limits: Limits, round: int = 1) -> dict[str, Any]:
-    """Return a payload that a declaration allows: zeros of the declared shapes, and the first of the values that a field may hold."""
-    payload: dict[str, Any] = {}
-    for key, about in one.task.payload.items():
-        if about.holds is not None:
-            sizes = [_size(d, limits, one.most_models(limits.clients)) for d in about.holds.shape]
-            low = max(0.0, about.holds.within[0])
-            zeros = torch.full(sizes, low, dtype=torch.float64).to(about.holds.dtype or limits.dtype)
-            payload[key] = PerClient(zeros[None]) if about.holds.each else zeros
-        elif about.needed:
-            payload[key] = _first(one.values.get(key, getattr(owner, key, None)), round)
-    return payload
+Way = Callable[["_Server", float], Finding]
 
 
-def _size(dimension: Any, limits: Limits, models: int) -> int:
-    if isinstance(dimension, tuple):
-        return _size(dimension[0], limits, models)
-    if isinstance(dimension, int):
-        return dimension
-    return models if dimension == "models" else int(getattr(limits, dimension))
-
-
-def _first(allowed: Any, round: int) -> Any:
-    if isinstance(allowed, Among):
-        return _first(allowed.values[0], round)
-    if isinstance(allowed, range):
-        return allowed[0]
-    return allowed.rate(round) if isinstance(allowed, Schedule) else allowed
+def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
+    """Yield the attacks under a plan, each with the method and seed to which it belongs."""
+    for number, (pair, allowed) in enumerate(approved.pairs.items()):
+        if number == 0:
+            yield pair, _Server.sums
+            yield pair, _Server.recipes
+        yield pair, _Server.requests
+        noisy = any(isinstance(one, GaussianNoise) for one in allowed.filters)
+        for declaration, owner in allowed.tasks.values():
+            task = declaration.task
+            asks_model = any(about.holds and about.holds.model for about in task.payload.values())
+            if not (asks_model and any(kind in VECTORS for kind in task.kinds.values())):
+                continue
+            yield pair, partial(_Server.gates, declaration=declaration, owner=owner)
+            if noisy:
+                yield pair, partial(_Server.gates, declaration=declaration, owner=owner, copied=True)
+            yield pair, partial(_Server.members, declaration=declaration, owner=owner)
 
 
 class _Server:
-    """The server's half of a conversation, of a server that asks whatever helps it."""
+    """The server's half of a conversation, of a server that asks whatever helps it; it begins as an honest one would."""
 
-    def __init__(self, rows: SiteRows) -> None:
-        self.rows, self.serial = rows, 0
+    def __init__(self, rows: SiteRows, pair: str) -> None:
+        self.rows, self.pair, self.allowed, self.serial = rows, pair, rows.approved.pairs[pair], 0
         self.answered = self.refused = 0
+        self.recipe = self._begin()
 
     def say(self, do: str, **values: Any) -> dict[str, Any]:
         self.serial += 1
@@ -145,7 +166,7 @@ class _Server:
         try:
             where = Context(seed, round, 1, self.serial + 1)
             answer = self.say("task", ask=Ask((self.rows.name,), task, payload, where))["answer"]
-        except (InputError, ValueError, TypeError, KeyError):
+        except (InputError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
             self.refused += 1
             return None
         if answer.failed:
@@ -154,100 +175,213 @@ class _Server:
         self.answered += 1
         return dict(answer.blocks[0].values)
 
-    def begin(self, pair: str, allowed: Allowed) -> Recipe:
+    def _begin(self) -> Recipe:
         """Do what an honest server does before the first round."""
-        self.say("open", seed=allowed.seed)
+        self.say("open", seed=self.allowed.seed)
         settings = table_settings(self.rows.options)
 
-        def told(task: Any, **payload: Any) -> Any:
-            values = self.ask(task.name, payload, allowed.seed, 0)
+        def ask(task: Any, **payload: Any) -> Any:
+            values = self.ask(task.name, payload, self.allowed.seed, 0)
             if values is None:
                 raise RefusedError(f"the site does not answer {short(task.name)}")
             return _Told(values)
 
-        recipe = agree((self.rows.name,), settings, told)
+        recipe = agree((self.rows.name,), settings, ask)
         self.say("encode", recipe=json.dumps(recipe))
         clients = self.rows.clients
         if clients is None:
             raise RefusedError("the site has not opened its rows; nothing can be attacked")
         inputs: Any = clients.train.inputs
+        if not isinstance(inputs, Tensor):
+            raise RefusedError("rows that are not one tensor are not attacked")
         module = build_shape(self.rows.experiment.build_model(), tuple(inputs.shape[1:]), outputs_of(clients))
-        self.say("prepare", pair=pair, resume=False, **{f"state/{k}": v for k, v in module.state_dict().items()})
+        self.say("prepare", pair=self.pair, resume=False, **{f"state/{k}": v for k, v in module.state_dict().items()})
         self.answered = self.refused = 0
         return recipe
 
-    def recipes(self, recipe: Recipe) -> Found:
-        """Let recipes fail above a value, and ask sums about centres: each cell that this tells exactly counts."""
-        told: dict[str, set[str]] = {}
-        columns: list[Any] = [c for c in recipe["columns"] if c["kind"] == "number"]
+    @property
+    def _shard(self) -> Shard:
+        shard = self.rows.shard
+        if shard is None:
+            raise RefusedError("the site has not opened its rows; nothing can be attacked")
+        return shard
+
+    @property
+    def _train(self) -> Tensor:
+        inputs: Tensor = self._shard.clients.train.inputs  # type: ignore[assignment]  # as `_begin` has looked
+        return inputs.double()
+
+    def sums(self, until: float) -> Finding:
+        """Ask the sum of squares of each column about centres that differ in one row: the difference is linear in that row."""
+        table = self.rows.table
+        if table is None:
+            raise RefusedError("the site has not opened its rows; nothing can be attacked")
+        rows = table.parts["train"]
+        names = [c["name"] for c in self.recipe["columns"] if c["kind"] == "number"]
+        columns = {name: numbers[rows] for name in names if (numbers := table.columns[name].numbers) is not None}
+        true = torch.from_numpy(np.stack(list(columns.values()), 1)) if columns else torch.zeros(len(rows), 0)
+        guesses = torch.full_like(true, torch.nan)
+        for j, name in enumerate(columns):
+            schema, centre = json.dumps([name]), torch.zeros(1, len(rows), dtype=torch.float64)
+            plain = self.ask(moments.name, {"schema": schema, "centre": centre}, self.rows.seed, 0)
+            for i in range(len(rows)) if plain is not None else ():
+                moved = centre.clone()
+                moved[0, i] = 1.0
+                reply = self.ask(moments.name, {"schema": schema, "centre": moved}, self.rows.seed, 0)
+                if plain is not None and reply is not None:
+                    guesses[i, j] = (1.0 + float(plain["squares"]) - float(reply["squares"])) / 2
+        spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
+        return self._rows_found("sums about centres", guesses / spread, true / spread)
+
+    def recipes(self, until: float) -> Finding:
+        """Let recipes fail, or encode otherwise, above a value: a column of which this tells something would be told cell by cell."""
+        answers: dict[str, set[str]] = {}
+        columns: list[Any] = [c for c in self.recipe["columns"] if c["kind"] == "number"]
         for column in columns:
             plain = dict(column)
             for step in range(-12, 13):
                 column.update(mean=plain["mean"] + step * plain["scale"], scale=plain["scale"] * 1e-29)
                 try:
-                    told.setdefault(column["name"], set()).add(str(self.say("encode", recipe=json.dumps(recipe))))
+                    answers.setdefault(column["name"], set()).add(
+                        str(self.say("encode", recipe=json.dumps(self.recipe)))
+                    )
                     self.answered += 1
                 except Exception as error:
-                    told.setdefault(column["name"], set()).add(str(error))
+                    answers.setdefault(column["name"], set()).add(str(error))
                     self.refused += 1
             column.update(**plain)
-        if self.rows.table is None:
-            raise RefusedError("the site has not opened its rows; nothing can be attacked")
-        of = len(self.rows.table.parts["train"])
-        for shape in ((1,), (1, of)):
-            payload = {"schema": json.dumps([columns[0]["name"]] if columns else []), "centre": torch.zeros(shape)}
-            self.ask(moments.name, payload, self.rows.seed, 0)
-        differ = sum(len(answers) > 1 for answers in told.values())
-        self.say("encode", recipe=json.dumps(recipe))
-        return Found("recipes that fail above a value, sums about centres", differ, 0, of, self.answered, self.refused)
+        differ = sum(len(of_column) > 1 for of_column in answers.values())
+        way = "recipes that fail above a value"
+        return Finding(way, "columns", differ, len(columns), 0, 0, self.answered, self.refused)
 
-    def models(self, pair: str, allowed: Allowed, one: Asks, owner: Any, until: float) -> Found:
+    def requests(self, until: float) -> Finding:
+        """Send what differs from the declarations in one field."""
+        limits = self.rows._limits(self._shard)
+        for declaration, owner in self.allowed.tasks.values():
+            payload = example_payload(declaration, owner, limits)
+            for probe in probes(declaration, owner, limits, payload):
+                if time.monotonic() < until:
+                    self.ask(declaration.task.name, probe.payload, self.allowed.seed, 1)
+        asked = self.answered + self.refused
+        way = f"requests beside the plan, of {self.pair}"
+        return Finding(way, "requests", self.answered, asked, 0, 0, self.answered, self.refused)
+
+    def gates(self, until: float, declaration: Asks, owner: Any, copied: bool = False) -> Finding:
         """Ask one task about models that are made to find rows, in every round, as often as the site answers."""
-        shard = self.rows.shard
-        if shard is None:
-            raise RefusedError("the site has not opened its rows; nothing can be attacked")
-        limits, layout = self.rows._limits(shard), shard.workspace.layout
-        inputs = shard.clients.train.inputs
-        if not isinstance(inputs, Tensor):
-            raise RefusedError("rows that are not one tensor are not attacked")
-        rows, self.answered, self.refused = inputs.double(), 0, 0
-        field = next(key for key, about in one.task.payload.items() if about.holds and about.holds.model)
-        reply = next(key for key, kind in one.task.kinds.items() if kind in VECTORS)
-        local = getattr(allowed.method, "local", None)
-        most = one.most_models(limits.clients) * self.rows.approved.plan.deployment.runs
-
-        def updates(models: Tensor, round: int) -> list[Tensor]:
-            """What the site says of each model that it answers, decay of weights taken off."""
-            payload = example_payload(one, owner, limits, round)
-            sent, several = payload[field], one.task.payload[field].holds.shape[:1] == ("models",)  # type: ignore[union-attr]
-            replies: list[Tensor] = []
-            size = one.most_models(limits.clients) if several else 1
-            for start in range(0, len(models), size):
-                part = models[start : start + size].to(limits.dtype)
-                value = part if several else part[0]
-                payload[field] = PerClient(value[None]) if isinstance(sent, PerClient) else value
-                values = self.ask(one.task.name, payload, allowed.seed, round)
-                if values is None:
-                    break
-                answer = values[reply][0].double().reshape(-1, layout.size)
-                answer = answer if several else answer.mean(0, keepdim=True)
-                replies += [u - _decay(x.double(), local, round) for u, x in zip(answer, part, strict=False)]
-            return replies
-
+        target = _Target.of(self, declaration, owner)
+        rows, layout = self._train, self._shard.workspace.layout
+        local = getattr(self.allowed.method, "local", None)
         # Which columns are measured on a fine scale, everybody knows who knows their names.
         column = max(range(rows.shape[1]), key=lambda j: len(rows[:, j].unique()))
-        batch = min(len(rows), _rows_of_a_round(local, len(rows)))
-        guess = _imprints if _hidden(layout) else _gates
+        batch = min(len(rows), rows_of_a_round(local, len(rows)))
+        guess = read_imprints if has_hidden_layer(layout) else open_gates
+        most = min(FEW_GATES if copied else 2 * len(rows), target.most)  # more gates than rows find no more
+        copies = max(2, target.at_once // most) if copied else 1
         guesses: list[Tensor] = [torch.zeros(0, rows.shape[1], dtype=torch.float64)]
-        for number in range(1, allowed.rounds + 1):
+        for number in range(1, self.allowed.rounds + 1):
             if time.monotonic() < until:
-                guesses.append(guess(column, layout, most, number, batch, partial(updates, round=number)))
-        how = "imprinted layers" if _hidden(layout) else "steep gates"
-        shuffled = torch.stack(
-            [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)], 1
+                updates = partial(target.updates, round=number, copies=copies)
+                guesses.append(guess(column, layout, most, number, batch, updates))
+        how = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
+        finding = self._rows_found(f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows)
+        return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
+
+    def members(self, until: float, declaration: Asks, owner: Any) -> Finding:
+        """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
+        target, workspace = _Target.of(self, declaration, owner), self._shard.workspace
+        client = self._shard.clients[0]
+        x = workspace.x.double().clone()
+        for number in range(1, self.allowed.rounds + 1):
+            replies = target.updates(x[None], round=number, copies=1) if time.monotonic() < until else []
+            x = x + replies[0] if replies else x
+        strangers = client.test or client.validation
+        way = f"membership by loss, {short(declaration.task.name)} of {self.pair}"
+        if strangers is None:
+            return Finding(f"{way} (no rows to compare with)", "members", 0, 0, 0, 0, self.answered, self.refused)
+        losses = [
+            self._losses(x, part) for part in (client.train, strangers)
+        ]  # the mean is what `evaluate` tells of a part
+        inside, outside = (int((loss <= losses[0].mean()).sum()) for loss in losses)
+        finding = Finding(
+            way,
+            "members",
+            inside,
+            len(losses[0]),
+            outside,
+            len(losses[1]),
+            self.answered,
+            self.refused,
+            len(target.seen),
         )
-        hits, luck = (_found(torch.cat(guesses), of) for of in (rows, shuffled))
-        return Found(f"{how}, {short(one.task.name)} of {pair}", hits, luck, len(rows), self.answered, self.refused)
+        return finding._replace(budget=target.most * self.allowed.rounds)
+
+    @torch.no_grad()
+    def _losses(self, x: Tensor, part: Part) -> Tensor:
+        workspace = self._shard.workspace
+        workspace.load(x.to(workspace.layout.dtype))
+        workspace.train(False)
+        return workspace.loss.rows(workspace.model(part.inputs), part.labels).double()
+
+    def _rows_found(self, way: str, guesses: Tensor, rows: Tensor) -> Finding:
+        shuffled = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
+        found, luck = (count_near(guesses, of) for of in (rows, torch.stack(shuffled, 1)))
+        return Finding(way, "rows", found, len(rows), luck, len(rows), self.answered, self.refused)
+
+
+@dataclass
+class _Target:
+    """One task of a method and seed, asked about models of the server's choice.
+
+    Attributes:
+        server: who asks.
+        declaration, owner: of the task, and whose settings its fields hold.
+        field, reply: the fields that hold models, and what the site says of them.
+        at_once: models of a request.
+        most: models of a round, over all runs.
+        seen: the models about which the site has answered, in which round.
+    """
+
+    server: _Server
+    declaration: Asks
+    owner: Any
+    field: str
+    reply: str
+    at_once: int
+    most: int
+    seen: set[tuple[int, bytes]]
+
+    @classmethod
+    def of(cls, server: _Server, declaration: Asks, owner: Any) -> _Target:
+        task, clients = declaration.task, server.rows._limits(server._shard).clients
+        field, about = next((k, about.holds) for k, about in task.payload.items() if about.holds and about.holds.model)
+        reply = next(key for key, kind in task.kinds.items() if kind in VECTORS)
+        several, count = about.shape[:1] == ("models",), declaration.most_models(clients)
+        most = count * server.rows.approved.plan.deployment.runs
+        return cls(server, declaration, owner, field, reply, count if several else 1, most, set())
+
+    def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
+        """What the site says of each model that it answers, the mean over copies, decay of weights taken off."""
+        server, layout = self.server, self.server._shard.workspace.layout
+        limits = server.rows._limits(server._shard)
+        payload = example_payload(self.declaration, self.owner, limits, round)
+        sent = payload[self.field]
+        several = self.declaration.task.payload[self.field].holds.shape[:1] == ("models",)  # type: ignore[union-attr]
+        local = getattr(server.allowed.method, "local", None)
+        replies: list[Tensor] = []
+        asked = models.repeat_interleave(copies, 0).to(limits.dtype)
+        for start in range(0, len(asked), self.at_once):
+            part = asked[start : start + self.at_once]
+            value = part if several else part[0]
+            payload[self.field] = PerClient(value[None]) if isinstance(sent, PerClient) else value
+            values = server.ask(self.declaration.task.name, payload, server.allowed.seed, round)
+            if values is None:
+                break
+            self.seen.update((round, x.numpy().tobytes()) for x in part)
+            answer = values[self.reply][0].double().reshape(-1, layout.size)
+            answer = answer if several else answer.mean(0, keepdim=True)
+            replies += [u - decay(x.double(), local, round) for u, x in zip(answer, part, strict=False)]
+        whole = len(replies) // copies
+        return list(torch.stack(replies[: whole * copies]).reshape(whole, copies, -1).mean(1)) if whole else []
 
 
 class _Told:
@@ -255,78 +389,3 @@ class _Told:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
-
-
-Updates = Callable[[Tensor], list[Tensor]]
-
-
-def _hidden(layout: Any) -> bool:
-    """Whether the first layer of a model is followed by another."""
-    return sum(len(shape) == 2 for _, shape in layout.parameters) > 1
-
-
-def _rows_of_a_round(local: Any, rows: int) -> int:
-    """How many rows stand behind an update."""
-    if not isinstance(local, LocalSGD) or local.batch_size is None or not isinstance(local.steps, Steps):
-        return rows
-    return local.batch_size * local.steps.count
-
-
-def _decay(x: Tensor, local: Any, round: int) -> Tensor:
-    """How far the decay of weights moves a model by itself."""
-    if not isinstance(local, LocalSGD) or not local.weight_decay:
-        return torch.zeros_like(x)
-    return x * ((1 - local.rate(round) * local.weight_decay) ** local.steps.count - 1)
-
-
-def _thresholds(count: int, number: int, batch: int) -> Tensor:
-    """Thresholds on a standardised column between which about one row of a batch lies; `number` moves them."""
-    space = min(1 / count, 1 / batch)
-    start = (1 - count * space) * (number * 0.618 % 1)
-    shares = start + (torch.arange(count, dtype=torch.float64) + 0.5) * space
-    thresholds: Tensor = torch.special.ndtri(shares)
-    return thresholds
-
-
-def _gates(column: int, layout: Any, most: int, number: int, batch: int, updates: Updates) -> Tensor:
-    """Rows between neighbouring thresholds of one column, from differences of updates of models that are steep there."""
-    width = layout.parameters[0][1][1]
-    thresholds = _thresholds(most, number, batch)
-    models = torch.zeros(len(thresholds), layout.size, dtype=torch.float64)
-    outputs = layout.parameters[0][1][0]
-    models[:, column] = STEEP
-    models[:, outputs * width] = -STEEP * thresholds
-    answers = updates(models)
-    if len(answers) < 2:
-        return torch.zeros(0, width, dtype=torch.float64)
-    differences = torch.stack(answers).diff(dim=0)
-    return differences[:, :width] / differences[:, outputs * width, None]
-
-
-def _imprints(column: int, layout: Any, most: int, number: int, batch: int, updates: Updates) -> Tensor:
-    """Rows between neighbouring thresholds of the units of the first layer, from its own update."""
-    units, width = layout.parameters[0][1]
-    weights, biases = units * width, slice(units * width, units * width + units)
-    guesses = [torch.zeros(0, width, dtype=torch.float64)]
-    models = []
-    for shift in range(most):
-        x = torch.zeros(layout.size, dtype=torch.float64)
-        first = torch.zeros(units, width, dtype=torch.float64)
-        first[:, column] = 1.0
-        x[:weights], x[biases] = first.reshape(-1), -_thresholds(units, number * most + shift, batch)
-        x[weights + units :] = SMALL
-        models.append(x)
-    for answer in updates(torch.stack(models)):
-        slopes = torch.cat([answer[:weights].reshape(units, width), answer[biases, None]], dim=1)
-        differences = torch.cat([slopes, torch.zeros(1, width + 1, dtype=torch.float64)]).diff(dim=0)
-        guesses.append(differences[:, :width] / differences[:, width:])
-    return torch.cat(guesses)
-
-
-def _found(guesses: Tensor, rows: Tensor) -> int:
-    """How many of the rows are near one of the guesses in all features."""
-    guesses = guesses[torch.isfinite(guesses).all(1)]
-    if not len(guesses):
-        return 0
-    near = (guesses[:, None] - rows[None]).abs().amax(2) <= NEAR
-    return int(near.any(0).sum())

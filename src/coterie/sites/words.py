@@ -27,9 +27,9 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape
 from coterie.sites.approval import Approved
-from coterie.sites.attack import example_payload
 from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
+from coterie.sites.probes import example_payload
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
 from coterie.study.preflight import metric_names
@@ -94,6 +94,8 @@ class _Size:
         arguments = Ask(("",), task.name, payload, Context(0, 1, 1, 1)).arguments
         total = 0
         for field, kind in task.kinds.items():
+            if kind == "own":  # it stays
+                continue
             form = task.forms.get(field)
             free = models * (layout.size if kind in VECTORS else 1)
             total += free if form is None else math.prod(form.shape(arguments, layout))
@@ -182,6 +184,8 @@ def _field_words(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
         "gap": "a difference of losses",
         "stay": "a difference of losses",
     }
+    if kind == "own":
+        return f"{field} (no number: its own model stays here)"
     meaning = [words[kind]] if kind in words else []
     bare = bool(filters) and not any(kind in step.kinds for step in filters)
     meaning += ["as it is, through no filter"] * bare

@@ -1,0 +1,96 @@
+"""Models that are made to find rows, and the rows that are read off what a site says of them.
+
+All functions are of numbers: `sites.attack` asks the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.config.local import LocalSGD, Steps
+
+__all__ = ["count_near", "decay", "has_hidden_layer", "open_gates", "read_imprints", "rows_of_a_round"]
+
+NEAR = 0.05
+"""Deviations of each feature within which a row is found."""
+STEEP = 200.0
+SMALL = 1e-3
+"""Weight behind each unit of an imprinted layer: what is trained hardly moves it."""
+
+Updates = Callable[[Tensor], list[Tensor]]
+
+
+def has_hidden_layer(layout: Any) -> bool:
+    """Whether the first layer of a model is followed by another."""
+    return sum(len(shape) == 2 for _, shape in layout.parameters) > 1
+
+
+def rows_of_a_round(local: Any, rows: int) -> int:
+    """How many rows stand behind an update."""
+    if not isinstance(local, LocalSGD) or local.batch_size is None or not isinstance(local.steps, Steps):
+        return rows
+    return local.batch_size * local.steps.count
+
+
+def decay(x: Tensor, local: Any, round: int) -> Tensor:
+    """How far the decay of weights moves a model by itself."""
+    if not isinstance(local, LocalSGD) or not local.weight_decay:
+        return torch.zeros_like(x)
+    return x * ((1 - local.rate(round) * local.weight_decay) ** local.steps.count - 1)
+
+
+def _thresholds(count: int, number: int, batch: int) -> Tensor:
+    """Thresholds on a standardised column between which about one row of a batch lies; `number` moves them."""
+    space = min(1 / count, 1 / batch)
+    start = (1 - count * space) * (number * 0.618 % 1)
+    shares = start + (torch.arange(count, dtype=torch.float64) + 0.5) * space
+    thresholds: Tensor = torch.special.ndtri(shares)
+    return thresholds
+
+
+def open_gates(column: int, layout: Any, most: int, number: int, batch: int, updates: Updates) -> Tensor:
+    """Rows between neighbouring thresholds of one column, from differences of updates of models that are steep there."""
+    width = layout.parameters[0][1][1]
+    thresholds = _thresholds(most, number, batch)
+    models = torch.zeros(len(thresholds), layout.size, dtype=torch.float64)
+    outputs = layout.parameters[0][1][0]
+    models[:, column] = STEEP
+    models[:, outputs * width] = -STEEP * thresholds
+    answers = updates(models)
+    if len(answers) < 2:
+        return torch.zeros(0, width, dtype=torch.float64)
+    differences = torch.stack(answers).diff(dim=0)
+    return differences[:, :width] / differences[:, outputs * width, None]
+
+
+def read_imprints(column: int, layout: Any, most: int, number: int, batch: int, updates: Updates) -> Tensor:
+    """Rows between neighbouring thresholds of the units of the first layer, from its own update."""
+    units, width = layout.parameters[0][1]
+    weights, biases = units * width, slice(units * width, units * width + units)
+    guesses = [torch.zeros(0, width, dtype=torch.float64)]
+    models = []
+    for shift in range(most):
+        x = torch.zeros(layout.size, dtype=torch.float64)
+        first = torch.zeros(units, width, dtype=torch.float64)
+        first[:, column] = 1.0
+        x[:weights], x[biases] = first.reshape(-1), -_thresholds(units, number * most + shift, batch)
+        x[weights + units :] = SMALL
+        models.append(x)
+    for answer in updates(torch.stack(models)):
+        slopes = torch.cat([answer[:weights].reshape(units, width), answer[biases, None]], dim=1)
+        differences = torch.cat([slopes, torch.zeros(1, width + 1, dtype=torch.float64)]).diff(dim=0)
+        guesses.append(differences[:, :width] / differences[:, width:])
+    return torch.cat(guesses)
+
+
+def count_near(guesses: Tensor, rows: Tensor) -> int:
+    """Count the rows that are near one of the guesses in all features."""
+    guesses = guesses[torch.isfinite(guesses).all(1)]
+    if not len(guesses):
+        return 0
+    near = (guesses[:, None] - rows[None]).abs().amax(2) <= NEAR
+    return int(near.any(0).sum())

@@ -1,0 +1,161 @@
+"""Requests that are made from a declaration: one that it allows, and others that differ from that one in a single field.
+
+So a new task is attacked without being listed: `coterie attack` and the tests send what is made here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.config.local import Schedule
+from coterie.contract.requests import Among, Asks, Limits
+from coterie.contract.task import Holds
+from coterie.contract.wire import PerClient
+
+__all__ = ["Probe", "example_payload", "probes"]
+
+ODD_VALUES = ("a value that nobody declares", -7919, 7919.5, True, ("nobody",), None)
+"""No method has a setting with one of these values, but for None and True, which are left out where they may stand."""
+
+
+class Probe(NamedTuple):
+    """A payload that is not as declared: which field differs and how, in words."""
+
+    field: str
+    how: str
+    payload: dict[str, Any]
+
+
+def example_payload(declaration: Asks, owner: Any, limits: Limits, round: int = 1) -> dict[str, Any]:
+    """Return a payload that a declaration allows: zeros of the declared shapes, and the first of the values that a field may hold."""
+    payload: dict[str, Any] = {}
+    for key, about in declaration.task.payload.items():
+        if about.holds is not None:
+            most = declaration.most_models(limits.clients)
+            sizes = [_size_of(dimension, limits, most) for dimension in about.holds.shape]
+            low = max(0.0, about.holds.within[0])
+            zeros = torch.full(sizes, low, dtype=torch.float64).to(about.holds.dtype or limits.dtype)
+            payload[key] = PerClient(zeros[None]) if about.holds.each else zeros
+        elif about.needed:
+            payload[key] = _first_value(_allowed_values(declaration, owner, key), round)
+    return payload
+
+
+def probes(declaration: Asks, owner: Any, limits: Limits, payload: Mapping[str, Any]) -> Iterator[Probe]:
+    """Yield payloads that differ from one that is allowed in a field each: another shape, dtype, value, more copies, none at all."""
+    yield Probe("nobody", "a field more", {**payload, "nobody": 1})
+    for key, about in declaration.task.payload.items():
+        if about.needed:
+            yield Probe(key, "left out", {k: v for k, v in payload.items() if k != key})
+        if about.tensor:
+            most = declaration.most_models(limits.clients)
+            values = _wrong_tensors(about.holds, payload.get(key), about.optional, limits, most)
+        else:
+            values = _wrong_values(_allowed_values(declaration, owner, key), payload.get(key))
+        for how, value in values:
+            yield Probe(key, how, {**payload, key: value})
+
+
+def _allowed_values(declaration: Asks, owner: Any, key: str) -> Any:
+    return declaration.values.get(key, getattr(owner, key, None))
+
+
+def _size_of(dimension: Any, limits: Limits, models: int) -> int:
+    if isinstance(dimension, tuple):
+        return _size_of(dimension[0], limits, models)
+    if isinstance(dimension, int):
+        return dimension
+    return models if dimension == "models" else int(getattr(limits, dimension))
+
+
+def _first_value(allowed: Any, round: int) -> Any:
+    if isinstance(allowed, Among):
+        return _first_value(allowed.values[0], round)
+    if isinstance(allowed, range):
+        return allowed[0]
+    return allowed.rate(round) if isinstance(allowed, Schedule) else allowed
+
+
+def _wrong_tensors(
+    holds: Holds | None, value: Any, optional: bool, limits: Limits, models: int
+) -> Iterator[tuple[str, Any]]:
+    """Yield what cannot stand in the place of a tensor that is declared so."""
+    if holds is None or value is None:
+        return
+    if not (optional or holds.own):
+        yield "None", None
+    yield "a text", "0"
+    yield "a number", 0.0
+    yield "a list", (0.0, 0.0)
+    each = isinstance(value, PerClient)
+    tensor: Tensor = value.tensor[0] if isinstance(value, PerClient) else value
+
+    def wrapped(other: Tensor) -> Any:
+        return PerClient(other[None]) if each else other
+
+    if holds.each is not None:
+        yield "for each client" if not each else "for all clients", tensor if each else PerClient(tensor[None])
+    yield "of two clients", PerClient(torch.stack([tensor, tensor]))
+    yield "a dimension more", wrapped(tensor[None])
+    if tensor.ndim:
+        yield "nothing in it", wrapped(tensor[..., :0])
+        yield "an entry more", wrapped(torch.cat([tensor, tensor[..., -1:]], -1))
+        yield "an entry less", wrapped(tensor[..., :-1])
+        yield "a dimension less", wrapped(tensor.reshape(-1)[0])
+    for dimension, most in (("models", models), ("clients", limits.clients)):
+        if holds.shape[:1] == (dimension,):
+            row = tensor[:1]
+            for count in (most + 1, 64 * most):
+                yield f"copies for {count} {dimension}", wrapped(row.expand(count, *row.shape[1:]).contiguous())
+    own = tensor.dtype
+    for dtype in (torch.float16, torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64):
+        if dtype != own:
+            yield str(dtype), wrapped(tensor.to(dtype))
+    if not own.is_floating_point or not tensor.numel():
+        return
+    extremes = [float("nan"), float("inf"), -float("inf")] if holds.finite else []
+    low, high = holds.within
+    extremes += [low - 1] * (low > -float("inf")) + [2 * high + 1] * (high < float("inf"))
+    for number in extremes:
+        last = tensor.clone()
+        last.view(-1)[-1] = number
+        yield f"a {number} in it", wrapped(last)
+
+
+def _wrong_values(allowed: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what cannot stand in the place of a value that is declared so."""
+    possible = allowed.values if isinstance(allowed, Among) else (allowed, value)
+    for odd in ODD_VALUES:
+        if not any(odd is one for one in possible):
+            yield repr(odd), odd
+    yield "a tensor", torch.zeros(2)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return
+    for part in dataclasses.fields(value):
+        old = getattr(value, part.name)
+        for new in _others(old):
+            try:
+                other = dataclasses.replace(value, **{part.name: new})
+            except InputError:
+                continue
+            yield f"its {part.name} is {new!r}", other
+
+
+def _others(value: Any) -> list[Any]:
+    """Return values of the same kind; what is none is left to be refused by the dataclass that holds it."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, 2 * value + 7, 1] if value != 1 else [2, 9]
+    if isinstance(value, float):
+        return [2 * value + 0.125, value + 1e-9]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        count = next(iter(dataclasses.fields(value))).name
+        return [dataclasses.replace(value, **{count: other}) for other in _others(getattr(value, count))]
+    return [1, 0.5] if value is None else []
