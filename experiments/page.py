@@ -92,7 +92,7 @@ def first_page(evidence: Evidence) -> str:
         parts += _table(("figure", "the paper says, and what we see", "deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
     costs = read_toml(FILE)["costs"]
-    parts += ["", "## What was not run", "", "At the papers' scale and at ours, with what it would take (estimates).", ""]
+    parts += ["", "## What was not run", "", "At the papers' scale and at ours, with estimates of the cost.", ""]
     parts += _table(("what", "cost"), [(line["what"], line["cost"]) for line in costs])
     return "\n".join([*parts, "", MADE]) + "\n"
 
