@@ -73,14 +73,14 @@ def commands(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_command_on_a_page_is_one_that_coterie_takes(page):
     from coterie.cli.options import build_parser
-    from coterie.cli.settings import compared
+    from coterie.cli.settings import tables_of_command
     from coterie.config.registry import DATASETS
     from coterie.run.experiment import Experiment
 
     for command in commands(page):
         given = build_parser().parse_args(shlex.split(command, comments=True)[1:])
         if getattr(given, "methods", None) and given.data in DATASETS:
-            Experiment.from_tables(compared(given), command)
+            Experiment.from_tables(tables_of_command(given), command)
 
 
 def test_commands_are_found_in_blocks_lists_and_sentences():

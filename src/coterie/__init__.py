@@ -96,7 +96,7 @@ def __getattr__(name: str) -> object:
 def _cure(name: str) -> str:
     if name in ("FederatedClassifier", "FederatedRegressor"):
         return f"; write: from coterie.sklearn import {name}"
-    meant = next((known for known in __dir__() if known.casefold() == name.casefold()), None)
+    meant = next((public_name for public_name in __dir__() if public_name.casefold() == name.casefold()), None)
     return f"; did you mean {meant!r}?" if meant else ""
 
 

@@ -254,4 +254,4 @@ def test_show_explains_each_table(coterie, table):
 def test_flags_of_other_commands_are_untouched():
     args = build_parser().parse_args(["submit", "plan.toml", "--out", "there"])
     assert isinstance(args, argparse.Namespace)
-    assert (args.out, flags.typed(args)) == ("there", {})
+    assert (args.out, flags.flag_texts(args)) == ("there", {})

@@ -2,7 +2,7 @@
 
 import torch
 
-from coterie.base.loss import probabilities
+import coterie as ct
 
 
 def mcc(outputs, labels, kind):
@@ -12,7 +12,10 @@ def mcc(outputs, labels, kind):
     """
     if kind not in ("binary", "classes"):
         return None
-    predicted, labels = probabilities(kind, outputs).argmax(dim=1).cpu().flatten(), labels.long().cpu().flatten()
+    predicted, labels = (
+        ct.metrics.probabilities(kind, outputs).argmax(dim=1).cpu().flatten(),
+        labels.long().cpu().flatten(),
+    )
     classes = int(torch.cat([predicted, labels]).max()) + 1
     counts = [torch.bincount(values, minlength=classes).double() for values in (labels, predicted)]
     total = len(labels)

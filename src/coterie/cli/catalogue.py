@@ -54,8 +54,8 @@ class Entry:
     @property
     def about(self) -> str:
         """The text of the file without its LaTeX; before it that of the class, where several share the file."""
-        own = self.own_text.partition("\n\nAttributes:")[0]
-        text = f"{own}\n\n{self.text}" if self.shared else self.text
+        class_text = self.own_text.partition("\n\nAttributes:")[0]
+        text = f"{class_text}\n\n{self.text}" if self.shared else self.text
         return re.sub(r"^Formula: .*?\n(?=[A-Z]\w+: |\n)", "", text, flags=re.S | re.M)
 
     @property

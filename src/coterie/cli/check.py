@@ -21,19 +21,21 @@ APART = {"mean difference": 0.5, "total variation": 0.2}
 def lines(check: TableCheck, width: int | None = None) -> list[str]:
     """Problems, notes, and the tables, wrapped to `width` columns (default: the terminal's)."""
     width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
-    few = len(check.clients) <= FEW_CLIENTS
-    said = [f"problem: {sentence}" for sentence in check.problems]
-    said += [f"note: {sentence}" for sentence in check.notes]
+    few_clients = len(check.clients) <= FEW_CLIENTS
+    printed = [f"problem: {sentence}" for sentence in check.problems]
+    printed += [f"note: {sentence}" for sentence in check.notes]
     label = check.columns.get(check.label or "", {})
     clients = [(name, str(rows), short(label[name]) if name in label else "-") for name, rows in check.clients.items()]
-    said += ["", *_table(("client", "rows", f"label {check.label}" if check.label else "label"), clients, width)]
-    header = ("column", *check.clients) if few else ("column", "kind", "missing", "range or categories", "clients")
-    rows = [_of_clients(c, by, check.clients) if few else _of_many(c, by) for c, by in check.columns.items()]
-    said += ["", *_table(header, [row for row in rows if row[0] != check.label], width)]
-    said += ["", *_drifts(check), ""]
+    printed += ["", *_table(("client", "rows", f"label {check.label}" if check.label else "label"), clients, width)]
+    header = (
+        ("column", *check.clients) if few_clients else ("column", "kind", "missing", "range or categories", "clients")
+    )
+    rows = [_of_clients(c, by, check.clients) if few_clients else _of_many(c, by) for c, by in check.columns.items()]
+    printed += ["", *_table(header, [row for row in rows if row[0] != check.label], width)]
+    printed += ["", *_drifts(check), ""]
     count = len(check.problems)
-    said = said if check.problems or check.notes else said[1:]
-    return [*said, f"{count} problem{'s' * (count > 1)} to solve before a run" if count else "a run can start"]
+    printed = printed if check.problems or check.notes else printed[1:]
+    return [*printed, f"{count} problem{'s' * (count > 1)} to solve before a run" if count else "a run can start"]
 
 
 def _of_clients(column: str, by_client: Mapping[str, Facts], clients: Iterable[str]) -> tuple[str, ...]:
@@ -46,8 +48,8 @@ def _of_many(column: str, by_client: Mapping[str, Facts]) -> tuple[str, ...]:
     missing = [f.missing for f in facts]
     lows, highs = [f.low for f in facts if f.low is not None], [f.high for f in facts if f.high is not None]
     texts = sorted({text for f in facts for text in f.shares})
-    whole = facts[0]._replace(low=min(lows, default=None), high=max(highs, default=None), missing=0.0)
-    values = short(whole) if lows else listing(texts)
+    totals = facts[0]._replace(low=min(lows, default=None), high=max(highs, default=None), missing=0.0)
+    values = short(totals) if lows else listing(texts)
     return (
         column,
         ", ".join(kinds),
@@ -80,9 +82,9 @@ def _drifts(check: TableCheck) -> list[str]:
         return []
     if not apart:
         return ["are the clients alike? No column of a client is far from the others."]
-    many = "columns of single clients are" if len(apart) > 1 else "column of one client is"
-    said = [f"are the clients alike? {len(apart)} {many} far from the others; the furthest:"]
+    subject = "columns of single clients are" if len(apart) > 1 else "column of one client is"
+    printed = [f"are the clients alike? {len(apart)} {subject} far from the others; the furthest:"]
     for d in apart[:MOST_DRIFTS]:
         how = f"{d.value:+.1f} standard deviations" if d.measure == "mean difference" else f"{d.value:.0%} of the rows"
-        said.append(f"  {d.client}: {d.column} differs by {how}")
-    return said
+        printed.append(f"  {d.client}: {d.column} differs by {how}")
+    return printed

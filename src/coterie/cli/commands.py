@@ -25,10 +25,10 @@ __all__ = ["COMMANDS"]
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from coterie.cli.settings import compared
+    from coterie.cli.settings import tables_of_command
     from coterie.run.experiment import Experiment
 
-    tables = compared(args)
+    tables = tables_of_command(args)
     if args.methods == "all":
         tables["methods"] = _fitting(tables)
     return _execute(Experiment.from_tables(tables, "the command line"), args)
@@ -57,16 +57,17 @@ def _say_imports(path: Path, trusted: list[str]) -> None:
     from coterie.run.files import own_files
     from coterie.study.layout import is_run
 
-    own = own_files(read_toml(path))
+    files = own_files(read_toml(path))
     folder = path.resolve().parent
     if path.name == "experiment.toml" or is_run(folder):
-        for name in own:
-            require(
-                folder not in Path(name).resolve().parents
-                or Path(name).resolve() in {Path(t).resolve() for t in trusted},
-                f"{name} lies in the run directory {path.parent}, so whoever made that wrote it; look at it, then say --trust {name}",
-            )
-    for name in own:
+        trusted_files = {Path(name).resolve() for name in trusted}
+        for name in files:
+            if folder in Path(name).resolve().parents and Path(name).resolve() not in trusted_files:
+                raise InputError(
+                    f"{name} lies in the run directory {path.parent}, so whoever made that wrote it; look at it, then say "
+                    f"--trust {name}"
+                )
+    for name in files:
         sys.stderr.write(f"imports {name}\n")
 
 
@@ -172,8 +173,8 @@ def _present(
     if args.json:
         rows = read_json(folder / "summary.json", list)
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
-        told = {"folder": str(folder), "predicts": results.predicts, "rows": rows, "verdicts": verdicts}
-        _say(json.dumps({**told, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
+        answer = {"folder": str(folder), "predicts": results.predicts, "rows": rows, "verdicts": verdicts}
+        _say(json.dumps({**answer, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
         return 0
     if args.tables:
         _say(render(results).rstrip())
@@ -212,7 +213,7 @@ def _deploy(args: argparse.Namespace) -> int:
 
     path = Path(args.plan)
     deployment = read_plan(path).deployment
-    folders = [None if given is None else Path(given) for given in (args.kits, args.wheels, args.authority)]
+    folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]
     kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
     private = "the operator's and the server's" if args.keys_at_sites else "each"
     _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
@@ -253,7 +254,7 @@ def _submit(args: argparse.Namespace) -> int:
                 resume=args.resume,
                 kits=None if args.kits is None else Path(args.kits),
                 command=shlex.join(args.typed),
-                watch=progress.watched,
+                watch=progress.show_sites,
                 say=progress.say,
             )
         except RunError as error:
@@ -279,14 +280,14 @@ def _methods(args: argparse.Namespace) -> int:
     for row in rows:
         _say(f"{row['name']:<{width}} {row['summary']}")
         about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
-        for line in (line for text in about for line in _folded(text, width + 1)):
+        for line in (line for text in about for line in _wrap(text, width + 1)):
             _say(line)
     _say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
     _say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
     return 0
 
 
-def _folded(text: str, indent: int) -> list[str]:
+def _wrap(text: str, indent: int) -> list[str]:
     import shutil
     import textwrap
 
@@ -298,7 +299,8 @@ def _data(args: argparse.Namespace) -> int:
     if args.name is not None or args.export is not None:
         from coterie.data.sets.heart_disease import export
 
-        require(args.name == "heart-disease", f"only heart-disease can be exported, with a name; got {args.name!r}")
+        if args.name != "heart-disease":
+            raise InputError(f"only heart-disease can be exported, with a name; got {args.name!r}")
         require(args.export is not None, "say where to with --export FOLDER")
         for file in export(Path(args.export), server_rows=args.server_rows):
             _say(str(file))
@@ -312,7 +314,7 @@ def _data(args: argparse.Namespace) -> int:
         return 0
     for name, dataset in datasets.items():
         _say(f"{name:<16} {dataset.summary}")
-        for line in _folded(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
+        for line in _wrap(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
             _say(line)
     _say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
     return 0
@@ -365,8 +367,8 @@ def _finalise(args: argparse.Namespace) -> int:
     final = finalise(run, out, client=args.client, method=method, threshold=threshold, accept_change=args.accept_change)
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
-    kept = " but those that choose how it is tuned" if results.tuned_part(method) else ""
-    _say(f"model of {method} for {args.client}, trained on all rows{kept}: {out}")
+    except_tuning = " but those that choose how it is tuned" if results.tuned_part(method) else ""
+    _say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {out}")
     _say(f"what to expect of it: {out / 'card.md'}")
     for note in final.notes:
         sys.stderr.write(f"note: {note}\n")
@@ -390,11 +392,13 @@ def _predict(args: argparse.Namespace) -> int:
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
     if is_final(folder):
-        require(threshold != "validation", f"{folder} holds one model and its threshold; give a risk, say 0.3")
+        if threshold == "validation":
+            raise InputError(f"{folder} holds one model and its threshold; give a risk, say 0.3")
         threshold = None if threshold is None else float(threshold_of(threshold))
     else:
         _mend(folder)
-        require(args.client is not None, f"say whose model of {folder} answers, with --client")
+        if args.client is None:
+            raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
         method = method or recommend(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
@@ -416,8 +420,8 @@ def _predict(args: argparse.Namespace) -> int:
         sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(prediction.values)} rows\n")
     errors = prediction.errors()
     if errors is not None:
-        said = "MAE {:.4g}, RMSE {:.4g} in the unit of the label".format(*errors)
-        sys.stderr.write(f"the file has labels: {said} on {len(prediction.values)} rows\n")
+        sizes = "MAE {:.4g}, RMSE {:.4g} in the unit of the label".format(*errors)
+        sys.stderr.write(f"the file has labels: {sizes} on {len(prediction.values)} rows\n")
     return 0
 
 

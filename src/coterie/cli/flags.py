@@ -9,13 +9,13 @@ from typing import Any
 
 from coterie.config.keys import keys_with_flags
 
-__all__ = ["add_command", "add_flags", "typed"]
+__all__ = ["add_command", "add_flags", "flag_texts"]
 
 
 def add_command(commands: Any, name: str, about: str, command: str = "") -> argparse.ArgumentParser:
     """Add a command with what it does in one line; `command` is its key of `commands.COMMANDS`, if not its name."""
-    said = f"{about[:1].upper()}{about[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=said)
+    description = f"{about[:1].upper()}{about[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=description)
     parser.add_argument(
         "--debug",
         action="store_true",
@@ -27,7 +27,7 @@ def add_command(commands: Any, name: str, about: str, command: str = "") -> argp
 
 
 def add_flags(parser: argparse.ArgumentParser, *tables: str) -> None:
-    """Add the flags of these tables, or of all, in a group for each table; what is typed is found by `typed`."""
+    """Add the flags of these tables, or of all, in a group for each table; what is typed is found by `flag_texts`."""
     for table, keys in itertools.groupby(keys_with_flags(*tables), key=lambda key: key.table):
         group = parser.add_argument_group(f"[{table}]")
         for key in keys:
@@ -35,6 +35,6 @@ def add_flags(parser: argparse.ArgumentParser, *tables: str) -> None:
             group.add_argument(key.flag, dest=key.path, metavar=metavar, help=key.help.replace("%", "%%"))
 
 
-def typed(args: argparse.Namespace) -> Mapping[str, Any]:
+def flag_texts(args: argparse.Namespace) -> Mapping[str, Any]:
     """The texts that were typed for flags of settings, by key such as `run.rounds`."""
     return {key: text for key, text in vars(args).items() if "." in key and text is not None}

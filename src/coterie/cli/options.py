@@ -48,14 +48,14 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        parsed, left = super().parse_known_args(args, namespace)
-        for word in left:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        for word in unknown:
             flag = word.partition("=")[0]
             hint = nearest(flag, {a.option_strings[-1] for a in self._actions if a.option_strings})
             self.error(
                 f"there is no option {flag}; {hint}" if flag[:1] == "-" else f"{word!r} is one argument too many"
             )
-        return parsed, left
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")

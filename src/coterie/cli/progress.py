@@ -76,18 +76,18 @@ class Progress:
 
     def event(self, event: Event) -> None:
         """Show where an experiment stands."""
-        left = f"{event.done}/{event.pairs} done"
+        status = f"{event.done}/{event.pairs} done"
         if event.seconds_left is not None and event.done < event.pairs:
-            left += f", {duration(event.seconds_left)} left"
+            status += f", {duration(event.seconds_left)} left"
         if self._live is not None:
             completed = event.done * event.rounds + (0 if event.finished else event.round)
             text = f"{_turn(event)}  {event.label}  round {event.round}/{event.rounds}"
             total = max(1, event.pairs * event.rounds)
-            self._live.update(self._bar, description=text, total=total, completed=completed, left=left)
+            self._live.update(self._bar, description=text, total=total, completed=completed, left=status)
         elif event.finished and not self._quiet:
-            self._line(f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {left}")
+            self._line(f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {status}")
 
-    def watched(self, watched: Watched) -> None:
+    def show_sites(self, watched: Watched) -> None:
         """Show where a run on sites elsewhere stands; a site that is slow or gone is named once."""
         if watched.event is not None and watched.event != self._seen:
             self._seen = watched.event

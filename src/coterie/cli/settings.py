@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, nearest, plain, require
 from coterie.base.files import parse_toml
-from coterie.cli.flags import typed
+from coterie.cli.flags import flag_texts
 from coterie.config.registry import METHODS
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 SEEDS_WITHOUT_FOLDS = 5
 """In place of those of a preset that names folds."""
 
-__all__ = ["compared", "override", "set_key"]
+__all__ = ["override", "set_key", "tables_of_command"]
 
 
-def compared(args: argparse.Namespace) -> dict[str, Any]:
+def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
     """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed."""
     from coterie.config.registry import DATASETS
     from coterie.run.spelling import data_table
@@ -30,7 +30,7 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
     tables = preset(start)
     tables.setdefault("data", {}).update(data_table(args.data))
     if args.methods is not None:
-        tables["methods"] = _chosen(args.methods, preset_methods(start))
+        tables["methods"] = _method_tables(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
         tables["tune"] = {k: v for k, v in tables.get("tune", {}).items() if k.partition(".")[0] in names}
     named = start == "folder" and "folder" not in tables["data"]  # by a program, which may have split its rows
@@ -39,12 +39,12 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
     elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})} or "split_column" in tables["data"]
     if preset_folds and not named and not elsewhere and tables.get("split", {}).get("kind") != "target-groups":
         tables["split"] = {"folds": preset_folds, **tables.get("split", {})}
-    elif preset_folds and "run.seeds" not in typed(args):
+    elif preset_folds and "run.seeds" not in flag_texts(args):
         tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
     return tables
 
 
-def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _method_tables(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     from coterie.run.experiment import label_of, method_table
 
     names = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
@@ -57,11 +57,12 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     """Change tables by the flags of settings; `--set` comes last."""
     from coterie.config.keys import keys_with_flags
 
-    texts = typed(args)
+    texts = flag_texts(args)
     by_option: dict[tuple[str, str], Key] = {}
     for key in (key for key in keys_with_flags() if key.path in texts):
-        other = by_option.setdefault((key.table, key.option.name), key)
-        require(other.path == key.path, f"{other.flag} and {key.flag} exclude each other; give one")
+        same_option = by_option.setdefault((key.table, key.option.name), key)
+        if same_option.path != key.path:
+            raise InputError(f"{same_option.flag} and {key.flag} exclude each other; give one")
         _put(tables, key.table, key.name, key.parse(texts[key.path]))
     for setting in args.settings:
         set_key(tables, setting)
@@ -72,25 +73,25 @@ def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
     from coterie.config.keys import CHOICES, keys_of, lasting
 
     value = next((key.meant(value) for key in keys_of(table) if key.name == path), value)
-    before = tables.setdefault(table, {})
+    old_table = tables.setdefault(table, {})
     if table == "local":
-        own = (m["local"] for m in tables.get("methods", ()) if isinstance(m.get("local"), dict))
-        put_local(before, path, value, own)
+        local_tables = (m["local"] for m in tables.get("methods", ()) if isinstance(m.get("local"), dict))
+        put_local(old_table, path, value, local_tables)
         return
-    if path == CHOICES.get(table) and value != before.get(path):
-        kept = lasting(table, value)
-        tables[table] = {k: v for k, v in before.items() if k in kept}
+    if path == CHOICES.get(table) and value != old_table.get(path):
+        lasting_keys = lasting(table, value)
+        tables[table] = {k: v for k, v in old_table.items() if k in lasting_keys}
     _put_within(tables[table], path, value)
 
 
-def put_local(local: dict[str, Any], path: str, value: Any, own: Iterable[dict[str, Any]] = ()) -> None:
-    """Write a setting of local training, and into each of the methods' `own` tables that says the same otherwise."""
+def put_local(local: dict[str, Any], path: str, value: Any, local_tables: Iterable[dict[str, Any]] = ()) -> None:
+    """Write a setting of local training, and into each of the methods' tables that says the same otherwise."""
     from coterie.config.local import LocalSGD
     from coterie.config.schema import options_of
 
     name, _, inner = path.partition(".")
     keys = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
-    for table in (local, *(one for one in own if {*keys} & {*one})):
+    for table in (local, *(candidate for candidate in local_tables if {*keys} & {*candidate})):
         nested = table.get(name)
         another = inner == "name" and isinstance(nested, dict) and nested.get("name") != value
         for key in keys:
@@ -102,10 +103,10 @@ def put_local(local: dict[str, Any], path: str, value: Any, own: Iterable[dict[s
 def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
     """Write `value` at OUTER.INNER, or at a key of the table itself."""
     outer, dot, inner = path.partition(".")
-    before = table.get(outer) if dot else None
-    if isinstance(before, str):  # a name alone stands for the table that has it
-        before = {"name": before}
-    table[outer] = {**(before if isinstance(before, dict) else {}), inner: value} if dot else value
+    old_table = table.get(outer) if dot else None
+    if isinstance(old_table, str):  # a name alone stands for the table that has it
+        old_table = {"name": old_table}
+    table[outer] = {**(old_table if isinstance(old_table, dict) else {}), inner: value} if dot else value
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
@@ -114,32 +115,34 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     from coterie.run.experiment import label_of
 
     labels = {label_of(m): m for m in tables.get("methods", [])}
-    label = max((one for one in labels if setting.startswith(f"{one}.")), key=len, default="")  # which may have dots
+    prefixes = [label for label in labels if setting.startswith(f"{label}.")]
+    label = max(prefixes, key=len, default="")  # which may have dots
     path, equals, text = setting.removeprefix(label).partition("=")
-    head, _, rest = path.partition(".")
+    head, _, key_path = path.partition(".")
     head = label or head
     listed = head in LISTED
-    require(
-        bool(equals and (rest or listed)), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5"
-    )
+    if not (equals and (key_path or listed)):
+        raise InputError(f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
     value = _value(text)
-    known = {*DECLARED, *LISTED, "tune"}
+    table_names = {*DECLARED, *LISTED, "tune"}
     if listed:
-        tables[head] = _listed(tables.get(head, []), rest, value, f"--set {setting!r} must say which: {LISTED[head]}")
-    elif label and not (label == "local" and not rest.startswith("local.")):
+        tables[head] = _set_in_list(
+            tables.get(head, []), key_path, value, f"--set {setting!r} must say which: {LISTED[head]}"
+        )
+    elif label and not (label == "local" and not key_path.startswith("local.")):
         target = labels[label]
-        if rest.startswith("local."):
-            put_local(target.setdefault("local", {}), rest.removeprefix("local."), value)
+        if key_path.startswith("local."):
+            put_local(target.setdefault("local", {}), key_path.removeprefix("local."), value)
         else:
-            _put_within(target, rest, _of_method(target["name"], rest, value))
+            _put_within(target, key_path, _of_method(target["name"], key_path, value))
     elif head == "tune":
         # Lists, as everywhere on the command line, need no brackets; one value alone is none.
-        several = not isinstance(value, list) and "," in text
-        tables.setdefault("tune", {})[rest] = [_value(word) for word in text.split(",")] if several else value
-    elif head in known:
-        _put(tables, head, rest, value)
+        unquoted_list = not isinstance(value, list) and "," in text
+        tables.setdefault("tune", {})[key_path] = [_value(word) for word in text.split(",")] if unquoted_list else value
+    elif head in table_names:
+        _put(tables, head, key_path, value)
     else:
-        hint = nearest(head, {*labels, *known})
+        hint = nearest(head, {*labels, *table_names})
         raise InputError(f"--set {setting!r} names no method of this run and no table; {hint}")
 
 
@@ -160,16 +163,18 @@ LISTED = {
 """Tables of which an experiment has several, each with a name, and how to spell one."""
 
 
-def _listed(tables: list[dict[str, Any]], path: str, value: Any, unsaid: str) -> list[dict[str, Any]]:
+def _set_in_list(tables: list[dict[str, Any]], path: str, value: Any, refusal: str) -> list[dict[str, Any]]:
     """Such tables once `path`, NAME.KEY, has a value in that of its name; without a path the names, or the tables, themselves."""
     if not path:
         return [
-            one if isinstance(one, dict) else {"name": one} for one in (value if isinstance(value, list) else [value])
+            entry if isinstance(entry, dict) else {"name": entry}
+            for entry in (value if isinstance(value, list) else [value])
         ]
     name, dot, key = path.rpartition(".")
-    require(bool(dot), unsaid)
-    known = tables if any(one.get("name") == name for one in tables) else [*tables, {"name": name}]
-    return [{**one, key: value} if one.get("name") == name else one for one in known]
+    if not dot:
+        raise InputError(refusal)
+    entries = tables if any(entry.get("name") == name for entry in tables) else [*tables, {"name": name}]
+    return [{**entry, key: value} if entry.get("name") == name else entry for entry in entries]
 
 
 def _value(text: str) -> Any:
@@ -181,6 +186,7 @@ def _value(text: str) -> Any:
     try:
         return parse_toml(f"value = {text}", "the value of --set")["value"]
     except InputError as error:
-        listed = text[:1] in "[{"
-        require(not listed, f"{plain(text, 60)!r} is not a TOML value ({error}); write 0.5 for .5, and texts in quotes")
+        if text[:1] in "[{":
+            hint = "write 0.5 for .5, and texts in quotes"
+            raise InputError(f"{plain(text, 60)!r} is not a TOML value ({error}); {hint}") from error
         return text

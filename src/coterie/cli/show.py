@@ -24,13 +24,13 @@ Field = tuple[str, str, str, str]
 
 def fields_of(cls: type[Any]) -> list[Field]:
     """(name, type, default, explanation) of each field of a dataclass, the explanation from the Attributes of its docstring."""
-    said = explanations(cls)
+    explanation_of = explanations(cls)
     rows = []
     for field in dataclasses.fields(cls):
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
         text = "" if default is dataclasses.MISSING else repr(default)
-        rows.append((field.name, _plain_type(field.type), text, said.get(field.name, "")))
+        rows.append((field.name, _plain_type(field.type), text, explanation_of.get(field.name, "")))
     return rows
 
 
@@ -47,12 +47,12 @@ def _plain_type(annotation: Any) -> str:
 
 def describe(name: str) -> dict[str, Any]:
     """Name, kind, text, and fields of what an experiment can name: a method, a model, a table, ..., or FILE.py:NAME."""
-    kind, text, fields = _described(name)
+    kind, text, fields = _parts_of(name)
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}
 
 
-def _described(name: str) -> tuple[str, str, list[Field]]:
+def _parts_of(name: str) -> tuple[str, str, list[Field]]:
     from coterie.base.modules import load_object
     from coterie.config.keys import DECLARED, SEVERAL
     from coterie.config.local import LocalSGD
@@ -60,8 +60,8 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
 
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:
-        own = load_object(name)
-        return type(own).__name__, *_of_class(own)
+        candidate = load_object(name)
+        return type(candidate).__name__, *_of_class(candidate)
     if name in METHODS:
         also = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
         entry = entry_of(name)
@@ -73,7 +73,7 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
     if name in values:
         return "settings", *_of_class(values[name])
     if name in SEVERAL:
-        entries = [(one, "", "", _text(SEVERAL[name][one]).splitlines()[0]) for one in SEVERAL[name]]
+        entries = [(entry, "", "", _text(SEVERAL[name][entry]).splitlines()[0]) for entry in SEVERAL[name]]
         return "table", f"[[{name}]] tables of an experiment, each with one of these names.", entries
     if name == "methods":
         return "table", "[[methods]] tables of an experiment, one for each method.", fields_of(MethodEntry)
@@ -81,20 +81,20 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
         return "table", *_of_tuning()
     if name in DECLARED:
         return "table", f"The [{name}] table of an experiment.", _keys_of(name)
-    known = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*KINDS.values())
-    raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
+    known_names = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*KINDS.values())
+    raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known_names)}")
 
 
-def _of_class(given: Any) -> tuple[str, list[Field]]:
-    return _text(given) or f"{getattr(given, '__name__', given)} has no docstring.", _fields_of(given)
+def _of_class(candidate: Any) -> tuple[str, list[Field]]:
+    return _text(candidate) or f"{getattr(candidate, '__name__', candidate)} has no docstring.", _fields_of(candidate)
 
 
-def _fields_of(given: Any) -> list[Field]:
-    return fields_of(given) if isinstance(given, type) and dataclasses.is_dataclass(given) else []
+def _fields_of(candidate: Any) -> list[Field]:
+    return fields_of(candidate) if isinstance(candidate, type) and dataclasses.is_dataclass(candidate) else []
 
 
-def _text(given: Any) -> str:
-    return (inspect.getdoc(given) or "").partition("\n\nAttributes:")[0]
+def _text(candidate: Any) -> str:
+    return (inspect.getdoc(candidate) or "").partition("\n\nAttributes:")[0]
 
 
 def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:

@@ -179,9 +179,9 @@ def _danger(site: str, approved: Any, settings: Any, seconds: float) -> list[str
         every = list(attack(approved, settings, site, seconds))
     except InputError as error:
         return [f"danger    not tried: {error}"]
-    worst = max(every, key=lambda one: one.rows)
-    asked = f"{worst.requests} requests" if worst.rows else f"{sum(one.requests for one in every)} requests"
-    last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {asked} (others may know better attacks)"
+    worst = max(every, key=lambda attempt: attempt.rows)
+    requests = f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in every)} requests"
+    last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} (others may know better attacks)"
     return [*map(str, every), last]
 
 
@@ -305,14 +305,14 @@ def _purge(args: argparse.Namespace) -> int:
     from coterie.sites.purge import leftovers, purge
 
     kit = Path(args.kit)
-    left = leftovers(kit)
-    for path in left:
+    files = leftovers(kit)
+    for path in files:
         _say(f"{path.lstat().st_size:>12}  {path}")
-    if not left:
+    if not files:
         _say(f"{kit}: nothing is left of any run")
     elif args.yes:
         purge(kit)
-        _say(f"{len(left)} files removed; the log, the settings and the approved plan stay")
+        _say(f"{len(files)} files removed; the log, the settings and the approved plan stay")
     else:
         _say("nothing is removed yet; with --yes these files are, and these runs can then not be resumed")
     return 0

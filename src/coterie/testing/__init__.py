@@ -33,12 +33,12 @@ from coterie.testing.runs import (
     resume,
     seed,
     sends,
-    spelled,
+    spelling,
     value,
     wire,
     workers,
 )
-from coterie.testing.values import described, inputs, number, options, rows, same_rows, trainable
+from coterie.testing.values import descriptions, inputs, number, options, rows, same_rows, trainable
 
 __all__ = [
     "LawError",
@@ -52,7 +52,7 @@ __all__ = [
 
 # ---- checks
 
-_OF_RUNS: tuple[Law, ...] = (seed, wire, workers, order, resume, spelled)
+_OF_RUNS: tuple[Law, ...] = (seed, wire, workers, order, resume, spelling)
 
 
 def check_method(method: Any) -> Mapping[str, str]:
@@ -123,7 +123,7 @@ def check_engine(engine: Any) -> Mapping[str, str]:
     """
     subject = _subject(engine, ENGINES)
     trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
-    return _hold(subject, trial, (seed, wire, order, resume, spelled, bits, closes))
+    return _hold(subject, trial, (seed, wire, order, resume, spelling, bits, closes))
 
 
 def check_dataset(dataset: Any) -> Mapping[str, str]:
@@ -141,7 +141,7 @@ def check_dataset(dataset: Any) -> Mapping[str, str]:
     subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
     if not isinstance(subject, Dataset):
         raise LawError(f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset")
-    return _hold(subject, subject, (described, same_rows, trainable, options))
+    return _hold(subject, subject, (descriptions, same_rows, trainable, options))
 
 
 def check_metric(metric: Any) -> Mapping[str, str]:
@@ -160,8 +160,8 @@ def check_metric(metric: Any) -> Mapping[str, str]:
     return _hold(subject, subject, (number, rows, inputs))
 
 
-def _subject(given: Any, registry: Registry) -> Any:
-    value = registry.find(given) if isinstance(given, str) else given
+def _subject(candidate: Any, registry: Registry) -> Any:
+    value = registry.find(candidate) if isinstance(candidate, str) else candidate
     plugin = value() if isinstance(value, type) else value
     return registry.check_value(plugin, "") if registry.base is not None else plugin
 

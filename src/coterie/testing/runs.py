@@ -120,15 +120,15 @@ class Trial:
         )
 
 
-def _same(first: Run, second: Run, what: str) -> None:
+def _same(expected: Run, actual: Run, what: str) -> None:
     """Raise `LawError` unless models and history of two runs are equal bit by bit."""
-    if list(first.models) != list(second.models):
-        raise LawError(f"{what} has models of {', '.join(second.models)} in place of {', '.join(first.models)}")
-    for name, x in first.models.items():
-        if not torch.equal(x, second.models[name]):
-            away = float((x - second.models[name]).abs().max())
+    if list(expected.models) != list(actual.models):
+        raise LawError(f"{what} has models of {', '.join(actual.models)} in place of {', '.join(expected.models)}")
+    for name, x in expected.models.items():
+        if not torch.equal(x, actual.models[name]):
+            away = float((x - actual.models[name]).abs().max())
             raise LawError(f"{what} ends at another model of {name}, {away:.1e} away; all its bits must be equal")
-    if first.history != second.history:
+    if expected.history != actual.history:
         raise LawError(f"{what} measures other numbers, although its models are equal")
 
 
@@ -174,7 +174,7 @@ def resume(trial: Trial) -> None:
         _same(trial.usual, trial.run(checkpoint=folder, resume=True), "a run that was interrupted and resumed")
 
 
-def spelled(trial: Trial) -> None:
+def spelling(trial: Trial) -> None:
     """The table that says the settings in a file builds the same value."""
     cls = type(trial.subject)
     if dataclasses.is_dataclass(trial.subject):
@@ -190,9 +190,9 @@ def spelled(trial: Trial) -> None:
 
 def value(trial: Trial) -> None:
     """A run stores nothing on the method, which is a value."""
-    before = identity(trial.method)
+    old_identity = identity(trial.method)
     trial.run()
-    if identity(trial.method) != before:
+    if identity(trial.method) != old_identity:
         raise LawError("a run changed the method; what it learns belongs to its state, or to the memory of clients")
     stored = set(vars(trial.method)) - {f.name for f in dataclasses.fields(trial.method)}
     if stored:
@@ -208,11 +208,11 @@ def names(trial: Trial) -> None:
         if _is_value(full.method)
         else {}
     )
-    moved = {key: _renamed(entry, called) for key, entry in fields.items()}
-    other = dataclasses.replace(
+    moved = {key: _rename(entry, called) for key, entry in fields.items()}
+    moved_trial = dataclasses.replace(
         full, method=dataclasses.replace(full.method, **moved) if fields else full.method, names=called
     )
-    expected, models = full.run().models, other.run().models
+    expected, models = full.run().models, moved_trial.run().models
     for name, x in expected.items():
         mine = models.get(called.get(name, name))
         if mine is None or float((x - mine).abs().max()) > CLOSE:
@@ -225,10 +225,10 @@ def _is_value(method: Any) -> bool:
     return dataclasses.is_dataclass(method)
 
 
-def _renamed(entry: Any, called: Mapping[str, str]) -> Any:
+def _rename(entry: Any, called: Mapping[str, str]) -> Any:
     if isinstance(entry, str):
         return called.get(entry, entry)
-    return tuple(_renamed(e, called) for e in entry) if type(entry) is tuple else entry
+    return tuple(_rename(e, called) for e in entry) if type(entry) is tuple else entry
 
 
 def learns(trial: Trial) -> None:
@@ -237,9 +237,9 @@ def learns(trial: Trial) -> None:
     losses = {
         at: [r.value for r in run.history if (r.round, r.split, r.metric) == (at, "train", "loss")] for at in (0, 8)
     }
-    first, last = (sum(losses[at]) / len(losses[at]) for at in (0, 8))
-    if not last < 0.95 * first:
-        raise LawError(f"the mean loss on training rows was {first:.3f} and is {last:.3f} after eight rounds")
+    initial, last = (sum(losses[at]) / len(losses[at]) for at in (0, 8))
+    if not last < 0.95 * initial:
+        raise LawError(f"the mean loss on training rows was {initial:.3f} and is {last:.3f} after eight rounds")
 
 
 def numbers(trial: Trial) -> None:

@@ -47,10 +47,10 @@ def rows(metric: Callable[..., Any]) -> None:
     for kind in _KINDS:
         outputs, labels = _rows_of(kind)
         turned = torch.arange(len(labels)).flip(0)
-        value, other = metric(outputs, labels, kind), metric(outputs[turned], labels[turned], kind)
-        undefined = value is None or other is None
-        if (value is not other) if undefined else abs(float(value) - float(other)) > CLOSE:
-            raise LawError(f"gives {value} for {kind}, and {other} for the same rows in another order")
+        value, reversed_value = metric(outputs, labels, kind), metric(outputs[turned], labels[turned], kind)
+        undefined = value is None or reversed_value is None
+        if (value is not reversed_value) if undefined else abs(float(value) - float(reversed_value)) > CLOSE:
+            raise LawError(f"gives {value} for {kind}, and {reversed_value} for the same rows in another order")
 
 
 def inputs(metric: Callable[..., Any]) -> None:
@@ -65,7 +65,7 @@ def inputs(metric: Callable[..., Any]) -> None:
 # ---- laws of data sets
 
 
-def described(dataset: Dataset) -> None:
+def descriptions(dataset: Dataset) -> None:
     """A data set says in one line each what it is, who its clients are, what is predicted and under which licence."""
     for key in ("summary", "clients", "task", "licence"):
         line = getattr(dataset, key)
