@@ -239,11 +239,10 @@ def of_appeal(run: Run) -> Measured:
     values |= {f"{words} loss": losses[split] for split, words in (("train", "training"), ("test", "test"))}
     used = looked.over_rows("accuracy")
     values |= {"clients in the pool, last round": last(pool), "accuracy of the models in use": last_half(used)}
-    shown = {name: logged[name] for name in ("GM-appeal, seen", "accuracy, seen", "preferred-model accuracy, seen")}
     values["rank correlation of appeal and preferred accuracy"] = _rank_correlation(
-        shown["GM-appeal, seen"], shown["preferred-model accuracy, seen"]
+        logged["GM-appeal, seen"], logged["preferred-model accuracy, seen"]
     )
-    return looked.measured(values, {"pool": pool, **shown})
+    return looked.measured(values, {"pool": pool, **logged})
 
 
 def _rank_correlation(one: Curve, other: Curve) -> float | None:
