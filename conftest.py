@@ -1,9 +1,7 @@
-"""What holds for every test; where engines, methods and what is sent are tested, all of it is encoded and decoded as if sent."""
+"""What holds for every test."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import os
 import signal
 import sys
@@ -18,7 +16,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 collect_ignore = [
     "src/coterie/sites/flare/client.py",  # these three are loaded by FLARE, and need it
     "src/coterie/sites/flare/server.py",
-    "tests/engines/moody.py",
+    "tests/engines/flare_job.py",
 ]
 
 
@@ -35,27 +33,6 @@ def same_random_numbers_in_any_order():
     import torch  # here, since the process that hands out tests to others needs none
 
     torch.default_generator.manual_seed(0)
-
-
-STRICT_WIRE = ("attacks", "contract", "engines", "methods")
-"""Folders of tests whose runs encode and decode everything; elsewhere runs are those of a user, and twice as fast."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def strict_wire(request):
-    """Let runs of these folders encode and decode every message."""
-    if request.path.parent.name not in STRICT_WIRE:
-        yield
-        return
-    from coterie.config.run import RunSettings, RunTable, StudySettings
-    from coterie.run.fit import fit
-
-    with pytest.MonkeyPatch.context() as patch:
-        for settings in (RunSettings, StudySettings, RunTable):
-            defaults = {f.name: f.default for f in dataclasses.fields(settings)} | {"strict_wire": True}
-            patch.setattr(settings.__init__, "__defaults__", tuple(defaults.values()))
-        patch.setitem(inspect.unwrap(fit).__kwdefaults__, "settings", RunSettings())
-        yield
 
 
 @pytest.fixture(scope="session")

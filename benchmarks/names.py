@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     eager: int
 
 
-MOST = Measured(vague=3.9, participles=7.2, eager=229)
+MOST = Measured(vague=0.9, participles=2.4, eager=0)
 """What is not exceeded."""
 
 

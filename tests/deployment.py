@@ -145,7 +145,7 @@ class Deployment:
         (self.kits / name / "local" / "coterie.toml").write_text("\n".join(["[site]", *lines, ""]))
 
     def start(self, name, kit=None, uid=None, arm=None):
-        """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in armed/sitecustomize.py."""
+        """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in `kill_points`."""
         kit = Path(kit or self.kits / name)
         server = name == "localhost"
         module = "nvflare.private.fed.app." + ("server.server_train" if server else "client.client_train")
@@ -157,7 +157,7 @@ class Deployment:
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if arm is not None:
-            path = [str(Path(__file__).parent / "engines" / "armed"), os.environ.get("PYTHONPATH", "")]
+            path = [str(Path(__file__).parent / "engines" / "kill_points"), os.environ.get("PYTHONPATH", "")]
             environment |= {"ARM": json.dumps(arm), "PYTHONPATH": os.pathsep.join(filter(None, path))}
         # A session of its own: what it starts is ended with it.
         self.processes[name] = subprocess.Popen(

@@ -272,10 +272,12 @@ def fit(
     init: Any = None,
     checkpoint: Any = None,
     metrics: tuple[str, ...] = (),
+    strict_wire: bool = True,
     **settings: Any,
 ) -> Run:
     """`ct.fit`, in process unless an engine is given, measuring nothing but the loss unless metrics are named, which take half of
-    the time of a short run; what it does not name is a field of `RunSettings`."""
+    the time of a short run. All that is sent is encoded and decoded, where `strict_wire` is not False, so that no test passes by a
+    live reference. What it does not name is a field of `RunSettings`."""
     return run.fit(
         method,
         clients if server is None else clients.with_server(server),
@@ -287,7 +289,7 @@ def fit(
         filters=filters,
         init=init,
         checkpoint=checkpoint,
-        settings=RunSettings(metrics=metrics, **settings),
+        settings=RunSettings(metrics=metrics, strict_wire=strict_wire, **settings),
     )
 
 

@@ -149,9 +149,7 @@ def test_on_a_machine_that_was_busy_at_either_time_cpu_time_decides(check, tmp_p
     assert "w2: 0.90 of L0 in CPU time, was 1.00\n" in capsys.readouterr().out
 
 
-def test_a_result_of_another_kind_of_machine_is_compared_with_its_commit_measured_here(
-    check, tmp_path, monkeypatch, capsys
-):
+def test_a_result_of_another_machine_is_compared_with_its_commit_here(check, tmp_path, monkeypatch, capsys):
     for name in ("w1", "w2"):
         recorded(tmp_path, name, cpu="elsewhere", ratio=9.0)
         measured(monkeypatch, name, 1.8, 1.0)
@@ -179,7 +177,7 @@ def test_a_fall_that_is_not_seen_again_does_not_count(check, tmp_path, monkeypat
     assert capsys.readouterr().out.count("SLOWER") == 1
 
 
-def test_without_the_commit_of_a_result_of_another_kind_of_machine_nothing_is_measured(check, tmp_path, capsys):
+def test_without_the_commit_of_another_machines_result_nothing_is_measured(check, tmp_path, capsys):
     for name in ("w1", "w2"):
         recorded(tmp_path, name, cpu={"w1": "here", "w2": "elsewhere"}[name], commit=f"{name}+")
     assert check.main(tmp_path) == 2

@@ -44,7 +44,7 @@ def test_the_command_refuses_as_long_as_nothing_is_published():
 
 
 @pytest.mark.programs
-def test_an_address_makes_the_links_of_the_readme_absolute_and_an_sdist_has_tests_and_pages(tmp_path: Path):
+def test_an_address_makes_the_links_of_the_readme_absolute(tmp_path: Path):
     tree = tmp_path / "tree"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "build", "dist", "site", "runs", "results"))
     shutil.copy(ROOT / ".gitignore", tree)

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import nn
 
 from coterie.base.clients import Client, Clients
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.rows import Part
 from coterie.config.registry import MODELS
 from coterie.config.run import RunSettings
@@ -76,9 +76,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         clients = Clients([Client(name, Part(rows[mask], targets[mask])) for name, mask in masks.items()])
         self.groups_ = clients.names
         seed = 0 if self.random_state is None else self.random_state
-        require(
-            isinstance(seed, int | np.integer), f"random_state must be None or an int >= 0; got {self.random_state!r}"
-        )
+        if not isinstance(seed, int | np.integer):
+            raise InputError(f"random_state must be None or an int >= 0; got {self.random_state!r}")
         self.run_ = fit(
             self.method,
             clients,
@@ -107,7 +106,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         values = plain_array(groups, "groups")
         names_as_texts(dict.fromkeys(values.ravel().tolist()), "groups")
         names = values.astype(str)
-        require(names.ndim == 1, f"groups must name the client of each row [rows]; got the shape {names.shape}")
+        if names.ndim != 1:
+            raise InputError(f"groups must name the client of each row [rows]; got the shape {names.shape}")
         check_consistent_length(names, np.empty(rows))
         return names
 

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 import pytest
 import torch
-from town import LIAR, SITES, Town, altered, put, told
+from three_sites import LIAR, SITES, ThreeSites, altered, put, told
 
 from coterie.base.errors import InputError, RunError
 from coterie.compute.metrics import evaluate
@@ -26,17 +26,17 @@ METHODS = [
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory):
-    made = Town(tmp_path_factory.mktemp("town"), METHODS)
+def three_sites(tmp_path_factory):
+    made = ThreeSites(tmp_path_factory.mktemp("three_sites"), METHODS)
     made.open()
     return made
 
 
 @pytest.fixture
-def quiet(town):
-    """The town, whose liar tells the truth again when a test ends."""
-    yield town
-    town.lie, town.replay = None, False
+def quiet(three_sites):
+    """The sites, whose liar tells the truth again when a test ends."""
+    yield three_sites
+    three_sites.lie, three_sites.replay = None, False
 
 
 # ---- two hundred lies
@@ -184,14 +184,14 @@ def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet)
 # ---- each lie by itself
 
 
-def ask(town, task=local_update, names=SITES, **payload):
-    view = Federation(town.engine, names, 0, round=1, attempt=1)
-    return view.ask(names, task, x=town.engine.x, **payload)
+def ask(three_sites, task=local_update, names=SITES, **payload):
+    view = Federation(three_sites.engine, names, 0, round=1, attempt=1)
+    return view.ask(names, task, x=three_sites.engine.x, **payload)
 
 
-def trained(town, **options):
-    local = town.experiment.build_method(town.experiment.methods[0]).local
-    return ask(town, local=local, **options)
+def trained(three_sites, **options):
+    local = three_sites.experiment.build_method(three_sites.experiment.methods[0]).local
+    return ask(three_sites, local=local, **options)
 
 
 def test_of_two_clients_the_liar_is_refused_whatever_form_its_numbers_have(quiet):
@@ -372,10 +372,10 @@ def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
 
 
 @pytest.fixture
-def fresh(town):
-    engine, clients = town.engine, town.clients
-    yield town
-    town.engine, town.clients, town.lie, town.accept = engine, clients, None, ()
+def fresh(three_sites):
+    engine, clients = three_sites.engine, three_sites.clients
+    yield three_sites
+    three_sites.engine, three_sites.clients, three_sites.lie, three_sites.accept = engine, clients, None, ()
 
 
 def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
@@ -386,7 +386,7 @@ def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
     assert "its reply to prepare is refused" in after.failures[LIAR]
 
 
-def test_a_site_that_fails_before_a_later_method_is_left_out_of_it_and_the_others_go_on(fresh):
+def test_a_site_that_fails_before_a_later_method_is_left_out_of_it(fresh):
     fresh.open()
     assert not fresh.begin(0)(1).failures
     fresh.lie = of("prepare", lambda values: {**values, "failed": "not this one"})
@@ -460,7 +460,7 @@ def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
 
 
 def test_too_few_readable_sites_are_no_beginning(tmp_path):
-    town = Town(tmp_path, METHODS[:1], names=(LIAR,))
-    town.lie = BEGINNINGS["noise"]
+    three_sites = ThreeSites(tmp_path, METHODS[:1], names=(LIAR,))
+    three_sites.lie = BEGINNINGS["noise"]
     with pytest.raises(RunError, match=r"hungary .*cannot be read"):
-        town.open()
+        three_sites.open()

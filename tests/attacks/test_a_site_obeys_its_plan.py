@@ -9,7 +9,7 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local, plan_file, settings_file
 from safetensors.torch import load_file
-from town import Town
+from three_sites import ThreeSites
 
 from coterie.algorithms.meritfed import target_gradient
 from coterie.base.errors import InputError
@@ -207,13 +207,17 @@ def test_a_site_takes_from_its_plan_what_one_process_takes_from_it(tmp_path):
     methods = [{"name": "meritfed", "targets": ["hungary"], "validation": "validation", "md_steps": 1}, FEDAVG]
     parts = {"split": {"parts": {"train": 0.5, "validation": 0.25, "test": 0.25}}}
     model = {"model": {"name": "mlp", "hidden": [3], "freeze": ["0.*"]}}
-    town = Town(tmp_path / "town", methods, rounds=1, **parts, **model)
+    three_sites = ThreeSites(tmp_path / "three_sites", methods, rounds=1, **parts, **model)
     (tmp_path / "files").mkdir()
-    for name in town.names:
+    for name in three_sites.names:
         (tmp_path / "files" / f"{name}.csv").write_bytes((FOLDER / f"{name}.csv").read_bytes())
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
-    run_experiment(replace(town.experiment, data={"folder": str(tmp_path / "files"), **options}), tmp_path / "here")
-    run_experiment(town.experiment, tmp_path / "there", backend=Sites(Remote(town, "run", plan=town.plan)))
+    run_experiment(
+        replace(three_sites.experiment, data={"folder": str(tmp_path / "files"), **options}), tmp_path / "here"
+    )
+    run_experiment(
+        three_sites.experiment, tmp_path / "there", backend=Sites(Remote(three_sites, "run", plan=three_sites.plan))
+    )
     models = sorted(path.name for path in (tmp_path / "here" / "models").iterdir())
     assert len(models) == 2
     for name in models:

@@ -192,7 +192,7 @@ def test_files_inside_a_run_directory_are_refused_unless_they_are_trusted(made, 
     assert "mine.py" in made.traces()
 
 
-def test_what_a_run_directory_names_is_not_imported_because_somebody_resumes_into_it(made, capsys):
+def test_resuming_does_not_import_what_a_run_directory_names(made, capsys):
     inside = made.run / "mine.py"
     inside.write_text(made.files["method"].read_text())
     made.rewrite(made.files["method"], inside)

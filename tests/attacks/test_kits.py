@@ -189,7 +189,7 @@ def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(kits, t
     assert (kits / "ca" / "keys.json").read_text() == before
 
 
-def test_a_certificate_of_a_type_that_is_none_of_a_site_is_not_signed_whatever_its_name(tmp_path):
+def test_only_certificates_of_a_sites_own_type_are_signed(tmp_path):
     from coterie.base.errors import InputError
     from coterie.sites.flare.authority import Request
 
@@ -349,9 +349,7 @@ def test_certificates_of_sites_end_after_90_days_and_others_with_the_authority(k
     assert days["operator@coterie.org"] > 350
 
 
-def test_a_signed_request_ends_after_90_days_and_is_renewed_by_the_same_request_and_sign(
-    own_key, tmp_path, monkeypatch
-):
+def test_a_signed_request_ends_after_90_days_and_can_be_signed_again(own_key, tmp_path, monkeypatch):
     from coterie.sites.flare.join import _certificates_in, request, sign
 
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital
 from safetensors.torch import load_file
-from town import Town
+from three_sites import ThreeSites
 
 from coterie.algorithms.ditto import ditto_update
 from coterie.compute.metrics import evaluate
@@ -31,22 +31,24 @@ OWN = [{"name": name, "local": LOCAL} for name in ("local", "ditto", "apfl", "pf
 def runs(tmp_path_factory):
     """One experiment in one process and at sites, whose replies were listened to."""
     folder = tmp_path_factory.mktemp("own")
-    town = Town(folder / "town", OWN, rounds=3, run={"metrics": ["auc"]})
+    three_sites = ThreeSites(folder / "three_sites", OWN, rounds=3, run={"metrics": ["auc"]})
     (folder / "files").mkdir()
-    for name in town.names:
+    for name in three_sites.names:
         (folder / "files" / f"{name}.csv").write_bytes((FOLDER / f"{name}.csv").read_bytes())
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
-    run_experiment(replace(town.experiment, data={"folder": str(folder / "files"), **options}), folder / "here")
-    replies, call = [], town.call
+    run_experiment(replace(three_sites.experiment, data={"folder": str(folder / "files"), **options}), folder / "here")
+    replies, call = [], three_sites.call
 
     def listening(name, message, timeout):
         reply = call(name, message, timeout)
         replies.append(reply)
         return reply
 
-    town.call = listening
-    run_experiment(town.experiment, folder / "there", backend=Sites(Remote(town, "run", plan=town.plan)))
-    return folder, town, replies
+    three_sites.call = listening
+    run_experiment(
+        three_sites.experiment, folder / "there", backend=Sites(Remote(three_sites, "run", plan=three_sites.plan))
+    )
+    return folder, three_sites, replies
 
 
 def tensors(value):
@@ -80,10 +82,10 @@ def test_no_reply_holds_the_own_model_of_a_site(runs):
 
 
 def test_a_site_keeps_its_own_models_where_predict_finds_them(runs):
-    folder, town, _ = runs
-    for name in town.names:
+    folder, three_sites, _ = runs
+    for name in three_sites.names:
         for method in OWN:
-            kept = folder / "town" / name / "kept" / "models" / f"{method['name']}-0-{name}"
+            kept = folder / "three_sites" / name / "kept" / "models" / f"{method['name']}-0-{name}"
             here = folder / "here" / "models" / f"{method['name']}-0-{name}.safetensors"
             there = kept / "model.safetensors"
             assert all(torch.equal(value, load_file(there)[key]) for key, value in load_file(here).items())

@@ -72,7 +72,7 @@ def test_models_made_for_it_find_no_row_behind_secret_noise(tmp_path):
     assert reconstructed(hospital(tmp_path, CLIP, SECRET)) == 0
 
 
-def test_secret_noise_has_the_deviation_of_the_plan_and_another_stream_for_each_model(tmp_path):
+def test_secret_noise_has_the_plans_deviation_and_a_stream_for_each_model(tmp_path):
     plain, noisy = hospital(tmp_path / "plain"), hospital(tmp_path / "noisy", CLIP, SECRET)
     models = [plain.x + i / 100 for i in range(90)]
     noise = torch.stack([asked(noisy, x) - asked(plain, x) for x in models])

@@ -136,7 +136,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     assert rows[1] >= 3
 
 
-def test_requests_beside_the_declarations_are_made_of_them_and_run_where_nothing_is_checked(tmp_path, monkeypatch):
+def test_requests_beside_the_declarations_are_made_of_the_declarations(tmp_path, monkeypatch):
     from coterie.sites.allowed import Allowed
 
     (tmp_path / "off").mkdir()
@@ -146,7 +146,7 @@ def test_requests_beside_the_declarations_are_made_of_them_and_run_where_nothing
     assert next(one for one in found(tmp_path / "off", MERITFED, **FOUR) if one.what == "requests").found > 10
 
 
-def test_who_was_trained_on_is_told_by_losses_where_a_model_has_learned_rows_by_heart(tmp_path):
+def test_losses_tell_who_was_trained_on_if_rows_were_learned_by_heart(tmp_path):
     by_heart = {"name": "fedavg", "local": {"steps": 100, "batch_size": 16, "lr": 0.5, "minimum_batch": 8}}
     told, kept = (
         next(

@@ -85,7 +85,7 @@ def test_attackers_who_know_what_others_send_know_it_of_all_that_are_asked(attac
     assert_same_bits(whole, run(FIRST["fedavg"], **options))
 
 
-def test_an_attack_at_the_clients_does_not_depend_on_where_its_task_is_defined_or_how_many_are_asked(monkeypatch):
+def test_an_attack_does_not_depend_on_where_its_task_is_or_how_many_are_asked(monkeypatch):
     # Where a refused client is asked among two, the others work once more: so nobody is refused here.
     options = {"rounds": 2, "attack": Noise(on=("b", "d")), "max_norm": 1e9}
     whole = run(FIRST["fedavg"], **options)

@@ -61,7 +61,7 @@ def forget(federation, names):
     federation.engine.load_memory({k: v for k, v in saved.items() if not owners([k]) & set(names)})
 
 
-def test_a_state_says_in_which_round_it_was_written_and_whether_the_server_counted_it(four):
+def test_a_state_names_its_round_and_if_the_server_counted_it(four):
     first = at(four, 1).ask("ab", count_up, by=1.0)
     assert (first.before.tolist(), first.since.tolist(), first.counted.tolist()) == ([0, 0], [-1, -1], [False] * 2)
     later = at(four, 3).ask("abc", count_up, by=1.0)

@@ -370,6 +370,19 @@ def test_lines_of_code_leave_out_docstrings_comments_and_blanks():
 # ---- tests know the point of each method
 
 
+def test_names_of_tests_are_short():
+    tests = [
+        (path, node)
+        for path in Path(__file__).parents[1].rglob("test_*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+    ]
+    assert [
+        f"{path.name}: {node.name}"
+        for path, node in tests
+        if isinstance(node, ast.FunctionDef) and len(node.name) >= 80
+    ] == []
+
+
 @pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
 def test_a_method_has_a_test_file_with_two_mutants_of_what_is_there(entry):
     """`make mutants` runs them."""

@@ -42,7 +42,7 @@ def sent(filters, rows, names="ab", problem=None, **about):
 # ---- clipping
 
 
-def test_no_update_and_no_gradient_is_longer_than_the_bound_and_shorter_ones_are_as_they_were():
+def test_clipping_bounds_long_vectors_and_leaves_short_ones():
     rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
     fields = sent([ct.Clip(1.0)], rows)
     for key in ("delta", "gradient"):
@@ -79,7 +79,7 @@ def test_a_broken_update_is_refused_and_not_clipped_to_a_good_one():
 # ---- noise
 
 
-def test_noise_has_its_deviation_and_is_another_for_each_client_field_round_and_method():
+def test_noise_has_its_deviation_and_a_stream_for_each_use():
     rows = torch.zeros(2, 4000, dtype=torch.float64)
     noise = sent([ct.GaussianNoise(3.0)], rows)
     assert noise["delta"].std(dim=1).tolist() == pytest.approx([3.0, 3.0], rel=0.05)

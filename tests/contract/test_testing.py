@@ -123,7 +123,7 @@ class Admits(Favours):
     exempt = {"names": "it trains on client a alone"}  # noqa: RUF012
 
 
-def test_a_plain_method_keeps_every_law_and_a_declared_exception_is_shown_with_its_reason():
+def test_a_plain_method_keeps_every_law_and_exceptions_show_their_reason():
     assert set(testing.check_method(Plain).values()) == {""}
     assert testing.check_method(Admits())["names"] == "it trains on client a alone"
 

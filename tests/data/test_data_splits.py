@@ -414,7 +414,7 @@ def test_more_flips_flip_the_same_clients_and_others():
     assert set(few.split(", ")) < set(many.split(", "))
 
 
-def test_the_target_validates_on_rows_held_out_and_copies_have_the_parts_of_their_original():
+def test_the_target_validates_on_its_own_rows_and_copies_share_their_parts():
     clients = by_table(kind="target-groups", clients=40, held_out=20, rows_per_client="most")
     assert len(clients) == 40
     assert clients.names[0] == "far-00"

@@ -146,7 +146,7 @@ def test_a_text_that_cannot_travel_is_refused_on_any_number_of_workers(count):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_input_error_of_all_clients_ends_the_run_with_its_sentence_and_their_names(count):
+def test_an_input_error_of_all_clients_ends_the_run_and_names_them(count):
     with (
         federation_of(quadratic(CENTRES), count) as federation,
         pytest.raises(InputError, match=r"^clients a, b, c and 2 more: the file is gone$"),
@@ -230,7 +230,7 @@ def in_update(monkeypatch: pytest.MonkeyPatch, name: str, round: int, fault) -> 
 
 
 @pytest.mark.parametrize("method", [FedAvg(LOCAL), SCAFFOLD(local=LOCAL)], ids=["fedavg", "scaffold"])
-def test_a_run_whose_worker_is_killed_by_a_client_has_the_bits_of_one_where_that_client_refuses(monkeypatch, method):
+def test_a_client_that_kills_its_worker_counts_as_one_that_refuses(monkeypatch, method):
     problem = logistic()
     runs = {}
     for kind, fault in {"killed": kills, "refused": raises(ValueError("no"))}.items():
@@ -257,7 +257,7 @@ def test_a_worker_that_something_else_killed_harms_nobody(monkeypatch):
     assert_same_bits(fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1), undisturbed)
 
 
-def test_a_worker_that_does_not_answer_is_named_and_given_up_where_there_is_a_timeout(monkeypatch, caplog):
+def test_a_worker_that_does_not_answer_in_time_is_named_and_given_up(monkeypatch, caplog):
     problem = logistic()
     monkeypatch.setattr(workers, "PATIENCE", 0.2)
     runs = {}

@@ -26,16 +26,23 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(folder):
     """What the job has found."""
-    import moody
+    import flare_job
     from benchmarks.flare import simulate
     from test_sites import plan_in
 
-    plan = plan_in(folder, moody.APPROVED)
+    plan = plan_in(folder, flare_job.APPROVED)
     files = {name: FOLDER / f"{name}.csv" for name in HOSPITALS}
     tests = Path(__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(moody.FOLDER, str(folder))
-        simulate(moody.Questions(), moody.Moody(), files, folder, plan, [tests / "engines", tests, tests.parent])
+        patch.setenv(flare_job.FOLDER, str(folder))
+        simulate(
+            flare_job.Questions(),
+            flare_job.AnsweringSites(),
+            files,
+            folder,
+            plan,
+            [tests / "engines", tests, tests.parent],
+        )
     return pickle.loads((folder / "found").read_bytes())
 
 

@@ -133,7 +133,7 @@ def test_a_killed_actor_is_named_and_replaced_and_the_others_reply(federation):
 
 
 @needs_ray
-def test_clients_of_an_actor_that_died_while_memory_was_saved_fail_once_and_start_anew(federation):
+def test_clients_of_an_actor_that_died_while_saving_start_anew(federation):
     federation.ask("abcde", count)
     os.kill(federation.engine.processes()["c"], signal.SIGKILL)
     time.sleep(0.2)
@@ -187,9 +187,7 @@ def run(method: Any, problem: Problem, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "moment"), [("meritfed", 0), ("meritfed", 1), ("varsel", 1), ("varsel", 2), ("maxfl", 1)]
 )
-def test_all_actors_killed_from_some_ask_of_a_round_on_a_run_ends_and_resumes_to_the_same_bits(
-    ray_cluster, tmp_path, name, moment
-):
+def test_a_run_whose_actors_are_all_killed_resumes_to_the_same_bits(ray_cluster, tmp_path, name, moment):
     problem = logistic()
 
     def dying(clients, model, *, loss):
@@ -225,7 +223,7 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(
 
 
 @needs_ray
-def test_a_client_that_takes_too_long_has_failed_is_skipped_until_free_and_what_it_did_late_is_undone(federation):
+def test_a_client_that_takes_too_long_has_failed_and_its_late_work_is_undone(federation):
     assert federation.ask("abcde", count).before.tolist() == [0] * 5
     saved = federation.engine.save_memory()
     federation.engine.timeout = 1.0
@@ -433,7 +431,7 @@ def session_processes() -> set[int]:
 
 
 @needs_ray
-def test_a_script_with_tasks_of_its_own_starts_a_cluster_on_loopback_and_leaves_nothing(tmp_path):
+def test_a_script_starts_a_cluster_on_loopback_and_leaves_nothing(tmp_path):
     before = session_processes()
     done = start_script(tmp_path, "{}")
     assert done.stdout == "True {}\nFalse\n", done.stderr

@@ -205,7 +205,7 @@ def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, t
     assert "MB up" not in write(tmp_path / "here").read_text()
 
 
-def test_replies_leave_a_site_through_the_filters_of_its_plan_whatever_the_server_asks_for(hospitals, tmp_path):
+def test_replies_leave_a_site_through_the_filters_of_its_plan(hospitals, tmp_path):
     _, make = hospitals
     filters = [{"name": "top-k", "share": 0.2}]
     methods = [{"name": "fedavg"}, {"name": "local"}]
@@ -493,7 +493,7 @@ def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_
     assert not update(federation).failed
 
 
-def test_a_slow_site_is_left_out_until_it_answers_a_ping_and_its_late_ask_does_no_harm(hospitals):
+def test_a_slow_site_is_left_out_and_its_late_ask_does_no_harm(hospitals):
     sites, _ = hospitals
     link = Direct(sites)
     engine = remote(link, timeout=60)

@@ -98,7 +98,7 @@ def test_rows_come_as_often_as_they_should(name):
     assert_frequencies(GradientNormSampler().at(cohort, x), cohort, chance)
 
 
-def test_gradient_norms_are_taken_at_each_clients_own_model_and_leave_training_as_it_was():
+def test_gradient_norms_are_taken_at_each_clients_own_model():
     problem = dropout()
     problem.model[2].p = 0.0
     cohort = cohort_of(problem)

@@ -174,7 +174,7 @@ def test_before_the_first_comparison_rows_are_drawn_evenly():
     assert_close(torch.bincount(drawn, minlength=24) / 24000, torch.full((24,), 1 / 24), 0.005)
 
 
-def test_a_class_that_the_client_lacks_is_left_out_and_the_others_keep_their_proportions():
+def test_a_class_that_the_client_lacks_is_left_out_in_proportion():
     cohort = cohort_of(skewed())
     q = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
     cohort.memory.put(SHARES, q.expand(4, -1))

@@ -430,7 +430,7 @@ def test_a_model_that_is_as_good_as_the_clients_own_appeals_to_nobody():
     assert found.history.select("pool") == [(1, 0.0)]
 
 
-def test_the_preferred_model_is_the_one_of_lower_loss_even_if_the_other_is_right_more_often():
+def test_the_preferred_model_has_the_lower_loss_not_the_higher_accuracy():
     losses, right = torch.tensor([0.5, 0.5]), torch.tensor([0.6, 0.9])
     own = torch.tensor([[0.0, 0.0, 0.7, 0.8], [0.0, 0.0, 0.2, 0.7]])  # test loss and accuracy are the last two
     appeals, preferred, best = appeal._preferences(losses, right, own)

@@ -168,7 +168,7 @@ def test_debias_trusts_external_clients_more_and_the_unbiased_variance_too():
     assert plain < unbiased < debiased
 
 
-def test_weights_never_raise_the_estimated_error_and_do_not_depend_on_a_common_shift():
+def test_weights_never_raise_the_estimated_error_and_ignore_a_common_shift():
     found = run(VaRSeL(("a", "b"), local=replace(ONE, lr=1.0)), logistic(), 15)
     assert all(0 < r <= 1 for _, r in found.history.select("phi_ratio"))
     # All gradients of quadratics move alike with the model, so the differences, which alone matter, stay.

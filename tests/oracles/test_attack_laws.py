@@ -27,7 +27,7 @@ def test_ipm_stops_an_average_where_eps_is_the_ratio_of_honest_and_attackers():
     assert_close(slowed.x, (4 - 2 * 0.5) / 6 * moved(ct.FedAvg(ONE)).x)
 
 
-def test_an_average_stands_still_where_half_flip_their_signs_and_runs_away_where_more_do():
+def test_an_average_stands_still_if_half_flip_their_signs():
     assert_close(moved(ct.FedAvg(ONE), SignFlip(on=tuple("abc")), rounds=5).x, torch.zeros(2, dtype=torch.float64))
     away = moved(ct.FedAvg(ONE), SignFlip(on=tuple("abcd")), rounds=5).x
     assert torch.all(away * torch.tensor([1.0, -2.0]) < 0)

@@ -202,7 +202,7 @@ def test_noise_is_another_in_another_round_and_seed(options):
     assert not torch.equal(ask(Noise())[0].delta[1], ask(Noise(), **options)[0].delta[1])
 
 
-def test_noise_is_another_in_the_next_ask_of_a_round_and_the_same_when_the_round_begins_anew():
+def test_noise_is_new_in_each_ask_and_the_same_if_the_round_begins_anew():
     with federation_of(logistic()) as federation:
         attacked = replace(federation, engine=Attacked(federation.engine, Noise(), BAD))
         first, second = (attacked.ask(attacked.clients, say, scale=1.0).delta for _ in range(2))

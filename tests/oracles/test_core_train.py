@@ -483,7 +483,7 @@ class Views(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["flatten", "view"])
-def test_images_reach_convolutions_with_their_channels_together_where_the_model_takes_them(name):
+def test_images_reach_convolutions_with_their_channels_together(name):
     draw = torch.Generator().manual_seed(0)
     flat = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
     problem = Problem(

@@ -156,7 +156,7 @@ def test_ranking_vetoes_only_where_it_is_shown_to_suffer() -> None:
     assert not vetoes(Mixture(np.ones(1), np.array([-0.05]), np.array([0.1**2])))
 
 
-def test_rows_that_settle_are_more_where_the_error_is_larger_and_settle_as_often_as_said() -> None:
+def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> None:
     settled = {}
     for error in (0.02, 0.06):
         gain = Gain(0.03, error, 100)

@@ -46,7 +46,7 @@ def test_a_run_starts_from_a_file_as_from_its_state_dict(tmp_path):
 
 
 @pytest.mark.parametrize("noise", [lambda: torch.randn(3), lambda: np.random.normal(), random.random])  # noqa: NPY002
-def test_transforms_that_draw_from_a_global_generator_have_the_same_bits_and_leave_it_alone(noise):
+def test_transforms_that_draw_globally_have_the_same_bits(noise):
     given, clients = module(), logistic().clients.with_transform(lambda row, rng: row + noise())
     torch.default_generator.manual_seed(1)
     first = ct.fit("fedavg", clients, given, 1).x

@@ -164,7 +164,7 @@ def test_a_round_that_too_few_clients_answer_is_told_in_300_characters():
 
 
 @pytest.mark.parametrize(("lr", "round", "loss"), [(1e6, 2, "inf"), (1e12, 1, "inf")])
-def test_an_infinite_loss_of_a_finite_model_is_divergence_in_the_round_that_shows_it(lr, round, loss):
+def test_an_infinite_loss_of_a_finite_model_is_divergence(lr, round, loss):
     inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     clients = data.from_tensors(dict.fromkeys("ab", (inputs, inputs[:, 0])))
     settings = ct.RunSettings(evaluate=1)

@@ -29,7 +29,7 @@ Laws:
 - permuting classes permutes q:
   tests/methods/test_isfl.py::test_permuting_the_classes_permutes_q
 - classes that a client lacks are left out in proportion:
-  tests/methods/test_isfl.py::test_a_class_that_the_client_lacks_is_left_out_and_the_others_keep_their_proportions
+  tests/methods/test_isfl.py::test_a_class_that_the_client_lacks_is_left_out_in_proportion
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from coterie.base.clients import Clients
 from coterie.base.errors import is_number
 from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
-from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe, moments
+from coterie.data.tables.description import MANY_CATEGORIES, LabelDescription, TableDescription
+from coterie.data.tables.recipe import TableCohort, describe_table, moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.tables import description_options, left_out
 
@@ -59,14 +60,14 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
     training rows have. Raises `RefusedError` for a class with fewer rows.
     """
     label, chosen = options["label"], tuple(options.get("categorical", ()))
-    about = json.loads(describe(TableCohort({table.name: table}), **description_options(options)).text[0])
+    about = _describe(table, options)
     columns = {}
     for name, column in table.columns.items():
         if name == label:
             columns[name] = column
-        elif not about["columns"][name].get("identifier"):
+        elif not about.columns[name].identifier:
             columns[name] = _common(column, table.parts["train"], least, name in chosen)
-    if options.get("above") is None and not _is_quantity(about["label"], options):
+    if options.get("above") is None and not _is_quantity(about.label, options):
         counts = Counter(str(t) for t in table.columns[label].spelled if t is not None)
         if min(counts.values()) < least:
             raise RefusedError(
@@ -75,8 +76,13 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
     return replace(table, columns=columns)
 
 
-def _is_quantity(about: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    has_many_values = about["kind"] == "number" and about["distinct"] > MANY_CLASSES
+def _describe(table: Table, options: Mapping[str, Any]) -> TableDescription:
+    settings = description_options(options)
+    return describe_table(table, settings["label"], set(json.loads(settings["categorical"])), settings["rare"])
+
+
+def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
+    has_many_values = label.kind == "number" and label.distinct > MANY_CLASSES
     return options.get("task") == "regression" or (options.get("task") is None and has_many_values)
 
 
@@ -102,21 +108,22 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
     return replace(column, kind="empty" if np.isnan(numbers).all() else column.kind, numbers=numbers)
 
 
-def public_description(text: str, options: Mapping[str, Any]) -> str:
-    """A description without the cells that it quotes, and without the values of a label that is not a class."""
-    about = json.loads(text)
-    for column in about["columns"].values():
-        if "example" in column:
-            column["example"] = [column["example"][0], "a text"]
-    if options.get("above") is not None or _is_quantity(about["label"], options):
-        about["label"]["values"] = []
-    return json.dumps(about)
+def public_description(table: Table, options: Mapping[str, Any]) -> TableDescription:
+    """Return the description of a table without the cells that it quotes, and without values of a label that is not a class."""
+    about = _describe(table, options)
+    columns = {
+        name: column if column.example is None else replace(column, example=[column.example[0], "a text"])
+        for name, column in about.columns.items()
+    }
+    secret = options.get("above") is not None or _is_quantity(about.label, options)
+    label = replace(about.label, values=[]) if secret else about.label
+    return replace(about, columns=columns, label=label)
 
 
 def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
     """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on."""
     label = table.columns[options["label"]]
-    about = {"kind": label.kind, "distinct": len({t for t in label.spelled if t is not None})}
+    about = LabelDescription(label.kind, False, [], len({t for t in label.spelled if t is not None}), [])
     numbers = {name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"}
     cut = options.get("above") is not None or not _is_quantity(about, options)
     return numbers - left_out(options) - ({options["label"]} if cut else set())

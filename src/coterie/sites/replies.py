@@ -5,10 +5,8 @@ Every function here reads what another party wrote, and raises `InputError` with
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -17,13 +15,12 @@ from coterie.base.errors import InputError, plain, require
 from coterie.base.vector import Layout
 from coterie.contract.replies import VECTORS
 from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
-from coterie.data.tables.recipe import MANY_CATEGORIES
+from coterie.data.tables.description import MANY_ROWS, is_count, read_json
 from coterie.sites.tables import Facts
 
 __all__ = [
     "FRAME",
     "answer_of",
-    "check_description",
     "counts_beyond",
     "facts_of_reply",
     "moments_apart",
@@ -41,13 +38,10 @@ MANY_VECTORS = 64
 """Model vectors in a field that does not declare how many."""
 PACKED = 4
 """How many times larger than the vector itself its packed form may be."""
-MANY_ROWS = 10**12
 MANY_KEYS = 100
 FAR_MEAN, FAR_SPREAD = 8.0, 100.0
 """Deviations, and times."""
 WORK = ("row_gradients", "row_losses")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_COLUMN_KINDS = ("number", "boolean", "text", "date", "empty")
 
 
 def most_bytes(ask: Ask, layout: Layout) -> int:
@@ -132,19 +126,19 @@ def notes_of(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
     """The facts of a site about its rows, of which there are `classes` classes (0: numbers)."""
-    facts = _table(values.get("facts"), "facts")
+    facts = read_json(values.get("facts"), "facts")
     sizes: Any = facts.get("sizes")
     require(set(facts) == {"sizes", "lowest", "highest", "fingerprint"}, "its facts are not those that were asked for")
     require(
         isinstance(sizes, dict)
         and set(sizes) == {"train", "validation", "test"}
-        and all(_is_count(rows) for rows in sizes.values())
+        and all(is_count(rows) for rows in sizes.values())
         and sizes["train"] > 0,
         "its facts count an impossible number of rows",
     )
     lowest, highest = facts["lowest"], facts["highest"]
     require(
-        _is_count(lowest) and _is_count(highest) and lowest <= highest < max(classes, 1),
+        is_count(lowest) and is_count(highest) and lowest <= highest < max(classes, 1),
         "its facts name classes that the federation does not have",
     )
     fingerprint = facts["fingerprint"]
@@ -153,24 +147,6 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
         "its facts have no fingerprint",
     )
     return Facts(sizes, lowest, highest, fingerprint)
-
-
-def check_description(text: Any, chosen: Collection[str] = ()) -> None:
-    """Raise `InputError` unless this is a description of a table that a recipe can be drafted from.
-
-    The columns `chosen` by the plan as categories may have as many as rows, others at most `MANY_CATEGORIES`.
-    """
-    about = _table(text, "description")
-    columns, label = about.get("columns"), about.get("label")
-    require(_is_count(about.get("rows")) and about["rows"] > 0, "its description counts no rows")
-    require(_is_word(about.get("source")), "its description names no source")
-    require(isinstance(columns, dict) and isinstance(label, dict), "its description has no columns or no label")
-    for name, column in (columns or {}).items():
-        most = about["rows"] if name in chosen else MANY_CATEGORIES
-        is_column = _is_word(name) and isinstance(column, dict) and _is_column(column, most)
-        if not is_column:
-            raise InputError(f"its description of column {plain(str(name), 40)!r} is none")
-    require(isinstance(label, dict) and _is_label(label), "its description of the label is not a description")
 
 
 class Apart(NamedTuple):
@@ -217,66 +193,3 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
                     f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {spread_here:.4g}, the others {centre:.4g} "
                     f"and {spread:.4g}",
                 )
-
-
-def _is_column(column: Mapping[str, Any], most: int) -> bool:
-    if column.get("kind") not in _COLUMN_KINDS or not (
-        _are_words(column.get("signs")) and _are_words(column.get("unknown"))
-    ):
-        return False
-    if "problem" in column:
-        return _is_word(column["problem"]) and isinstance(column.get("example"), list)
-    flags = [column[key] for key in ("unique", "identifier", "pooled") if key in column]
-    example = column.get("example", [0, ""])
-    is_example = isinstance(example, list) and len(example) == 2 and _is_count(example[0]) and _is_word(example[1])
-    if not is_example or not all(isinstance(flag, bool) for flag in flags):
-        return False
-    is_text = {"categories", "distinct", "pooled", "identifier", "unique"} <= column.keys()
-    if column["kind"] == "text" or "categories" in column:
-        return (
-            is_text
-            and _is_count(column["distinct"])
-            and _are_words(column["categories"], min(most, column["distinct"]))
-        )
-    return column["kind"] != "number" or {"unique", "identifier"} <= column.keys()
-
-
-def _is_label(label: Mapping[str, Any]) -> bool:
-    kind, values = label.get("kind"), label.get("values")
-    return (
-        kind in _COLUMN_KINDS
-        and isinstance(label.get("whole"), bool)
-        and _are_words(label.get("signs"))
-        and _is_count(label.get("distinct"))
-        and _are_words(values, min(label["distinct"], MANY_CATEGORIES))
-        and (kind != "number" or all(map(_is_numeral, values or ())))
-    )
-
-
-def _table(text: Any, what: str) -> dict[str, Any]:
-    try:
-        table = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"its {what} cannot be read ({type(error).__name__})") from error
-    if not isinstance(table, dict):
-        raise InputError(f"its {what} is not a table")
-    return table
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MANY_ROWS
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 1000 and _CONTROL.search(value) is None
-
-
-def _are_words(value: Any, most: int = MANY_KEYS) -> bool:
-    return isinstance(value, list) and len(value) <= most and all(map(_is_word, value))
-
-
-def _is_numeral(value: str) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except ValueError:
-        return False

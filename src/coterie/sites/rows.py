@@ -303,7 +303,7 @@ class SiteRows:
             raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
         reply = ask.function(TableCohort({self.name: table}), **arguments)._asdict()
         if ask.function is describe:
-            reply["text"] = (public_description(reply["text"][0], self.options),)
+            reply["text"] = (public_description(table, self.options).text(),)
         self.about["rows"] = len(table.parts["train"])
         self._count(ask.task, ask.payload)
         return Answer((Block((self.name,), reply),))

@@ -30,12 +30,12 @@ from coterie.contract.replies import Replies
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, ClientCost, encode
 from coterie.data.tables.agreement import agree, draft_recipe
+from coterie.data.tables.description import TableDescription
 from coterie.data.tables.folder import server_rows
 from coterie.data.tables.recipe import Description, Recipe, describe
 from coterie.sites.replies import (
     FRAME,
     answer_of,
-    check_description,
     counts_beyond,
     facts_of_reply,
     moments_apart,
@@ -130,7 +130,7 @@ class Remote(Engine):
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
         self._plan, self._accept, self._barred = plan, frozenset(accept), barred
-        self._described: dict[str, str] = {}
+        self._described: dict[str, TableDescription] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
         self._serial = 0
@@ -164,8 +164,8 @@ class Remote(Engine):
         encoded = self._all(
             "encode", {"recipe": json.dumps(recipe)}, lambda r: (facts_of_reply(r, classes), notes_of(r))
         )
-        described = {name: json.loads(text)["rows"] for name, text in self._described.items()}
-        miscounted = [name for name, (site_facts, _) in encoded.items() if site_facts.sizes["train"] != described[name]]
+        rows = {name: description.rows for name, description in self._described.items()}
+        miscounted = [name for name, (site_facts, _) in encoded.items() if site_facts.sizes["train"] != rows[name]]
         self._refuse(
             "encode", {}, dict.fromkeys(miscounted, "its facts count other training rows than it has described")
         )
@@ -198,7 +198,7 @@ class Remote(Engine):
         """The sites of whose description alone, or only without which, no recipe can be drafted; all if each is well beside some."""
 
         def drafts(names: Sequence[str]) -> bool:
-            descriptions = Description(tuple(self._described[name] for name in names))
+            descriptions = Description(tuple(self._described[name].text() for name in names))
             try:
                 draft_recipe(names, descriptions, settings)
             except InputError:
@@ -217,13 +217,11 @@ class Remote(Engine):
         chosen = json.loads(payload.get("categorical", "[]"))
         for name, text in zip(replies.clients, replies.fields.get("text", ()), strict=False):
             try:
-                check_description(text, chosen)
+                self._described[name] = TableDescription.parse(text, chosen)
             except InputError as error:
                 unreadable[name] = str(error)
-            else:
-                self._described[name] = text
         if "counts" in replies.fields:
-            rows = {name: json.loads(self._described[name])["rows"] for name in replies.clients}
+            rows = {name: self._described[name].rows for name in replies.clients}
             unreadable |= counts_beyond(replies, rows)
         costs = view.session.asks[-1].costs
         sentences = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}

@@ -17,9 +17,9 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import alike, fold, listing, quote_toml, spell, variants
 from coterie.config.data import Tables
 from coterie.data.tables.cells import complaint, with_signs
+from coterie.data.tables.description import MANY_CATEGORIES
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,
-    MANY_CATEGORIES,
     RARE,
     ColumnRecipe,
     Description,

@@ -32,6 +32,7 @@ from coterie.base.spelling import fold, listing, names_rows
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
 from coterie.data.tables.cells import Column, Table, complaint, with_signs
+from coterie.data.tables.description import MANY_CATEGORIES, ColumnDescription, LabelDescription, TableDescription
 
 __all__ = [
     "ColumnRecipe",
@@ -42,13 +43,11 @@ __all__ = [
     "Recipe",
     "TableCohort",
     "describe",
+    "describe_table",
     "encode",
     "example",
     "moments",
 ]
-
-MANY_CATEGORIES = 100
-"""A column of texts with more distinct values at one client is left out, unless it is named as categorical."""
 
 RARE = "(rare)"
 """The category of all that are pooled."""
@@ -165,10 +164,11 @@ def describe(cohort: TableCohort, *, label: str, categorical: str = "[]", rare: 
     identifier stay where they are.
     """
     named = set(json.loads(categorical))
-    return Description(tuple(json.dumps(_describe(table, label, named, rare)) for table in cohort.tables))
+    return Description(tuple(describe_table(table, label, named, rare).text() for table in cohort.tables))
 
 
-def _describe(table: Table, label: str, categorical: set[str], rare: int) -> dict[str, Any]:
+def describe_table(table: Table, label: str, categorical: set[str], rare: int) -> TableDescription:
+    """Describe one table, as `describe` does."""
     train = table.parts["train"]
     columns = {}
     for name, column in table.columns.items():
@@ -176,21 +176,17 @@ def _describe(table: Table, label: str, categorical: set[str], rare: int) -> dic
             columns[name] = _describe_column(name, column, train, name in categorical, rare)
     target = table.columns[label]
     values = {str(t) for t in target.spelled if t is not None}
-    return {
-        "rows": len(train),
-        "source": table.source,
-        "columns": columns,
-        "label": {
-            "kind": target.kind,
-            "whole": target.numbers is not None and bool((target.numbers % 1 == 0).all()),
-            "signs": list(target.signs),
-            "distinct": len(values),
-            "values": sorted(values) if len(values) <= MANY_CATEGORIES else [],
-        },
-    }
+    about_label = LabelDescription(
+        target.kind,
+        whole=target.numbers is not None and bool((target.numbers % 1 == 0).all()),
+        signs=list(target.signs),
+        distinct=len(values),
+        values=sorted(values) if len(values) <= MANY_CATEGORIES else [],
+    )
+    return TableDescription(len(train), table.source, columns, about_label)
 
 
-def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int) -> dict[str, Any]:
+def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int) -> ColumnDescription:
     out: dict[str, Any] = {"kind": column.kind, "signs": list(column.signs), "unknown": list(column.unknown)}
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
@@ -216,7 +212,7 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
             out.setdefault("example", example(column))
-    return out
+    return ColumnDescription(**out)
 
 
 def example(column: Column) -> list[Any]:

@@ -24,7 +24,7 @@ SITES = ("cleveland", "hungary", "long-beach")
 LIAR = "hungary"
 
 
-class Town:
+class ThreeSites:
     """A link to sites that have approved one plan.
 
     Attributes:

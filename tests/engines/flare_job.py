@@ -56,7 +56,7 @@ def mood(name: str) -> str:
     return file.read_text() if file.exists() else ""
 
 
-class Moody(SiteClient):
+class AnsweringSites(SiteClient):
     """A site of which asks for updates see the mood."""
 
     @collab.init
