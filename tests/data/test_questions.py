@@ -141,3 +141,28 @@ def test_check_reads_a_folder_of_arrays_as_a_run_does(tmp_path):
     assert check.columns["label"]["b"].shares == {"0": 0.5, "1": 0.5}
     np.savez(tmp_path / "b.npz", image=RNG.normal(size=(12, 3, 4, 5)), label=np.arange(12) % 2)
     assert "has inputs of shape" in check_folder(tmp_path).problems[0]
+
+
+@pytest.mark.parametrize("code", ["999", ""])
+def test_values_that_only_one_class_lacks_or_has_a_code_for_are_asked_about(tmp_path, code):
+    rng = np.random.default_rng(1)
+    y = np.arange(N) % 2
+    lab = [
+        code if c and r < 0.6 else f"{v:.1f}" for c, r, v in zip(y, rng.random(N), rng.normal(50, 10, N), strict=True)
+    ]
+    text = rows(x=rng.normal(size=N).round(3), lab=lab, y=y)
+    folder(tmp_path, a=text, b=text)
+    what = "far from all others" if code else "missing"
+    assert asked(tmp_path).startswith(
+        f"lab: {what} only where the label is 1; does that follow from the outcome? Then drop"
+    )
+    assert asked(tmp_path, keep=["lab"]) == asked(tmp_path, drop=["lab"]) == ""
+
+
+def test_what_is_asked_about_has_no_note_in_check(tmp_path):
+    y = np.arange(N) % 2
+    text = rows(x=range(N), score=y * 2 + np.arange(N) / N, y=y)
+    folder(tmp_path, a=text, b=text)
+    checked = check_folder(tmp_path, label="y")
+    assert any(problem.startswith("score: tells the label") for problem in checked.problems)
+    assert not any(note.startswith("score: says the label") for note in checked.notes)

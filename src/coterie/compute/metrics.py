@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
@@ -27,14 +28,18 @@ __all__ = [
     "Metric",
     "accuracy",
     "auc",
+    "auprc",
     "balanced_accuracy",
     "brier",
+    "class_error",
     "ece",
     "evaluate",
     "f1",
     "find_metrics",
     "mae",
+    "metrics_by_label",
     "npv",
+    "poisson_deviance",
     "ppv",
     "probabilities",
     "r2",
@@ -106,6 +111,53 @@ def ece(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     return float(gaps.abs().sum() / len(labels))
 
 
+def auprc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Area under the precision-recall curve of class 1, as average precision: mean over its rows of the share of class 1 among all
+    rows with at least their risk. By chance it is the share of class 1, so that it tells models of rare outcomes apart.
+
+    >>> auprc(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([0, 0, 1, 1]), "binary")
+    0.8333333333333334
+    """
+    risk = _risks(outputs, labels, kind)
+    positive = labels.cpu().reshape(-1) == 1
+    if risk is None or not bool(positive.any()):
+        return None
+    scores = outputs.double().cpu().reshape(-1)  # logits do not tie where a sigmoid saturates
+    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
+    cases = torch.bincount(place[positive], minlength=len(counts)).double().flip(0)
+    precision = cases.cumsum(0) / counts.double().flip(0).cumsum(0)
+    return float((precision * cases).sum() / cases.sum())
+
+
+def class_error(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Mean number of classes between the predicted class and the right one, for classes with an order.
+
+    >>> class_error(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([0, 2]), "classes")
+    1.0
+    """
+    if kind != "classes" or labels.ndim > 1:
+        return None
+    return float((probabilities(kind, outputs).argmax(dim=1) - labels).abs().double().mean())
+
+
+def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Mean Poisson deviance of counts, 2 (y log(y / m) - y + m); a prediction m below a hundredth of the mean count is taken as that.
+
+    None unless labels are whole numbers from 0 and some is above 0.
+
+    >>> round(poisson_deviance(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 2.0]), "regression"), 12)
+    1.0
+    """
+    exact = labels.double().reshape(-1)
+    truth = exact.round()  # labels are stored standardised
+    if kind != "regression" or outputs.numel() != len(truth) or bool((exact - truth).abs().max() > 1e-4):
+        return None
+    if bool((truth < 0).any()) or not bool(truth.any()):
+        return None
+    mean = outputs.reshape(-1).double().clamp(min=float(truth.mean()) / 100)
+    return float(2 * (torch.xlogy(truth, truth / mean) - truth + mean).mean())
+
+
 def r2(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     """Share of the variance of the label that is explained: 1 minus squared errors over those of the mean of these rows."""
     if kind != "regression":
@@ -128,6 +180,23 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, parts: _Parts) -> float 
         return None
     part, total = parts(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)
     return int(part.sum()) / int(total.sum()) if bool(total.any()) else None
+
+
+RARE = 0.05
+"""Share of the rarer class below which an outcome counts as rare."""
+
+
+def metrics_by_label(clients: Clients) -> tuple[str, ...]:
+    """Names of the metrics that a label calls for beside the usual ones: of counts, of classes with an order, of a rare outcome."""
+    label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
+    if label.get("count"):
+        return ("poisson_deviance",)
+    if label.get("kind") == "number" and len(label.get("values", ())) > 2:
+        return ("class_error",)
+    if labels.is_floating_point() or labels.ndim > 1 or int(labels.max()) != 1:
+        return ()
+    cases = int((labels == 1).sum())
+    return ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
 
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]

@@ -155,7 +155,7 @@ def shares(results: Results, method: str, client: str) -> dict[str, Difference]:
         called, truth = rows.risks >= cuts[seed], rows.labels == 1
         parts = ((called, truth), (~called, ~truth), (truth, called), (~truth, ~called))
         for name, (part, total) in zip(SHARES, parts, strict=True):
-            influences[name].append(mean_influence(rows.numbers[total], part[total]) if total.any() else None)
+            influences[name].append(mean_influence(rows.units[total], part[total]) if total.any() else None)
     scores: dict[str, Difference] = {}
     for name, by_seed in influences.items():
         finite = [influence for influence in by_seed if influence is not None]

@@ -43,6 +43,8 @@ MEANINGS = {
     "RMSE": "lower RMSE: smaller errors",
 }
 SHOWN = 6
+BACKWARDS = 0.35
+"""AUC of a shared model up to which, at a client whose own model has 1 minus that, labels may be coded the other way round."""
 NAMED = 6
 PARTNERS = 1
 PLAIN_WORDS = {"fedavg": "averaging"}
@@ -282,6 +284,38 @@ def _meaning(results: Results) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
+def _backwards(results: Results) -> list[str]:
+    """Ask whether the label of a client is coded the other way round, where shared models rank its rows backwards."""
+    shared = [m for m in results.federated if not results.own_models(m) and not results.recalibrates(m)]
+    if results.baseline is None or "auc" not in results.metrics or not shared:
+        return []
+    areas = {}
+    for client in results.clients:
+        alone, others = (results.mean(m, client, "auc") for m in (results.baseline, shared[0]))
+        if results.comparisons.decides(client, "auc") and others <= BACKWARDS and alone >= 1 - BACKWARDS:
+            areas[client] = f"{number(others)}, alone {number(alone)}"
+    if not areas or 2 * len(areas) > len(results.clients):
+        return []
+    listed = listing([f"{results.names[client]} (AUC {area})" for client, area in areas.items()])
+    return [
+        f"{printable(shared[0])} ranks patients the wrong way round at {listed}. Is the label coded backwards there?"
+    ]
+
+
+def _rare_cases(results: Results) -> list[str]:
+    """Say how many cases of a rare outcome there are, and the area that suits them."""
+    if "auprc" not in results.metrics:
+        return []
+    shares = {c: results.comparisons.outcomes.positive(results.methods[0], c) for c in results.clients}
+    cases = [
+        f"{round(s * results.size(c))} of {results.size(c):.0f} at {results.names[c]}" for c, s in shares.items() if s
+    ]
+    areas = [f"{printable(m)} {number(results.mean(m, None, 'auprc'))}" for m in results.methods]
+    return [
+        f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
+    ]
+
+
 def _caveats(results: Results, shown: int) -> list[str]:
     texts, seeds, total = [], len(results.seeds), len(results.clients)
     compared = bool(results.baseline and results.federated)
@@ -305,6 +339,7 @@ def _caveats(results: Results, shown: int) -> list[str]:
     for method, twins in results.coincide.items():
         names, verb = listing([printable(m) for m in twins]), "gives" if len(twins) == 1 else "give"
         texts.append(f"{names} {verb} the same numbers as {printable(method)} in every digit; shown once.")
+    texts += [*_backwards(results), *_rare_cases(results)]
     split = results.experiment.get("split")
     if isinstance(split, dict) and split.get("seed") is not None and seeds > 1:
         texts.append(f"split.seed = {split['seed']}: all seeds use the same {results.split} rows.")

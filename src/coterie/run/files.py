@@ -95,7 +95,7 @@ METRICS = (*DEFAULT_METRICS, "loss")
 YARDSTICKS = ("trees-alone", "trees-pooled")
 """Methods that a comparison is shown beside, but that nobody chooses: trees of each client alone, and of all rows in one place."""
 
-_LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
+_LOWER = ("loss", "error", "mse", "mae", "rmse", "deviance", "brier", "ece", "perplexity", "nll")
 
 HISTORY = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
 WEIGHTS = ("method", "seed", "fold", "round", "target", "client", "weight")

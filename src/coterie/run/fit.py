@@ -18,8 +18,9 @@ from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, native, require
 from coterie.base.interrupts import raise_interrupts
-from coterie.base.metric_names import short_names
+from coterie.base.metric_names import DEFAULT_METRICS, short_names
 from coterie.base.vector import aliases, copy_model
+from coterie.compute.metrics import metrics_by_label
 from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
@@ -125,7 +126,7 @@ def fit(
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
-    settings = _with_own_metrics(settings)
+    settings = _with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = _method_of(method, local)
     spec = model_of({"name": model}, f"model {model!r}") if isinstance(model, str) else model
@@ -201,9 +202,11 @@ def _clients(source: Any, seed: int) -> Clients:
     return clients_of(source, getattr(source, "__name__", "clients"), seed=seed)
 
 
-def _with_own_metrics(settings: RunSettings) -> RunSettings:
+def _with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
+    """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
     add_metrics(settings.metrics)
-    return replace(settings, metrics=short_names(settings.metrics))
+    usual = settings.metrics == DEFAULT_METRICS
+    return replace(settings, metrics=short_names(settings.metrics) + (metrics_by_label(clients) if usual else ()))
 
 
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
@@ -257,7 +260,7 @@ def personalise(
     """
     _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     engine_spec = ENGINES.resolve(engine, "engine")
-    settings = _with_own_metrics(settings)
+    settings = _with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), raise_interrupts():
         opened = _open(engine_spec, clients, run.module, settings)

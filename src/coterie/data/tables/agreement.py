@@ -301,6 +301,8 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
         spec["above"], spec["classes"] = settings.above, _cut_at(name, settings.above)
     elif _is_quantity(name, kind, distinct, integers, settings.task):
         spec["task"] = "regression"
+        if integers and values and float(min(values, key=float)) >= 0:
+            spec["count"] = True
         return spec
     else:
         if settings.spellings:
@@ -333,6 +335,9 @@ def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> 
     integers = all(client["label"]["whole"] for client in clients.values())
     if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not integers):
         yield f'{len(label["values"])} numbers, taken as classes (if they are a quantity, say task = "regression")'
+    if label["kind"] == "number" and 2 < len(label["values"]) <= FEW_CLASSES:
+        low, high = label["values"][0], label["values"][-1]
+        yield f"classes {low} to {high} have an order that models do not use; the mean class error says how far off they are"
     values = {client: what["label"]["values"] for client, what in clients.items()}
     if len(clients) == 1 or not label["values"]:
         return

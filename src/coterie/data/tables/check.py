@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +38,10 @@ __all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "fact
 
 
 _USUAL = Tables()
+
+
+_DOUBTS = ("drop what is known only afterwards", 'say task = "regression")', "the same unit?")
+"""How notes end that say what a question asks."""
 
 
 class Facts(NamedTuple):
@@ -213,7 +217,7 @@ def check_tables(
     if tables and not collected:
         with collected.collect():
             clients = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
-            notes = list(clients.notes)
+            notes = [note for note in clients.notes if not _is_asked(note, clients.questions)]
             collected += clients.questions
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
@@ -222,6 +226,12 @@ def check_tables(
     used = set(columns) if draft is None else {label, *(column["name"] for column in draft["columns"])}
     drift = _drifts({name: by_client for name, by_client in columns.items() if name in used})
     return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift)
+
+
+def _is_asked(note: str, questions: Sequence[str]) -> bool:
+    """Return True for a note on what a question is about, too."""
+    subject = note.partition(": ")[0]
+    return note.endswith(_DOUBTS) and any(question.startswith(subject) for question in questions)
 
 
 def _classes(label: Column, settings: Tables) -> Column:

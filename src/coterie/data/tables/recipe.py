@@ -91,6 +91,7 @@ class LabelRecipe(TypedDict, total=False):
         spellings: values that stand for others.
         signs: units that its numbers are written with.
         meaning, unit: in words, for reports.
+        count: whether a label to regress on holds whole numbers from 0, of which there are few.
         mean, scale: of a label to regress on, which is stored as (value - mean) / scale.
     """
 
@@ -104,6 +105,7 @@ class LabelRecipe(TypedDict, total=False):
     signs: list[str]
     meaning: str
     unit: str
+    count: bool
     mean: float
     scale: float
 

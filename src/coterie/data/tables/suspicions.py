@@ -14,7 +14,7 @@ from coterie.base.clients import Client
 from coterie.base.rows import Part
 from coterie.base.spelling import listing, names_rows, quote_toml, spell
 from coterie.config.data import Tables
-from coterie.data.tables.cells import Table
+from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.recipe import Recipe
 
 __all__ = ["questions", "suspicions"]
@@ -31,6 +31,7 @@ _DISTINCT = 0.9  # share of different rows at one client below which equal rows 
 _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
 _FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
+_CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
 _NONE = np.zeros(0)
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
@@ -66,10 +67,12 @@ def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
 
 def questions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables) -> list[str]:
     """Return sentences about what may make results wrong, each with the setting for either answer; nothing that is answered."""
+    telling = _telling_columns(clients, tables, recipe)
     return [
         *_on_patients(tables, recipe, settings),
         *_on_the_task(tables, recipe, settings),
-        *_on_telling_columns(clients, tables, recipe, settings),
+        *_on_telling_columns([name for name in telling if name not in settings.keep]),
+        *_on_gaps(clients, tables, recipe, (*telling, *settings.keep)),
         *_on_units(recipe, settings),
     ]
 
@@ -109,17 +112,13 @@ def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
     )
 
 
-def _on_telling_columns(
-    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables
-) -> Iterator[str]:
-    """Ask whether columns are known beforehand that tell two classes apart by themselves, or by where they have no value."""
+def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Return columns that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     columns = _that_say_the_label([client.train for client in clients], recipe)
     columns += _columns_of_one_class(clients, tables, recipe)
-    if (
-        len(recipe["label"]["classes"]) == 2
-        and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES
-    ):
+    two = len(recipe["label"]["classes"]) == 2
+    if two and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES:
         step = -(-len(labels) // _LOOKED_AT)
         looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
         cases = labels[::step]
@@ -129,18 +128,65 @@ def _on_telling_columns(
                 [np.full(len(at), np.nan) if v is None else v[at] for v, at in zip(numbers, looked, strict=True)]
             )
             there = ~np.isnan(values)
-            if _auc(values[there], cases[there]) > _TELLING or (
-                not there.all() and _auc(there * 1.0, cases) > _TELLING
-            ):
+            by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
+            if by_gaps or _auc(values[there], cases[there]) > _TELLING:
                 columns.append(name)
-    names = [name for name in dict.fromkeys(columns) if name not in settings.keep]
-    if not names:
+    return [*dict.fromkeys(columns)]
+
+
+def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
+    """Ask whether columns that tell the label are known beforehand."""
+    if names:
+        listed = ", ".join(map(quote_toml, names[:3]))
+        yield (
+            f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = "
+            f"[{listed}], else keep = [{listed}]"
+        )
+
+
+def _on_gaps(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, answered: Sequence[str]
+) -> Iterator[str]:
+    """Ask about columns whose missing values, or numbers far from all others, are those of one class alone."""
+    classes = recipe["label"]["classes"]
+    if not classes:
         return
-    listed = ", ".join(map(quote_toml, names[:3]))
-    yield (
-        f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = [{listed}], "
-        f"else keep = [{listed}]"
-    )
+    labels = np.concatenate([np.asarray(client.train.labels) for client in clients]).astype(np.int64)
+    shares = np.bincount(labels, minlength=len(classes)) / len(labels)
+    names: dict[str, list[str]] = {}
+    for column in recipe["columns"]:
+        name = column["name"]
+        if name in answered:
+            continue
+        parts = [(table.columns[name], table.parts["train"]) for table in tables]
+        for what, odd in (("missing", _are_missing(parts)), ("far from all others", _are_far_off(parts))):
+            count = np.bincount(labels[odd], minlength=len(classes))
+            only = int(count.argmax())
+            if count[only] == count.sum() >= _FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
+                names.setdefault(f"{what} only where the label is {classes[only]}", []).append(name)
+    for what, columns in names.items():
+        listed = ", ".join(map(quote_toml, columns[:3]))
+        yield (
+            f"{listing(columns)}: {what}; does that follow from the outcome? Then drop = [{listed}] (or list a code under missing), "
+            f"else keep = [{listed}]"
+        )
+
+
+def _are_missing(parts: Sequence[tuple[Column, Array]]) -> Array:
+    """Return which training rows have no value, [rows of all clients]."""
+    return np.concatenate([~column.present[at] for column, at in parts])
+
+
+def _are_far_off(parts: Sequence[tuple[Column, Array]]) -> Array:
+    """Return which training rows have a number that is far from all others of their client, [rows of all clients]."""
+    masks = []
+    for column, at in parts:
+        numbers = (
+            column.numbers if column.kind == "number" and column.numbers is not None else np.full(len(column), np.nan)
+        )
+        far = _far_off(numbers, np.unique(numbers[~np.isnan(numbers)]))
+        masks.append(np.isin(numbers[at], far))
+    return np.concatenate(masks)
 
 
 def _starts(clients: Sequence[Client], step: int) -> list[int]:
