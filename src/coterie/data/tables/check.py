@@ -40,7 +40,7 @@ __all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "fact
 _USUAL = Tables()
 
 
-_DOUBTS = ("drop what is known only afterwards", 'say task = "regression")', "the same unit?")
+_DOUBTS = ("drop what is known only afterwards", 'say task = "regression")')
 """How notes end that say what a question asks."""
 
 
@@ -230,8 +230,11 @@ def check_tables(
 
 def _is_asked(note: str, questions: Sequence[str]) -> bool:
     """Return True for a note on what a question is about, too."""
-    subject = note.partition(": ")[0]
-    return note.endswith(_DOUBTS) and any(question.startswith(subject) for question in questions)
+    subject, units = note.partition(": ")[0], "the same unit?"
+    return any(
+        units in question if units in note else note.endswith(_DOUBTS) and question.startswith(subject)
+        for question in questions
+    )
 
 
 def _classes(label: Column, settings: Tables) -> Column:

@@ -32,7 +32,7 @@ from coterie.data.tables.read import (
     reading_of,
 )
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
-from coterie.data.tables.suspicions import questions, suspicions
+from coterie.data.tables.suspicions import group_notes, questions, suspicions
 from coterie.data.tensors import from_tensors
 from coterie.data.values import names_as_texts
 
@@ -283,7 +283,7 @@ def from_tables(
     )
     classes = recipe["label"]["classes"]
     server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
-    sentences = tuple(dict.fromkeys([*doubts, *recipe["notes"], *notes]))
+    sentences = group_notes([*doubts, *recipe["notes"], *notes])
     out = Clients(clients, name=name, classes=classes, recipe=recipe, notes=sentences, server=server)
     if classes and bool((out.train.labels == out.train.labels[0]).all()):
         only = classes[int(out.train.labels[0])]

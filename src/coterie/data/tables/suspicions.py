@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.recipe import Recipe
 
-__all__ = ["questions", "suspicions"]
+__all__ = ["group_notes", "questions", "suspicions"]
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
@@ -32,6 +32,8 @@ _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
 _FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
+_FEW_NOTES = 3  # columns up to which each has a note of a kind by itself
+_KINDS = ("the mean of all clients stands in", "name a code for missing under missing", "the same unit?")
 _NONE = np.zeros(0)
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
@@ -63,6 +65,25 @@ def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
     codes = [name for name in names if all(_are_one_and_two(table.columns[name].numbers) for table in tables)]
     return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
+
+
+def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return each note once, and one for all columns of a kind where there are many.
+
+    >>> group_notes([f"{x} is mostly missing at a (60%): the mean of all clients stands in" for x in "uvwxy"])
+    ('u is mostly missing at a (60%): the mean of all clients stands in; the same of v, w, x and others',)
+    """
+    kinds: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        kinds.setdefault(next((ending for ending in _KINDS if note.endswith(ending)), note), []).append(note)
+    return tuple(
+        text for same in kinds.values() for text in (same if len(same) <= _FEW_NOTES else [_one_for_all(same)])
+    )
+
+
+def _one_for_all(notes: Sequence[str]) -> str:
+    columns = [re.split(r":| is ", note, maxsplit=1)[0] for note in notes]
+    return f"{notes[0]}; the same of {listing(columns[1:])}"
 
 
 def questions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables) -> list[str]:
