@@ -21,7 +21,7 @@ from coterie.compute.outcomes import Influence, auc_influence, mean_influence, r
 from coterie.data.folds import deal_folds
 from coterie.data.splits import stratified
 from coterie.report.groups import split_of
-from coterie.report.statistics import paired
+from coterie.report.statistics import compare_pairs
 
 METHODS = ("fedavg", "fedavg+bias", "meritfed")
 FOLDS, REPEATS, TRUTHS, FRESH = 5, 2, 10, 40_000
@@ -440,7 +440,7 @@ class _Pair(NamedTuple):
         for metric, sides in pairs.items():
             if sides is not None:
                 one, two = ([i.metric for i in side] for side in sides)
-                difference = paired(one, two, TESTED / (1 - TESTED), row_error(*sides))
+                difference = compare_pairs(one, two, TESTED / (1 - TESTED), row_error(*sides))
                 seen[metric] = (difference.mean, difference.excludes_zero) if difference else (0.0, False)
         gaps = [a.metric - b.metric for a, b in zip(*pairs["loss"], strict=True)]  # type: ignore[misc]
         seen["t"] = (float(np.mean(gaps)), float(ttest_1samp(gaps, 0).pvalue))

@@ -170,6 +170,18 @@ FIGURES: Mapping[str, Figure] = {
         lambda j: (j.truth > 0) == (j.word in JOINS),
         True,
     ),
+    "said .8, joins": Figure(
+        "the same of joins alone",
+        lambda j: j.word in JOINS and 0.8 <= j.said < 0.9,
+        lambda j: j.truth > 0,
+        True,
+    ),
+    "said .9, joins": Figure(
+        "of joins alone, .9 to .95",
+        lambda j: j.word in JOINS and 0.9 <= j.said < 0.95,
+        lambda j: j.truth > 0,
+        True,
+    ),
     "no harm": Figure(
         "no harm above .01: said so, by whatever word", lambda j: j.truth > -HARM, lambda j: j.no_harm, True
     ),
@@ -388,6 +400,17 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}".replace("0.", ".", 1)
 
 
+def _in_lines(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """JSON with a line for each kind: of each figure the share, its error and of how many it is."""
+    sets = [
+        f"{json.dumps(title)}: {{\n"
+        + ",\n".join(f"{json.dumps(kind)}: {json.dumps(row)}" for kind, row in kinds.items())
+        + "\n}"
+        for title, kinds in results.items()
+    ]
+    return "{\n" + ",\n".join(sets) + "\n}\n"
+
+
 def main(sets: int = 20) -> int:
     """Estimate what is missing, judge, and write the results."""
     ESTIMATES.parent.mkdir(exist_ok=True)
@@ -413,13 +436,16 @@ def main(sets: int = 20) -> int:
         }
         figures = shares(judged, federations)
         rows["all"] = figures
-        results[title] = {kind: {key: s and s._asdict() for key, s in row.items()} for kind, row in rows.items()}
+        results[title] = {
+            kind: {key: s and [round(s.value, 4), round(s.error, 4), s.count] for key, s in row.items()}
+            for kind, row in rows.items()
+        }
         seen = (
             "" if kinds is DEVELOPMENT else " Kinds and bars were fixed before the first run, which was the only one."
         )
         text += [f"### {len(kinds)} kinds, {title}", "", f"{sets} federations of each.{seen}", ""]
         text += [bars(figures, BARS.get(title, {})), "", by_kind(rows), "", by_size(judged), ""]
-    write_atomically(RESULTS, lambda p: p.write_text(json.dumps({"sets": sets, "kinds": results}, indent=1) + "\n"))
+    write_atomically(RESULTS, lambda p: p.write_text(_in_lines(results)))
     between(ROOT / "docs" / "statistics.md", "\n".join(text).rstrip(), "verdicts")
     print("\n".join(text))
     return 0

@@ -32,7 +32,7 @@ from coterie.data.tables.read import (
     reading_of,
 )
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
-from coterie.data.tables.suspicions import group_notes, questions, suspicions
+from coterie.data.tables.suspicions import find_doubts, group_notes
 from coterie.data.tensors import from_tensors
 from coterie.data.values import names_as_texts
 
@@ -277,10 +277,7 @@ def from_tables(
         client, more = encode_client(table, recipe)
         clients.append(client)
         notes += more
-    doubts, open_questions = (
-        suspicions(clients, cohort.tables, recipe),
-        questions(clients, cohort.tables, recipe, settings),
-    )
+    doubts, questions = find_doubts(clients, cohort.tables, recipe, settings)
     classes = recipe["label"]["classes"]
     server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
     sentences = group_notes([*doubts, *recipe["notes"], *notes])
@@ -288,7 +285,7 @@ def from_tables(
     if classes and bool((out.train.labels == out.train.labels[0]).all()):
         only = classes[int(out.train.labels[0])]
         raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
-    out.questions = tuple(open_questions)
+    out.questions = tuple(questions)
     return out
 
 

@@ -17,7 +17,7 @@ from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.recipe import Recipe
 
-__all__ = ["group_notes", "questions", "suspicions"]
+__all__ = ["find_doubts", "group_notes"]
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
@@ -40,18 +40,31 @@ _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 Array = NDArray[Any]
 
 
-def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
-    """Sentences about the rows of all clients, encoded and as `tables`, for whoever has them on one machine."""
+def find_doubts(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> tuple[list[str], list[str]]:
+    """Return notes about the rows of all clients, encoded and as `tables`, for whoever has them on one machine; and questions: what may
+    make results wrong, each with the setting for either answer, and nothing that is answered.
+    """
     columns = _that_say_the_label([client.train for client in clients], recipe)
     filled = [name for name in _columns_of_one_class(clients, tables, recipe) if name not in columns]
     copied = [f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items() if share >= _SHARED]
-    notes = [f"{listing(columns)}: says the label in all training rows; drop what is known only afterwards"]
-    notes += [
-        f"{listing(filled)}: has a value in the training rows of one class alone; drop what is known only afterwards"
+    doubts = {
+        "says the label in all training rows; drop what is known only afterwards": columns,
+        "has a value in the training rows of one class alone; drop what is known only afterwards": filled,
+    }
+    notes = [f"{listing(names)}: {doubt}" for doubt, names in doubts.items() if names]
+    notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"] if copied else []
+    notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe), *_of_codes(tables, recipe)]
+    telling = [*dict.fromkeys([*columns, *filled, *_telling_columns(clients, tables, recipe)])]
+    questions = [
+        *_on_patients(tables, recipe, settings),
+        *_on_the_task(tables, recipe, settings),
+        *_on_telling_columns([name for name in telling if name not in settings.keep]),
+        *_on_gaps(clients, tables, recipe, (*telling, *settings.keep)),
+        *_on_units(recipe, settings),
     ]
-    notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
-    doubts = [note for note, names in zip(notes, (columns, filled, copied), strict=True) if names]
-    return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe), *_of_codes(tables, recipe)]
+    return notes, questions
 
 
 def _are_one_and_two(numbers: Array | None) -> bool:
@@ -84,18 +97,6 @@ def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
 def _one_for_all(notes: Sequence[str]) -> str:
     columns = [re.split(r":| is ", note, maxsplit=1)[0] for note in notes]
     return f"{notes[0]}; the same of {listing(columns[1:])}"
-
-
-def questions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables) -> list[str]:
-    """Return sentences about what may make results wrong, each with the setting for either answer; nothing that is answered."""
-    telling = _telling_columns(clients, tables, recipe)
-    return [
-        *_on_patients(tables, recipe, settings),
-        *_on_the_task(tables, recipe, settings),
-        *_on_telling_columns([name for name in telling if name not in settings.keep]),
-        *_on_gaps(clients, tables, recipe, (*telling, *settings.keep)),
-        *_on_units(recipe, settings),
-    ]
 
 
 def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
@@ -136,23 +137,23 @@ def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
 def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return columns that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
-    columns = _that_say_the_label([client.train for client in clients], recipe)
-    columns += _columns_of_one_class(clients, tables, recipe)
     two = len(recipe["label"]["classes"]) == 2
-    if two and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES:
-        step = -(-len(labels) // _LOOKED_AT)
-        looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
-        cases = labels[::step]
-        for name in (c["name"] for c in recipe["columns"] if c["kind"] == "number"):
-            numbers = (table.columns[name].numbers for table in tables)
-            values = np.concatenate(
-                [np.full(len(at), np.nan) if v is None else v[at] for v, at in zip(numbers, looked, strict=True)]
-            )
-            there = ~np.isnan(values)
-            by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
-            if by_gaps or _auc(values[there], cases[there]) > _TELLING:
-                columns.append(name)
-    return [*dict.fromkeys(columns)]
+    if not two or np.bincount(labels.astype(np.int64), minlength=2).min() < _FEWEST_CASES:
+        return []
+    step = -(-len(labels) // _LOOKED_AT)
+    looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
+    cases, columns = labels[::step], []
+    for name in [column["name"] for column in recipe["columns"] if column["kind"] == "number"]:
+        parts = []
+        for table, at in zip(tables, looked, strict=True):
+            numbers = table.columns[name].numbers
+            parts.append(np.full(len(at), np.nan) if numbers is None else numbers[at])
+        values = np.concatenate(parts)
+        there = ~np.isnan(values)
+        by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
+        if by_gaps or _auc(values[there], cases[there]) > _TELLING:
+            columns.append(name)
+    return columns
 
 
 def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
@@ -358,7 +359,8 @@ def _far_off(numbers: Array, distinct: Array) -> list[float]:
     for ends in (distinct[: _FAR_OFF + 1].tolist(), distinct[: -_FAR_OFF - 2 : -1].tolist()):
         last = distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item() if ends else 0.0
         for k in range(most, 0, -1):
-            if _is_apart_from(ends[:k], ends[k], last, len(distinct) - k, numbers):
+            wide = abs(ends[k - 1] - ends[k]) > abs(last - ends[k])
+            if (wide or ends[k - 1] <= 0) and _is_apart_from(ends[:k], ends[k], last, len(distinct) - k, numbers):
                 out += ends[:k]
                 break
     return out

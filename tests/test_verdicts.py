@@ -1,0 +1,55 @@
+"""The benchmark of verdicts: what it counts, with which error, and that its kinds are those that were fixed."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import federations, verdicts
+
+
+def test_a_share_has_the_error_of_its_clusters() -> None:
+    pairs = [(1, 4), (3, 4), (0, 2), (2, 2)]
+    value = sum(k for k, _ in pairs) / 12
+    residuals = [k - value * n for k, n in pairs]
+    share = verdicts.ratio(pairs)
+    assert share is not None
+    assert (share.value, share.count) == (0.5, 12)
+    assert share.error == pytest.approx(math.sqrt(4 / 3 * sum(r * r for r in residuals)) / 12)
+    assert verdicts.ratio([(0, 0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "word"),
+    [
+        (0.8, True, "met"),
+        (0.73, True, "met within a standard error"),
+        (0.7, True, "**missed**"),
+        (0.8, False, "**missed**"),
+    ],
+)
+def test_a_bar_is_missed_by_more_than_an_error(value: float, high: bool, word: str) -> None:
+    assert verdicts.standing(verdicts.Share(value, 0.03, 100), 0.75, high) == word
+
+
+def test_the_drawn_kinds_follow_from_their_seed() -> None:
+    kinds = [*federations.SETS["drawn by a seed"]]
+    assert len(kinds) == 16
+    assert kinds[0] == "5 clients, 901 rows, spread 0.24, 2 groups, inputs shifted by 1.1, intercept -0.3"
+    assert kinds[-1] == "4 clients, 109 to 442 rows, spread 0.00, prevalence shifted by 0.5, intercept -1.0"
+
+
+def test_an_estimate_is_of_one_federation_and_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federations, "FRESH", 2000)
+    monkeypatch.setattr(federations, "TRUTHS", 2)
+    draw = federations.DEVELOPMENT["two groups of 3, 100 rows"]
+    once, again = (json.dumps(federations.estimate("two groups of 3, 100 rows", draw, 0)) for _ in range(2))
+    assert once == again
+    clients = json.loads(once)
+    assert [c["group"] for c in clients] == [0, 0, 0, 1, 1, 1]
+    judged = verdicts.judge(clients)
+    assert len(judged) == 6
+    assert all(j.best >= j.truth for j in judged)
+    figures = verdicts.shares(judged, [clients])
+    assert figures["coverage"] == (np.mean([j.covered for j in judged]), 0.0, 6)
