@@ -425,6 +425,21 @@ def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_fa
     assert claims.Judged({"over": over}, [claims.Pair("none", None, 0.0)], "not run").deciding is None
 
 
+@pytest.mark.parametrize(("with_curves", "word"), [(0, "confirmed"), (1, "confirmed"), (2, "early training")])
+def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word):
+    moving = [[0, 6, 8, 10], [0.1, 0.82, 0.90, 0.90]]  # the other stays, so the difference still moves
+    rows = [
+        Row(method, seed, "s", "c", 8, 2, {"Dice": last + seed / 1000},
+            {"Dice": curve} if seed < with_curves else {})
+        for method, last, curve in (("one", 0.90, moving), ("two", 0.80, [moving[0], [0.1, 0.8, 0.8, 0.8]]))
+        for seed in range(4)
+    ]  # fmt: skip
+    rows[0] = rows[0]._replace(values={"Dice": 0.901})
+    tiny = tiny_evidence(HIGH, LOW, quantities=["Dice"])
+    evidence = claims.Evidence({"e": Document("e", 10, rows)}, tiny.papers, tiny.runs, tiny.claims)
+    assert evidence.judged["k"].word == word
+
+
 def test_quantities_may_be_differences_and_first_values_of_curves():
     rows = [
         Row("one", s, "s", "c", 8, 2, {"best": 0.9, "last": v}, {"acc": [[0, 5], [0.2 + s, v]]})
