@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
