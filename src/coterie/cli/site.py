@@ -21,6 +21,17 @@ def add_site_commands(jobs: Any) -> None:
     check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
     check.add_argument("--connect", action="store_true", help="also try the server's port and both certificates")
 
+    describe = add_command(
+        jobs,
+        "describe",
+        "write what the plan should state of this site's columns, for a person to read and send",
+        "site describe",
+    )
+    describe.add_argument("plan", help="the TOML file with the [deploy] table")
+    describe.add_argument("--site", metavar="NAME", required=True, help="which site of the plan")
+    describe.add_argument("--settings", metavar="FILE", required=True, help="the site's coterie.toml")
+    describe.add_argument("--out", metavar="FILE", help="where to write it; default: NAME.described.toml")
+
     approve = add_command(
         jobs, "approve", "say in words what a plan asks and what leaves; with --yes, allow it", "site approve"
     )
@@ -121,6 +132,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _approve(args: argparse.Namespace) -> int:
     from coterie.sites.approval import Approved, approve, fits, signature_words
+    from coterie.sites.described import check_stated
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
@@ -134,6 +146,7 @@ def _approve(args: argparse.Namespace) -> int:
     for line in in_words(approved, settings, site):
         _say(line)
     fits(approved, settings)
+    check_stated(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
     _say(_danger(site, approved, settings, 120.0)[-1])
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
@@ -144,6 +157,20 @@ def _approve(args: argparse.Namespace) -> int:
         remember_interpreter(kit)
     Log(Path(settings.log)).write(what="approved", plan=approved.hash)
     _say("approved: the site answers this plan, and refuses whatever else it is asked")
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from coterie.sites.described import write_description
+    from coterie.sites.plan import read_plan
+    from coterie.sites.settings import read_settings
+
+    _register()
+    file = Path(args.out or f"{args.site}.described.toml")
+    text = write_description(read_plan(Path(args.plan)).experiment, read_settings(Path(args.settings)), args.site, file)
+    for line in text.splitlines():
+        _say(line)
+    _say(f"{file} has these lines; read them, and send the file to the operator, who appends it to the plan")
     return 0
 
 
@@ -343,6 +370,7 @@ def _say(text: str) -> None:
 SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site check": _check,
     "site approve": _approve,
+    "site describe": _describe,
     "site log": _log,
     "site request": _request,
     "site join": _join,

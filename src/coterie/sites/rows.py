@@ -35,6 +35,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
+from coterie.sites.described import check_recipe
 from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
@@ -165,6 +166,11 @@ class SiteRows:
         try:
             recipe = json.loads(message["recipe"])
             recipe_fits(recipe, table, self.options)
+            unstated = check_recipe(self.approved.plan.deployment.descriptions, recipe)
+            if unstated:
+                raise RefusedError(
+                    f"column {unstated[:40]!r} of the recipe has a category that the plan states of no site"
+                )
             client, notes = encode_client(within_reach(table, recipe), recipe)
             self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
         except RefusedError:

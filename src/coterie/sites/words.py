@@ -29,6 +29,7 @@ from coterie.models import build_shape
 from coterie.sites.approval import Approved
 from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
+from coterie.sites.plan import robustness_note
 from coterie.sites.probes import example_payload
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
@@ -148,6 +149,9 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"
     )
+    if deployment.described is None:
+        yield "note      the plan does not state the sites' columns, so each site may change what the others make of theirs"
+    yield from (f"note      {note}" for note in (robustness_note(approved.plan),) if note)
     yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
     refused = ", ".join(settings.refuse)
     yield f"refused   {refused or 'no task of the plan'}"
