@@ -86,7 +86,7 @@ def first_page(evidence: Evidence) -> str:
     for paper in evidence.papers:
         parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
-        parts += _table(("figure", "the paper says, and what we see", "deciding effect", "verdicts"), rows)
+        parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
     costs = read_toml(FILE)["costs"]
     parts += ["", "## What was not run", "", "At the papers' scale and at ours, with estimates of the cost.", ""]
@@ -115,20 +115,19 @@ def _count_words(claims: Sequence[Judged]) -> str:
 
 def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> tuple[str, ...]:
     anchor = figures.lower().replace(". ", "-").replace(" ", "-")
-    seen = "; ".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
-    measured = [judged for judged in claims if judged.deciding]
-    effect = format_effect(measured[0].claim, measured[0].deciding) if measured else "-"
-    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, effect, _count_words(claims)
+    seen = "<br>".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
+    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, _count_words(claims)
 
 
 def _share(judged: Judged) -> str:
-    """Return how many settings are confirmed, or what the missing ones would take."""
+    """Return the deciding effect and how many settings are confirmed, or what the missing ones would take."""
     words, missing = [pair.word for pair in judged.pairs], {p.a.experiment for p in judged.pairs if p.effect is None}
     if judged.word == "not run":
         steps = read_toml(FILE.parent / "plan.toml")["steps"]
         minutes = sum(step["minutes"] for step in steps if missing & set(step["experiments"]))
         return f" ({judged.claim.get('not_run', f'{minutes} minutes of one core')})"
-    return f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else ""
+    effect = format_effect(judged.claim, judged.deciding)
+    return f", {effect}" + (f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else "")
 
 
 def format_effect(claim: Mapping[str, Any], pair: Pair | None, effect: Interval | None = None) -> str:

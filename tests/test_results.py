@@ -404,7 +404,7 @@ def test_numbers_decide_a_claim_and_what_follows_from_it():
     good = tiny_evidence(HIGH, LOW)
     assert good.judged["k"].word == "confirmed"
     assert page.advice(good) == "- **P.** Take one."
-    assert "| one is better: **confirmed** | +0.103 [+0.0873, +0.118] | 1 confirmed |" in page.first_page(good)
+    assert "| one is better: **confirmed**, +0.103 [+0.0873, +0.118] | 1 confirmed |" in page.first_page(good)
     lower = tiny_evidence(HIGH, LOW, direction="lower")
     assert lower.judged["k"].word == "opposite"
     assert "decide what to advise" in page.advice(lower)
