@@ -146,7 +146,7 @@ class Halfway:  # no dataclass: it has no text of its own that a checkpoint coul
     def __init__(self, speed=0.5, local=None): self.speed, self.local = speed, local
     def init(self, x, federation): return State(x)
     def round(self, state, federation, rng):
-        got = federation.ask(federation.clients, trained, x=state.x, local=self.local)
+        got = federation.ask(federation.clients, update, x=state.x, local=self.local)
         return State(state.x + self.speed * got.delta.mean(dim=0)), {}
     def models(self, state): return state.x
 """
