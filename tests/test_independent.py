@@ -161,6 +161,13 @@ def test_the_bound_and_the_entropy_are_kept_for_every_round():
     assert all(0 < value <= math.log(3) + 1e-6 for value in entropy)
 
 
+def test_a_share_that_rounding_takes_below_0_has_no_entropy(monkeypatch):
+    monkeypatch.setattr(isfl, "closed_form", lambda p, p_k, lipschitz, floor: torch.tensor([0.5, 0.5, -1e-9]))
+    monkeypatch.setattr(isfl, "by_class", lambda q, labels: torch.ones(len(labels)))
+    values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24))
+    assert values["entropy of q"] == pytest.approx([math.log(2)])
+
+
 def test_fedprox_holds_a_local_model_at_the_global_one():
     problem = tiny(methods=[{"name": "fedprox", "mu": 1e4}], batch_size=24, rounds=2)
     never = problem.model.loss(problem.start(), problem.train[0])
