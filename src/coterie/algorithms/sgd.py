@@ -52,7 +52,7 @@ __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
 
 
 MEMBERS = NAMES._replace(allowed='a client\'s name, several names, or patterns such as "near-*"')
-"""What may say who belongs to a group."""
+"""Rule of a field that names the members of a group."""
 
 
 class State(NamedTuple):

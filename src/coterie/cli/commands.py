@@ -1,4 +1,4 @@
-"""What each command does. Whatever is heavy is imported by the command that needs it."""
+"""Functions that run the commands. Each imports what is heavy where it needs it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 
 
 def _goes_on(folder: Path, *command: str) -> str:
-    """How a run that stopped goes on: by this command, or by the file that lies in its folder."""
+    """Say by which command a run that stopped goes on: this one, or one that names the file in its folder."""
     again = shlex.join(["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"])
     return f"with:\n  {again}"
 
@@ -464,4 +464,4 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "predict": _predict,
     "track": _track,
 }
-"""What runs a command, given its options; it returns the exit status."""
+"""Functions that run a command, given its options, and return the exit status."""

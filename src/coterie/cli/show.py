@@ -1,4 +1,4 @@
-"""What `coterie methods` and `coterie show` say: read from the docstrings, so that it cannot differ from them."""
+"""Explain what an experiment can name, for `coterie show`, from the docstrings, so that the two cannot differ."""
 
 from __future__ import annotations
 

@@ -380,4 +380,4 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "status": _status,
     "purge": _purge,
 }
-"""What runs a command of a site, given its options; it returns the exit status."""
+"""Functions that run a command of a site, given its options, and return the exit status."""
