@@ -14,7 +14,7 @@ from coterie.contract.wire import decode, encode
 from coterie.sites import site as site_module
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import approval_file
-from coterie.sites.log import entries
+from coterie.sites.log import entry_of
 from coterie.sites.rows import SiteRows
 from coterie.sites.site import SERVER, Site
 from engines.site_forks import Forked
@@ -54,8 +54,9 @@ class ChildRows:
     @property
     def outcome(self):
         """What became of the last message, as the log says it."""
-        *_, last = entries(self.log)
-        return last["outcome"]
+        with open(self.log, "rb") as lines:
+            lines.seek(max(0, self.log.stat().st_size - 2**16))
+            return entry_of(lines.readlines()[-1])["outcome"]
 
     def __getattr__(self, name):
         return getattr(self.copy, name)

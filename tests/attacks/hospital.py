@@ -71,8 +71,10 @@ class Hospital:
         message = {"do": do, "plan": self.approved.hash, "run": "run", "serial": self.serial, "undo": None, **values}
         return decode(encode(self.rows.answer(decode(encode(message)))))
 
-    def ask(self, task, *, seed=0, round=1, ask=None, **payload):
-        """One task; the fields of the reply."""
+    def ask(self, task, *, seed=0, round=None, ask=None, **payload):
+        """One task, by default of the first round where it belongs to rounds; the fields of the reply."""
+        if round is None:
+            round = 0 if task.name.startswith(("coterie.data.tables.", "coterie.sites.paired:paired_")) else 1
         where = Context(seed, round, 1, self.serial + 1 if ask is None else ask)
         answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
         if self.logs:
