@@ -73,13 +73,13 @@ class Hospital:
 
     def ask(self, task, *, seed=0, round=None, ask=None, **payload):
         """One task, by default of the first round where it belongs to rounds; the fields of the reply."""
-        if round is None:
-            round = 0 if task.name.startswith(("coterie.data.tables.", "coterie.sites.paired:paired_")) else 1
-        where = Context(seed, round, 1, self.serial + 1 if ask is None else ask)
+        before = task.name.startswith(("coterie.data.tables.", "coterie.sites.paired:paired_"))
+        number = round if round is not None else 0 if before else 1
+        where = Context(seed, number, 1, self.serial + 1 if ask is None else ask)
         answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
         if self.logs:
             Log(Path(self.settings.log)).write(
-                plan=self.approved.hash, run="run", round=round, what=task.name, **self.rows.about
+                plan=self.approved.hash, run="run", round=number, what=task.name, **self.rows.about
             )
         assert not answer.failed, answer.failed
         return answer.blocks[0].values

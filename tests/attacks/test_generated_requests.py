@@ -141,9 +141,8 @@ def generated(link, site, count, drawn):
             ask = drawn.choice(asks)
             kind = drawn.random()
             if kind < 0.15:
-                if (
-                    ask.payload.get("x", "") is not None
-                ):  # what the site's own model says of rows depends on what it trained since
+                # None stands for what the client remembers, which is gone with the model that was sent again.
+                if not any(ask.payload.get(key, "") is None for key in ("x", "start")):
                     yield pair, "as in the run", ask, True
             elif kind < 0.3:
                 yield pair, "elsewhere", elsewhere(ask, drawn), False
