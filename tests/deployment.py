@@ -121,8 +121,8 @@ class Deployment:
                 timeout=timeout,
             )
         )
-        for name in HOSPITALS if described else ():
-            self.describe(name)
+        if described:
+            self.plan.write_text(self.plan.read_text() + "".join(map(self.describe, HOSPITALS)))
         self.kits = provision(self.plan, keys_at_sites=keys_at_sites)
         for name in HOSPITALS if keys_at_sites else ():
             self.join(name)
@@ -151,11 +151,11 @@ class Deployment:
         return approve(plan or self.plan, self.kits / name / "local" / "coterie.toml")
 
     def describe(self, name):
-        """A site says what it has, and the operator puts that into the plan."""
+        """Return what a site says that it has, for the plan."""
         settings, written = self.folder / f"{name}.toml", self.folder / f"{name}.described.toml"
         self.settings(name, settings)
         self.coterie("site", "describe", self.plan, "--site", name, "--settings", settings, "--out", written)
-        self.plan.write_text(self.plan.read_text() + written.read_text())
+        return written.read_text()
 
     def settings(self, name, file=None, **more):
         """Write a site's own settings. Minima are 1: one process, with which the numbers are compared, has none."""
