@@ -195,7 +195,7 @@ class Dropout(Attack):
     fault = "dropped out"
 
     def fails(self, rng: Rng) -> bool:
-        """Whether a client fails in an ask."""
+        """Return True if a client fails in an ask."""
         return bool(rng.uniform(1)[0] < self.p)
 
 
@@ -213,7 +213,7 @@ class Straggler(Attack):
     fault = "answered too late"
 
     def fails(self, rng: Rng) -> bool:
-        """Whether a client is late in an ask."""
+        """Return True if a client is late in an ask."""
         return bool(rng.uniform(1)[0] < self.p)
 
 
@@ -278,7 +278,7 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
 @wire_type
 @dataclass(frozen=True)
 class Corrupted(Filter):
-    """What some clients send in place of their own replies.
+    """The lies that some clients send in place of their own replies.
 
     Attributes:
         attack: what they do (`Attack.corrupt`).
@@ -405,11 +405,11 @@ class Attacked(Engine):
         return self._engine.sizes(part)
 
     def save_memory(self) -> dict[str, Tensor]:
-        """What clients remember."""
+        """Return the memory of all clients."""
         return self._engine.save_memory()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
-        """Undo `save_memory`."""
+        """Restore what `save_memory` wrote."""
         self._engine.load_memory(saved)
 
     def close(self) -> None:

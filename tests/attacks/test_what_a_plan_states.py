@@ -118,7 +118,11 @@ def test_a_site_does_not_approve_a_plan_that_states_something_else_of_it(tmp_pat
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"cleveland": {"rows": [1], "label": "number", "columns": {}}}, "one table for each site"),
+        (
+            {"cleveland": {"rows": [1], "label": "number", "columns": {}}},
+            "which is no site of the plan",
+        ),
+        ({"hungary": {"rows": [1], "label": "number", "columns": {}}}, "every site, and cleveland has none"),
         ({"hungary": {"rows": [1]}}, "not what coterie site describe writes"),
         ({"hungary": {"rows": ["x"], "label": "number", "columns": {}}}, "not what coterie site describe writes"),
         ({"hungary": 3}, "tables of coterie site describe"),
@@ -126,7 +130,12 @@ def test_a_site_does_not_approve_a_plan_that_states_something_else_of_it(tmp_pat
 )
 def test_a_table_that_no_site_has_written_is_refused(tmp_path, table, said):
     with pytest.raises(InputError, match=said):
-        read_plan(plan_file(tmp_path, deploy={"described": table}))
+        read_plan(
+            plan_file(
+                tmp_path,
+                deploy={"sites": ["hungary", "cleveland"] if "cleveland" in said else ["hungary"], "described": table},
+            )
+        )
 
 
 def test_plain_averages_over_four_sites_get_a_note_about_robust_rules(tmp_path):

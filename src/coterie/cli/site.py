@@ -1,4 +1,4 @@
-"""The commands of a site: what a person there approves, checks, reads and removes."""
+"""The commands of sites: the kits that an operator makes, and what a person at a site approves, checks, reads and removes."""
 
 from __future__ import annotations
 
@@ -304,6 +304,32 @@ def _revoke(args: argparse.Namespace) -> int:
     return 0
 
 
+def _deploy(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.kits import provision
+    from coterie.sites.plan import read_plan
+
+    path = Path(args.plan)
+    deployment = read_plan(path).deployment
+    folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]
+    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
+    private = "the operator's and the server's" if args.keys_at_sites else "each"
+    _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
+    _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
+    for name in deployment.sites:
+        kit = kits / name
+        if args.keys_at_sites:
+            _say(f"  site     {name}: there, coterie site request {path.name} --site {name};")
+            _say(f"           here, coterie sign {path} FILE --fingerprint KEY")
+        else:
+            _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
+            _say(f"           then {kit}/startup/start.sh")
+    _say(f"  operator {deployment.admin}: coterie submit {path}")
+    _say(
+        f"  others   {deployment.admins['disable']} may disable sites, {deployment.admins['shutdown']} may stop the server"
+    )
+    return 0
+
+
 def _authority_of(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the folders of the kits and of the authority that were given."""
     return None if args.kits is None else Path(args.kits), None if args.authority is None else Path(args.authority)
@@ -368,6 +394,7 @@ def _say(text: str) -> None:
 
 
 SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "deploy": _deploy,
     "site check": _check,
     "site approve": _approve,
     "site describe": _describe,
@@ -380,4 +407,4 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "status": _status,
     "purge": _purge,
 }
-"""What runs a command of a site, given its options; it returns the exit status."""
+"""Functions that run a command of a site, given its options, and return the exit status."""

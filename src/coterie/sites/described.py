@@ -93,11 +93,14 @@ def _fits(told: Stated, stated: Stated) -> bool:
 
 def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict[str, SiteDescription]:
     """Return what a plan states of each of its sites. Raises `InputError` unless it states all of them, and nobody else."""
-    for name in (*table, *sites):
-        if name not in table or name not in sites:
-            raise InputError(
-                f"described must have one table for each site, and {name!r} is in one place only; {nearest(name, sites)}"
-            )
+    for name in table:
+        if name not in sites:
+            raise InputError(f"described names {name!r}, which is no site of the plan; {nearest(name, sites)}")
+    missing = [name for name in sites if name not in table]
+    if missing:
+        raise InputError(
+            f"described must have a table of every site, and {', '.join(missing)} has none; let it write one with coterie site describe"
+        )
     descriptions = {}
     for name, about in table.items():
         try:

@@ -268,10 +268,13 @@ class SiteRows:
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
         self.about = {"settings": {str(k)[:40]: _brief(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
-        if ask.task in {task.name for task in TABLE_TASKS}:
-            return {"answer": self._statistics(ask)}
-        if ask.task == paired_errors.name:
-            return {"answer": self._answer_about_pair(ask, message)}
+        if ask.task in {paired_errors.name, *(task.name for task in TABLE_TASKS)}:
+            if ask.context.round != 0 or ask.context.seed not in self.experiment.run.seeds:
+                raise RefusedError(
+                    f"the approved plan asks {short(ask.task)!r} in no round, and with its own seeds alone"
+                )
+            table = ask.task != paired_errors.name
+            return {"answer": self._statistics(ask) if table else self._answer_about_pair(ask, message)}
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)

@@ -72,7 +72,7 @@ def _model() -> nn.Module:
 
 @dataclass(frozen=True)
 class Trial:
-    """What laws of runs look at.
+    """A plug-in with the run that the laws look at.
 
     Attributes:
         subject: What is checked.
@@ -297,7 +297,7 @@ def lossless(trial: Trial) -> None:
 
 
 def bits(trial: Trial) -> None:
-    """Which engine carries a run changes no bit, but for settings on which it declares that numbers depend (`decides`)."""
+    """An engine changes no bit of a run, but for settings on which it declares that numbers depend (`decides`)."""
     plain = dataclasses.replace(trial, engine=_HERE).run()
     if not trial.engine.results():
         try:
