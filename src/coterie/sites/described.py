@@ -57,6 +57,12 @@ class SiteDescription:
         label = every[0].label
         return cls(tuple(table.rows for table in every), tuple(label.values) or label.kind, columns)
 
+    @classmethod
+    def parse(cls, *, rows: Any, label: Any, columns: Any) -> SiteDescription:
+        """Return what a table states, with tuples for the lists that files and messages have."""
+        kinds = {name: kind if isinstance(kind, str) else tuple(kind) for name, kind in columns.items()}
+        return cls(tuple(rows), label if isinstance(label, str) else tuple(label), kinds)
+
     def difference(self, description: TableDescription, seed: int) -> str:
         """Return a sentence about what a site tells otherwise with the seed of this number, or ""."""
         if description.rows != self.rows[seed]:
@@ -104,7 +110,7 @@ def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict
     descriptions = {}
     for name, about in table.items():
         try:
-            description = SiteDescription(**about)
+            description = SiteDescription.parse(**about)
             valid = all(type(rows) is int for rows in description.rows) and all(
                 isinstance(kind, str) or all(isinstance(category, str) for category in kind)
                 for kind in (description.label, *description.columns.values())
