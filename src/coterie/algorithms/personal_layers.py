@@ -116,9 +116,9 @@ def put_together(cohort: Cohort, *, x: OneModel, personal: Any, norms: str) -> O
 @task
 def tune_whole(cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int) -> OwnModel:
     """X after steps of each client on all layers; using a model is not part of the method's work."""
-    steps = replace(local, steps=Steps(tune_steps))
-    tuned = cohort.without_billing().train(x, steps) if tune_steps else x.expand(len(cohort.names), -1)
-    return OwnModel(tuned)
+    if not tune_steps:
+        return OwnModel(x.expand(len(cohort.names), -1))
+    return OwnModel(cohort.without_billing().train(x, replace(local, steps=Steps(tune_steps))))
 
 
 def _own_models(cohort: Cohort, x: Tensor, personal: Any, norms: str) -> Tensor:
@@ -290,7 +290,8 @@ class FedBN(_PersonalLayers):
     Attributes:
         local: settings of local training.
         weights: "size": by training rows, or "uniform" (the paper).
-        norms: "batch" for batch norm alone, or "all" for group and layer norm, too.
+        personal: "norm": the layers that normalise; or patterns of names, where a model normalises by modules of its own.
+        norms: with "norm", "batch" for batch norm alone, or "all" for group and layer norm, too.
 
     >>> import coterie as ct, torch
     >>> model = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 2))
@@ -300,8 +301,5 @@ class FedBN(_PersonalLayers):
     [1.0, -1.0]
     """
 
+    personal: Annotated[str | tuple[str, ...], PERSONAL] = "norm"
     norms: Annotated[str, one_of("batch", "all")] = "batch"
-
-    @property
-    def _layers(self) -> dict[str, Any]:
-        return {"personal": "norm", "norms": self.norms}
