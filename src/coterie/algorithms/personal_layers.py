@@ -45,7 +45,7 @@ from torch import Tensor
 
 from coterie.base.layers import is_personal_setting, personal_entries, shared_entries, shared_layout
 from coterie.base.rng import Rng
-from coterie.base.vector import shift
+from coterie.base.vector import Layout, shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import OwnModel
 from coterie.config.local import LocalSGD, Steps
@@ -161,9 +161,13 @@ class _PersonalLayers(Method[State]):
         """Updates of what is shared, and the models that clients put together."""
         return asks(shared_update, **self._layers, **self._training), asks(put_together, **self._layers)
 
+    def check_model(self, layout: Layout) -> None:
+        """Raise `InputError` where nothing is personal, or nothing shared."""
+        shared_layout(layout, **self._layers)
+
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Start from x. Raises `InputError` where nothing is personal, or nothing shared."""
-        shared_layout(federation.layout, **self._layers)
+        """Start from x. Errors as for `check_model`."""
+        self.check_model(federation.layout)
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:

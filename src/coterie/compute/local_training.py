@@ -312,7 +312,9 @@ class LocalTraining:
             else:
                 head.grad = grad
                 optimiser.step()
-            if start is not None:  # weight decay moves what has no gradient, and batches move statistics
+            if (
+                start is not None and moving is not None
+            ):  # weight decay moves what has no gradient, and batches move statistics
                 workspace.x.copy_(torch.where(moving, workspace.x, start))
         head.grad = None
         self._check_finite(self.cohort.names[client], workspace.x)

@@ -156,7 +156,8 @@ def misfits(
         for key in block.values.keys() - task.kinds.keys():
             refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
     for key, kind in kinds.items():
-        expected, sent = _find_form(blocks, key, ask, task, layout), task.layout_of(key, ask.arguments, layout)
+        expected = _find_form(blocks, key, ask, task, layout)
+        sent = task.layout_of(key, ask.arguments, layout) if kind in VECTORS else layout
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
             if not has_form(value, kind, count, sent) or _form(value) != expected:
