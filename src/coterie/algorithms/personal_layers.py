@@ -200,7 +200,14 @@ class _PersonalLayers(Method[State]):
 
 @options
 class FedPer(_PersonalLayers):
-    """Average the shared layers; each client keeps its personal ones, and trains both together.
+    r"""Average the shared layers; each client keeps its personal ones, and trains both together.
+
+    Paper: M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary, "Federated Learning with Personalization Layers", 2019, arXiv
+    1912.00818.
+
+    Use: clients agree on features and differ in what follows from them, such as which classes they have.
+    Avoid: the model has one layer, or clients cannot remember anything.
+    Formula: (x, v_i) \leftarrow (x, v_i) - \eta \nabla f_i(x, v_i), \quad x \leftarrow x + \sum_i p_i \delta_i
 
     Attributes:
         local: settings of local training.
@@ -223,7 +230,14 @@ class FedPer(_PersonalLayers):
 
 @options
 class FedRep(_PersonalLayers):
-    """Average the shared layers; each client first fits its personal ones to them, and then trains the shared ones.
+    r"""Average the shared layers; each client first fits its personal ones to them, and then trains the shared ones.
+
+    Paper: L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, "Exploiting Shared Representations for Personalized Federated
+    Learning", ICML 2021, Algorithm 1.
+
+    Use: as for `fedper`, where clients can afford steps on the head alone before the body moves.
+    Avoid: as for `fedper`.
+    Formula: v_i \leftarrow v_i - \eta \nabla_v f_i(x, v_i), \quad \text{then} \quad x \leftarrow x - \eta \nabla_x f_i(x, v_i)
 
     Attributes:
         local: settings of local training of the shared layers.
@@ -252,7 +266,14 @@ class FedRep(_PersonalLayers):
 
 @options
 class FedBABU(_PersonalLayers):
-    """Average the body below a head that stays as it was initialised; each client then tunes the whole model for itself.
+    r"""Average the body below a head that stays as it was initialised; each client then tunes the whole model for itself.
+
+    Paper: J. Oh, S. Kim, S.-Y. Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022.
+
+    Use: as for `fedper`, where clients cannot remember anything, or new clients come.
+    Avoid: clients have too few rows to tune a head.
+    Formula: x \leftarrow x - \eta \nabla_x f_i(x, v_0), \quad \text{at the end} \quad (x, v_i) \leftarrow (x, v_0) - \eta
+    \nabla f_i(x, v_i)
 
     Attributes:
         local: settings of local training of the body, and of the tuning.
@@ -289,7 +310,14 @@ class FedBABU(_PersonalLayers):
 
 @options
 class FedBN(_PersonalLayers):
-    """Average all layers but those that normalise, which stay with each client, statistics included.
+    r"""Average all layers but those that normalise, which stay with each client, statistics included.
+
+    Paper: X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
+    Normalization", ICLR 2021.
+
+    Use: clients measure the same things with other machines, so that features are shifted or scaled.
+    Avoid: the model has no batch norm, or labels differ rather than features.
+    Formula: x \leftarrow x + \sum_i p_i \delta_i \; \text{in all layers but those that normalise}
 
     Attributes:
         local: settings of local training.
