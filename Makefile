@@ -117,8 +117,11 @@ bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower
 agreement: $(VENV)/.dev  ## server rules beside Flower, NVIDIA FLARE, pfl-research, FedLab, ByzFL: docs/explanation/frameworks.md (needs 2 GB)
 	$(BIN)/python -m benchmarks.agreement
 
-attacks: $(VENV)/.dev  ## how many rows a dishonest server finds at a site, by method, model and noise: docs/trust.md (2 minutes)
+attacks: $(VENV)/.dev  ## how many rows a dishonest server finds at a site, by method, model and noise: docs/trust.md (1 minute)
 	$(BIN)/python -m benchmarks.red_team
+
+attacks-generated: $(VENV)/.dev  ## 10,000 generated requests to a site, and 1,000 generated descriptions and replies of one (5 minutes)
+	$(BIN)/python -m pytest tests/attacks -m slow -q
 
 same-bits: $(VENV)/.dev  ## does this tree compute the bits of commit BASE, for every method? (2 minutes, 4 where BASE is new; ONLY='attacks/*')
 	$(if $(wildcard $(ENGINES)/.ready),$(ENGINES),$(VENV))/bin/python -m benchmarks.same_bits '$(BASE)' --only '$(or $(ONLY),*)'

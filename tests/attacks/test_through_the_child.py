@@ -7,20 +7,26 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+import three_sites
 import torch
 from child import Behind, ChildRows, children
 from hospital import FEDAVG, local
+from test_a_malicious_client import about, facts
+from test_a_malicious_client import moments as moments_lie
 from test_the_red_team import CLIP, FOUR, MERITFED, NOISE
+from three_sites import LIAR, ThreeSites
 
 import coterie.sites.attack
 from coterie.algorithms.ditto import ditto_update
 from coterie.algorithms.local import model_alone, train_alone
+from coterie.base.errors import RunError
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update, local_updates, own_model
 from coterie.data.tables.recipe import moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.attack import attack
 from coterie.sites.log import entries
+from coterie.sites.site import SERVER, Site
 from coterie.sites.words import in_words
 
 pytestmark = pytest.mark.usefixtures("children")
@@ -160,3 +166,39 @@ def test_batches_of_another_size_are_refused_in_the_child(behind):
     for change in ({"batch_size": 1}, {"minimum_batch": 1}, {"steps": replace(local().steps, count=10**6)}):
         assert refused(site.ask, local_update, x=site.x, local=local(**change))
         assert site.rows.outcome == "refused"
+
+
+@pytest.fixture
+def three_behind(tmp_path, monkeypatch):
+    """Three sites whose tables lie in child processes; one of them lies to the server."""
+    made = ThreeSites(tmp_path, [FEDAVG], rounds=2)
+    workers = {name: Site(name, tmp_path / name / "coterie.toml", tmp_path / name / "site") for name in made.names}
+    monkeypatch.setattr(
+        three_sites, "_serve_message", lambda message, rows: (workers[rows.name].handle(message, SERVER), {})
+    )
+    yield made
+    for worker in workers.values():
+        worker.close()
+
+
+ANOTHER_CONTENT = {
+    "T6: a kind that is none": about(lambda t: t["columns"]["age"].update(kind="rows")),
+    "T6: a column without its signs": about(lambda t: t["columns"]["age"].pop("signs") and None),
+    "T6: categories that are numbers": about(lambda t: t["columns"]["cp"].update(kind="text", categories=[1, 2])),
+    "T8: counts of 10^12": moments_lie("counts", lambda v: v + 1e12),
+    "T8: facts of 10^12 rows": facts(lambda t: t["sizes"].update(train=10**12)),
+}
+
+
+@pytest.mark.parametrize("kind", ANOTHER_CONTENT)
+def test_t6_and_t8_whoever_describes_or_counts_otherwise_takes_no_part(three_behind, kind):
+    three_behind.lie = ANOTHER_CONTENT[kind]
+    engine = three_behind.open()
+    assert engine.clients == tuple(name for name in sorted(three_behind.names) if name != LIAR)
+    assert any(LIAR in note and "takes no part" in note for note in three_behind.clients.notes)
+
+
+def test_t8_moments_far_from_the_others_move_no_model(three_behind):
+    three_behind.lie = moments_lie("means", lambda v: v + 1e4)
+    with pytest.raises(RunError, match=rf"column '\w+' of {LIAR} has the mean"):
+        three_behind.open()

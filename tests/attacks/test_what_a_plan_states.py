@@ -13,7 +13,7 @@ from coterie.base.errors import InputError
 from coterie.cli.main import main
 from coterie.contract.wire import Answer, Block
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.sites.described import difference
+from coterie.sites.described import difference, parse_descriptions
 from coterie.sites.plan import read_plan, robustness_note
 
 
@@ -68,6 +68,16 @@ def test_a_plan_that_states_its_sites_runs_as_before(tmp_path, described):
         three.differs = lambda site, about, seed: difference(stated.descriptions, (0, 1), site, about, seed)
         three.open()
     assert stated.clients.recipe == free.clients.recipe
+
+
+def test_a_server_compares_with_what_came_as_json(tmp_path, described):
+    """A job carries the plan's statements as JSON, whose lists are no tuples."""
+    three = ThreeSites(tmp_path / "three", [FEDAVG], seeds=2, deploy={"described": described})
+    carried = parse_descriptions(json.loads(json.dumps(described)), SITES)
+    assert carried == three.descriptions
+    three.differs = lambda site, about, seed: difference(carried, (0, 1), site, about, seed)
+    three.open()
+    assert not three.engine.refused
 
 
 LIES = {

@@ -35,7 +35,7 @@ MUTANTS = {
         (
             "algorithms/sgd.py",
             "return self._step(state, federation, federation.clients)",
-            "return _round(self, state, federation, federation.everyone)",
+            "return self._step(state, federation, federation.everyone)",
         ),
     ],
     "sgd-ideal": [
@@ -50,7 +50,7 @@ MUTANTS = {
         (
             "algorithms/sgd.py",
             'self._step(state, federation, (self.target,), "all")',
-            '_round(self, state, federation, federation.everyone, "all")',
+            'self._step(state, federation, federation.everyone, "all")',
         ),
         ("algorithms/sgd.py", "return {self.target: state.x}", 'return {"*": state.x}'),
     ],

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from coterie.base.errors import InputError, plain, require
 
@@ -56,6 +57,7 @@ def align(values: Tensor) -> Tensor:
     return values if fits_alignment(values) else values.clone()
 
 
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 FROZEN = "frozen_statistics"
 """The attribute of a module whose statistics are frozen: copies have it, too."""
 
@@ -68,11 +70,13 @@ class Layout:
         parameters: name and shape of each trainable parameter, in order.
         buffers: name and shape of each float buffer, in order, without those with Inf (masks) and those of frozen batch norm.
         dtype: of the vector.
+        norms: name of each module that normalises, and whether it is a batch norm.
     """
 
     parameters: tuple[tuple[str, torch.Size], ...]
     buffers: tuple[tuple[str, torch.Size], ...]
     dtype: torch.dtype
+    norms: tuple[tuple[str, bool], ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
@@ -95,7 +99,8 @@ class Layout:
                 f"the model mixes {', '.join(sorted(map(str, dtypes)))}; give all trainable tensors one dtype"
             )
         shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
-        return cls(shapes[0], shapes[1], dtypes.pop())
+        norms = [(k, isinstance(m, _BatchNorm)) for k, m in model.named_modules() if isinstance(m, _NORMS)]
+        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms))
 
     @cached_property
     def dim(self) -> int:

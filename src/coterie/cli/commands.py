@@ -308,6 +308,29 @@ def _report(args: argparse.Namespace) -> int:
     return _present(Path(args.folder), args, html=not args.no_html, insist=True, threshold=args.threshold)
 
 
+def _plan_rows(args: argparse.Namespace) -> int:
+    from coterie.config.rules import SIZE
+    from coterie.report.planning import plan_lines, plan_rows
+    from coterie.report.results import Results
+
+    results = Results.load(args.folder)
+    client = results.find_client(args.client)
+    numbers = [int(text) if text.isdecimal() else text for text in (args.rows or "").split(",") if text]
+    for number in numbers:
+        if not SIZE.test(number):
+            raise InputError(f"--rows must be numbers of rows, such as 100,500; got {number!r}")
+    plan = plan_rows(results, client, numbers)
+    if args.json:
+        _say(
+            json.dumps(
+                {"client": client, "today": plan.verdict._asdict(), "own": plan.own, "everybody": plan.everybody}
+            )
+        )
+    else:
+        _say("\n".join(plan_lines(results, client, plan)))
+    return 0
+
+
 def _verify(args: argparse.Namespace) -> int:
     from coterie.study.tables import explain_run, verify
 
@@ -432,6 +455,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     **SITE_COMMANDS,
     "submit": _submit,
     "report": _report,
+    "plan-rows": _plan_rows,
     "verify": _verify,
     "finalise": _finalise,
     "predict": _predict,

@@ -132,7 +132,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _approve(args: argparse.Namespace) -> int:
     from coterie.sites.approval import Approved, approve, fits, signature_words
-    from coterie.sites.described import check_stated
+    from coterie.sites.described import check_file
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
@@ -146,7 +146,7 @@ def _approve(args: argparse.Namespace) -> int:
     for line in in_words(approved, settings, site):
         _say(line)
     fits(approved, settings)
-    check_stated(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
+    check_file(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
     _say(_danger(site, approved, settings, 120.0)[-1])
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
@@ -209,6 +209,8 @@ def _danger(site: str, approved: Any, settings: Any, seconds: float) -> list[str
     worst = max(every, key=lambda attempt: attempt.rows)
     requests = f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in every)} requests"
     last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} (others may know better attacks)"
+    if worst.rows:
+        last += "; behind the filters clip and gaussian-noise with secret = true our attacks find none"
     return [*map(str, every), last]
 
 

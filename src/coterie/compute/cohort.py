@@ -62,6 +62,7 @@ class Cohort(CohortRows):
             gradient_rule: Replaces the plain gradient of a step.
             purpose: Name of the random stream, so that the same purpose draws the same batches; "train" if none is given.
             steps: Number of batches of each client [n], in place of `local.steps`.
+            moving: Bool [d + b], the entries that training may change; None: all.
 
         Returns:
             Local models [n, d + b].

@@ -134,7 +134,12 @@ Metric = Callable[[Tensor, Tensor, Kind], float | None]
 
 
 def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
-    """Class probabilities [rows, C, ...] of outputs; for one logit C = 2. Own losses are read as C logits in dimension 1."""
+    """Return class probabilities [rows, C, ...]; for one logit C = 2.
+
+    Args:
+        kind: How the outputs are read: binary, classes or multilabel. Own losses are read as C logits in dimension 1.
+        outputs: Outputs of the model for some rows, [rows, ...].
+    """
     if kind == "binary":
         logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
         positive = torch.sigmoid(logit)

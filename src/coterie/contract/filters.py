@@ -130,10 +130,10 @@ def apply_filters(block: Block, ask: Ask, task: Task[Any], layout: Layout, memor
         return block
     values = dict(block.values)
     for field, kind in task.kinds.items():
-        if kind != "other" and has_form(values[field], kind, len(block.names), layout):
-            values[field] = _filter_field(
-                values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory
-            )
+        sent = task.layout_of(field, ask.arguments, layout)
+        if kind != "other" and has_form(values[field], kind, len(block.names), sent):
+            dim = sent.dim if kind in VECTORS else None
+            values[field] = _filter_field(values[field], field, kind, ask, dim, memory)
     return Block(block.names, values)
 
 
@@ -176,7 +176,10 @@ def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> 
     failed: dict[str, str] = {}
     for block in answer.blocks:
         try:
-            values = {k: _unpack_field(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
+            values = {
+                k: _unpack_field(v, packing, task.kinds.get(k, ""), task.layout_of(k, ask.arguments, layout))
+                for k, v in block.values.items()
+            }
             done.append(Block(block.names, values))
         except Exception as error:  # it may come from elsewhere
             failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))

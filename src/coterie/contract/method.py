@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
+from coterie.base.vector import Layout
 from coterie.config.rules import Kind, check_object, one_of, overrides
 from coterie.config.run import Attackers
 from coterie.config.schema import options
@@ -206,6 +207,9 @@ class Method(ABC, Generic[S]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients, before any training."""
+
+    def check_model(self, layout: Layout) -> None:
+        """Raise `InputError` for a model whose layers do not fit, before any training."""
 
     def keeps_validation(self, names: tuple[str, ...]) -> Sequence[str]:
         """Clients whose validation rows must not be trained on."""

@@ -23,8 +23,8 @@ from coterie.sites.tables import read_site, table_options
 
 __all__ = [
     "SiteDescription",
+    "check_file",
     "check_recipe",
-    "check_stated",
     "describe_site",
     "difference",
     "parse_descriptions",
@@ -53,9 +53,15 @@ class SiteDescription:
     def of(cls, descriptions: Iterable[TableDescription]) -> SiteDescription:
         """Join the descriptions of a site's table with each seed."""
         every = list(descriptions)
-        columns = {name: _join([one.columns[name] for one in every]) for name in every[0].columns}
+        columns = {name: _join([table.columns[name] for table in every]) for name in every[0].columns}
         label = every[0].label
-        return cls(tuple(one.rows for one in every), tuple(label.values) or label.kind, columns)
+        return cls(tuple(table.rows for table in every), tuple(label.values) or label.kind, columns)
+
+    @classmethod
+    def parse(cls, *, rows: Any, label: Any, columns: Any) -> SiteDescription:
+        """Return what a table states, with tuples for the lists that files and messages have."""
+        kinds = {name: kind if isinstance(kind, str) else tuple(kind) for name, kind in columns.items()}
+        return cls(tuple(rows), label if isinstance(label, str) else tuple(label), kinds)
 
     def difference(self, description: TableDescription, seed: int) -> str:
         """Return a sentence about what a site tells otherwise with the seed of this number, or ""."""
@@ -82,13 +88,13 @@ def _join(columns: list[ColumnDescription]) -> Stated:
     return categories or next((column.kind for column in columns if column.kind != "empty"), "empty")
 
 
-def _fits(told: Stated, stated: Stated) -> bool:
+def _fits(description: Stated, stated: Stated) -> bool:
     """Return True if a site tells what is stated, or nothing of it."""
-    if told == "empty" or told == stated:
+    if description == "empty" or description == stated:
         return True
-    if isinstance(told, str):  # no category has enough rows with this seed
-        return told == "text" and isinstance(stated, tuple)
-    return isinstance(stated, tuple) and {*told} <= {*stated}
+    if isinstance(description, str):  # no category has enough rows with this seed
+        return description == "text" and isinstance(stated, tuple)
+    return isinstance(stated, tuple) and {*description} <= {*stated}
 
 
 def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict[str, SiteDescription]:
@@ -104,7 +110,7 @@ def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict
     descriptions = {}
     for name, about in table.items():
         try:
-            description = SiteDescription(**about)
+            description = SiteDescription.parse(**about)
             valid = all(type(rows) is int for rows in description.rows) and all(
                 isinstance(kind, str) or all(isinstance(category, str) for category in kind)
                 for kind in (description.label, *description.columns.values())
@@ -144,7 +150,7 @@ def write_description(experiment: Experiment, settings: SiteSettings, site: str,
     return text
 
 
-def check_stated(
+def check_file(
     described: Mapping[str, SiteDescription], experiment: Experiment, settings: SiteSettings, site: str
 ) -> None:
     """Raise `InputError` if a site's file is not what the plan states of it."""
@@ -167,7 +173,7 @@ def check_recipe(described: Mapping[str, SiteDescription], recipe: Mapping[str, 
     """Return which column of a recipe has a category that the plan states of no site, or ""."""
     for column in recipe["columns"] if described else ():
         stated = [site.columns.get(column["name"]) for site in described.values()]
-        categories = {fold(category) for told in stated if isinstance(told, tuple) for category in told} | {fold(RARE)}
+        categories = {fold(category) for kind in stated if isinstance(kind, tuple) for category in kind} | {fold(RARE)}
         if not {fold(category) for category in column.get("categories", ())} <= categories:
             return str(column["name"])
     return ""

@@ -33,7 +33,7 @@ from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, freeze
-from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved
 from coterie.sites.described import check_recipe
 from coterie.sites.ledger import Ledger, Place, count_numbers
@@ -199,7 +199,7 @@ class SiteRows:
         module = self._module(clients)
         self._check_width(module, allowed)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
-        _check_state(state, module.state_dict())
+        check_state(state, module.state_dict())
         module.load_state_dict(state)
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
@@ -386,22 +386,6 @@ class SiteRows:
             message = encode(now)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda p: p.write_bytes(message))
-
-
-def _check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
-    """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
-    for name in sorted({*state, *module_state}):
-        sent, planned = (_form(which.get(name)) for which in (state, module_state))
-        if sent != planned:
-            raise RefusedError(
-                f"the server sends a model of another form than the plan's: {name[:40]!r} is {sent}, not {planned}"
-            )
-
-
-def _form(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return "missing"
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)[:8]}"
 
 
 def _is_tensor(value: Any) -> bool:

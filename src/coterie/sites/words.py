@@ -137,14 +137,14 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
     budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
-    before = size.beginning * len(run.seeds) + FACTS * len(approved.pairs)
-    numbers = before + times * sum(
+    start = size.beginning * len(run.seeds) + FACTS * len(approved.pairs)
+    numbers = start + times * sum(
         size.numbers(declaration, owner, approved)
         for allowed in approved.pairs.values()
         for declaration, owner in allowed.tasks.values()
     )
     so_far = Ledger(Path(settings.log)).numbers
-    yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {before} of them before the first round"
+    yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the first round"
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"
