@@ -193,7 +193,7 @@ def _rule(declared: Any, hint: Any) -> Rule | None:
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Whether something can be called with so many arguments."""
+    """Return True if something can be called with so many arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -120,13 +120,13 @@ class Option(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What files call it."""
+        """Return what files call it."""
         if self.units is not None:
             return tuple(self.units.keys)
         return (self.name,) if self.files.said else ()
 
     def parse(self, text: str) -> Any:
-        """What a file would say in place of a text of the command line; there commas separate the entries of a list.
+        """Return what a file would say in place of a text of the command line; there commas separate the entries of a list.
 
         Raises `InputError` for a text where only numbers are allowed.
         """
@@ -270,7 +270,7 @@ def _read_options(cls: Any) -> tuple[Option, ...]:
 
 
 def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = "") -> T:
-    """What `cls` makes of a table.
+    """Return what `cls` makes of a table.
 
     Args:
         cls: options, another dataclass, or any function.
@@ -301,7 +301,7 @@ def spell(value: Any) -> dict[str, Any]:
 
 
 def explanations(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and of its bases say of each field, under Attributes."""
+    """Return what the docstrings of a class and of its bases say of each field, under Attributes."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
@@ -386,7 +386,7 @@ def _table(value: Any) -> Any:
 
 
 def _values(registry: Choice, value: Any, where: str) -> Any:
-    """What names and tables of a registry say, also within a tuple; objects as they are."""
+    """Return what names and tables of a registry say, also within a tuple; objects as they are."""
     if isinstance(value, str | Mapping):
         return registry.build(_table(value), where)
     if isinstance(value, tuple) and any(isinstance(item, str | Mapping) for item in value):

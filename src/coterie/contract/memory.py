@@ -82,7 +82,7 @@ class Memory:
         return max(self._values.get(key, {}).get(client, ()), default=NEVER)
 
     def has(self, client: str) -> bool:
-        """Whether this client remembers anything."""
+        """Return True if this client remembers anything."""
         return any(client in by_client for by_client in self._values.values())
 
     def note(self, key: str, client: str, note: Note) -> None:
@@ -90,11 +90,11 @@ class Memory:
         self._notes.setdefault(key, {})[client] = note
 
     def recall(self, key: str, client: str) -> Note | None:
-        """What was noted for this client in the present round, or None."""
+        """Return what was noted for this client in the present round, or None."""
         return self._notes.get(key, {}).get(client)
 
     def has_notes(self, client: str) -> bool:
-        """Whether anything is noted for this client."""
+        """Return True if anything is noted for this client."""
         return any(client in by_client for by_client in self._notes.values())
 
     def write(self, key: str, client: str, value: Tensor) -> None:
@@ -123,7 +123,7 @@ class Memory:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
     def round_values(self, client: str) -> dict[str, Tensor]:
-        """What `client` has remembered in the present round so far, by key, for `undo`."""
+        """Return what `client` has remembered in the present round so far, by key, for `undo`."""
         now, values = self._round[0], {}
         for key, by_client in self._values.items():
             if now in by_client.get(client, ()):
@@ -210,7 +210,7 @@ class MemoryView:
         return torch.tensor([self._memory.read(key, name) is not None for name in self._names])
 
     def state(self, key: str, default: Tensor) -> ClientState:
-        """What the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
+        """Return what the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
         values, counted = self.get(key, default), self._counted.get(key, {})
         now = self._memory.round if key in self._written else None
         rounds = [self._memory.round_of(key, name) if now is None else now for name in self._names]
@@ -249,7 +249,7 @@ class MemoryView:
         self._noted[key] = values.detach(), tuple(v.clone() if isinstance(v, Tensor) else v for v in of)
 
     def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
-        """What was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
+        """Return what was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
         notes = [self._memory.recall(key, name) for name in self._names]
         same = {id(source): _equal(source, of) for _, source in filter(None, notes)}
         return [note[0] if note is not None and same[id(note[1])] else None for note in notes]
