@@ -18,11 +18,15 @@ from typing import Any, NamedTuple
 
 PATIENCE = 120.0
 """Seconds after which a try hangs."""
+SHORT_PATIENCE = 20.0
+"""Seconds after which a try within a process hangs."""
 MOST_MEMORY = 2 * 2**30
 """Bytes that a process may hold."""
 
 Try = Callable[[Any], str]
 """What is tried; it returns what is wrong, or nothing."""
+Tries = Iterator[tuple[Any, str, tuple[str, ...]]]
+"""Each try, what is wrong with it, and words for what it covers."""
 
 
 class Ended(NamedTuple):
@@ -41,8 +45,16 @@ class Setup(NamedTuple):
     environment: tuple[tuple[str, str], ...] = ()
 
 
+PLAIN = Setup()
+
+
 def command(
-    cwd: Path, *argv: str, signal_after: float | None = None, number: int = signal.SIGKILL, group: bool = True, setup: Setup = Setup()
+    cwd: Path,
+    *argv: str,
+    signal_after: float | None = None,
+    number: int = signal.SIGKILL,
+    group: bool = True,
+    setup: Setup = PLAIN,
 ) -> Ended:
     """Run the command in a process group of its own, forked from this process.
 
@@ -63,7 +75,12 @@ def command(
 
 
 def real_command(
-    cwd: Path, *argv: str, signal_after: float | None = None, number: int = signal.SIGKILL, group: bool = True, setup: Setup = Setup()
+    cwd: Path,
+    *argv: str,
+    signal_after: float | None = None,
+    number: int = signal.SIGKILL,
+    group: bool = True,
+    setup: Setup = PLAIN,
 ) -> Ended:
     """Run `python -m coterie` as a process of its own; arguments of `command`."""
     out, err = cwd / ".out", cwd / ".err"
@@ -181,7 +198,7 @@ def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Iterator[tu
         theirs.close()
         count, wrong = 0, ""
         while count < len(left) and (count == 0 or time.monotonic() < until):
-            if not mine.poll(PATIENCE):
+            if not mine.poll(SHORT_PATIENCE):
                 wrong = "hang"
                 break
             try:

@@ -1,4 +1,4 @@
-"""Generated experiments: any methods, files of the user's own, attacks, filters, tuned models, server rows, jobs, workers, seeds, targets.
+"""Generated experiments: any methods, own files, attacks, filters, tuned models, server rows, jobs, workers, seeds, targets.
 
 An experiment is a folder: `town.toml`, tables of four clients, rows of the server, and `own.py`, which imports two other files.
 """
@@ -14,7 +14,7 @@ import tomli_w
 
 from coterie.config.registry import ATTACKS, FILTERS, METHODS
 
-OWN = '''
+OWN = """
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ class Half(Filter):
 class Stop(ct.Callback):
     def on_evaluation(self, round, metrics):
         return len(metrics.history) > 900
-'''
+"""
 FILES: Mapping[str, str] = {
     "own.py": OWN,
     "helper.py": "import torch\n\nWEIGHT = torch.tensor(1.25)\n\n\ndef weight():\n    return float(WEIGHT)\n",
@@ -166,7 +166,9 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
     if maybe("own method", 0.5):
         entries.append({"name": "own.py:Mine"})
     if maybe("tuned models", 0.2):
-        entries.append({"name": "fedavg", "label": "tuned", "personalise": {"part": "bias", "steps": [0, 2], "lr": [0.1]}})
+        entries.append(
+            {"name": "fedavg", "label": "tuned", "personalise": {"part": "bias", "steps": [0, 2], "lr": [0.1]}}
+        )
     count = max(seeds, rng.choice([1, 1, 2]))
     covers.update(["several seeds"] if count > 1 else [])
     run: dict[str, Any] = {"rounds": 4, "seeds": [*range(count)], "evaluate": rng.choice([1, 2])}

@@ -7,11 +7,10 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from torture.apart import Ended, Setup, command, real_command
+from torture.apart import Ended, Setup, Tries, command, real_command
 from torture.generated import Generated, generate
 from torture.worlds import COMPARE, RESUME, complaint, numbers, run_whole, warm_up
 
@@ -118,7 +117,7 @@ def _after_signal(one: Try, ended: Ended) -> str:
     return "" if ended.status in allowed else f"other: status {ended.status} after {one.signal}: {ended.err[-300:]}"
 
 
-def kills(rng: random.Random, folder: Path, methods: list[str], until: float) -> Iterator[tuple[object, str, tuple[str, ...]]]:
+def kills(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """Interruptions of generated experiments, five of each."""
     warm_up(folder / "warm")
     number = 0
@@ -145,6 +144,8 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
                 wrong = interrupt(one, base, expected)
                 covers = (*fixture.methods, *fixture.covers, f"signal: {name}", *(["real command"] if real else []))
                 yield (name, round(moment, 3), one.group, real, fixture.tables), wrong, covers
-        elif wrong := complaint(whole) or ("" if whole.status == 2 else f"other: status {whole.status}: {whole.err[-300:]}"):
+        elif wrong := complaint(whole) or (
+            "" if whole.status == 2 else f"other: status {whole.status}: {whole.err[-300:]}"
+        ):
             yield fixture.tables, wrong, fixture.methods
         shutil.rmtree(base)

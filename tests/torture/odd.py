@@ -7,7 +7,6 @@ import inspect
 import math
 import os
 import random
-import typing
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +20,7 @@ import coterie as ct
 from coterie import data
 from coterie.config.registry import KINDS
 from federations import logistic
-from torture.apart import attempt_all
+from torture.apart import Tries, attempt_all
 from torture.sentences import wrong_with
 
 
@@ -83,11 +82,18 @@ def public_classes() -> dict[tuple[str, str], Any]:
     classes: dict[tuple[str, str], Any] = {}
     for kind, registry in KINDS.items():
         if kind not in ("datasets", "metrics"):
-            classes |= {(kind, name): value for name, value in registry.importable()[0].items() if inspect.isclass(value)}
+            classes |= {
+                (kind, name): value for name, value in registry.importable()[0].items() if inspect.isclass(value)
+            }
     for name in ct.__all__:
         value = getattr(ct, name)
         registered = value in classes.values()
-        if inspect.isclass(value) and dataclasses.is_dataclass(value) and not registered and not inspect.isabstract(value):
+        if (
+            inspect.isclass(value)
+            and dataclasses.is_dataclass(value)
+            and not registered
+            and not inspect.isabstract(value)
+        ):
             classes["public", name] = value
     return classes
 
@@ -166,9 +172,7 @@ def _missing(called: Any, place: Place) -> bool:
     return bool(required - {*REQUIRED, place.argument})
 
 
-def oddities(
-    rng: random.Random, folder: Path, methods: list[str], until: float
-) -> Iterator[tuple[Any, str, tuple[str, ...]]]:
+def oddities(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """Tries of all places, mixed."""
     folder.mkdir()
     os.chdir(folder)

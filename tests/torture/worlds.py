@@ -13,7 +13,6 @@ import random
 import re
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -27,7 +26,7 @@ from commands import TIMED
 from coterie.base.files import read_toml
 from coterie.cli.main import main
 from coterie.run.hashes import read_record, write_record
-from torture.apart import Ended, Setup, command, real_command
+from torture.apart import PLAIN, Ended, Setup, Tries, command, real_command
 from torture.generated import CLIENTS, Generated, generate, table
 
 COMPARE = ("run", "town.toml", "--out", "run", "--no-report")
@@ -51,7 +50,7 @@ class Change(NamedTuple):
     what: str
     named: str
     make: Callable[[Path], None]
-    setup: Setup = Setup()
+    setup: Setup = PLAIN
 
 
 def numbers(run: Path) -> dict[str, bytes]:
@@ -135,14 +134,27 @@ def code_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
         yield Change("file", use, named, edit("own.py", old, new))
     if uses:
         yield Change("file", "a constant", r"own\.py has changed .*STEP", edit("own.py", "STEP = 0.5", "STEP = 0.6"))
-        yield Change("file", "an import", r"own\.py has changed .*imports", edit("own.py", "import torch", "import torch, math"))
-        yield Change("helper", "a function", r"helper\.py has changed", edit("helper.py", "float(WEIGHT)", "2 * float(WEIGHT)"))
+        yield Change(
+            "file", "an import", r"own\.py has changed .*imports", edit("own.py", "import torch", "import torch, math")
+        )
+        yield Change(
+            "helper", "a function", r"helper\.py has changed", edit("helper.py", "float(WEIGHT)", "2 * float(WEIGHT)")
+        )
         yield Change("helper", "a tensor", r"helper\.py has changed", edit("helper.py", "1.25", "1.5"))
-        yield Change("helper", "a package", r"parts/scale\.py has changed", edit("parts/scale.py", "return value", "return 2 * value"))
-        yield Change("helper", "what a package imports", r"parts/deeper\.py has changed", edit("parts/deeper.py", "1.125", "1.5"))
+        yield Change(
+            "helper",
+            "a package",
+            r"parts/scale\.py has changed",
+            edit("parts/scale.py", "return value", "return 2 * value"),
+        )
+        yield Change(
+            "helper", "what a package imports", r"parts/deeper\.py has changed", edit("parts/deeper.py", "1.125", "1.5")
+        )
         yield Change("free", "a comment", "", edit("own.py", "STEP = 0.5", "# half\nSTEP = 0.5  # a half"))
         yield Change("free", "line ends", "", lambda folder: _to_crlf(folder / "own.py"))
-        yield Change("free", "a docstring's file", "", edit("helper.py", "import torch", '"""Weights."""\n\nimport torch'))
+        yield Change(
+            "free", "a docstring's file", "", edit("helper.py", "import torch", '"""Weights."""\n\nimport torch')
+        )
 
 
 def _to_crlf(path: Path) -> None:
@@ -155,7 +167,9 @@ def _edit_row(name: str, rng: random.Random, column: int) -> Callable[[Path], No
     def change(folder: Path) -> None:
         lines = (folder / name).read_text().splitlines()
         cells = lines[row].split(",")
-        cells[column] = {"yes": "no", "no": "yes"}[cells[column]] if column == 3 else f"{float(cells[column]) + 3.25:.2f}"
+        cells[column] = (
+            {"yes": "no", "no": "yes"}[cells[column]] if column == 3 else f"{float(cells[column]) + 3.25:.2f}"
+        )
         lines[row] = ",".join(cells)
         (folder / name).write_text("\n".join(lines) + "\n")
 
@@ -168,13 +182,17 @@ def row_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
     for what, column in (("a number", rng.choice([0, 1])), ("a label", 3)):
         yield Change("rows", what, data, _edit_row(f"rows/{client}.csv", rng, column))
     yield Change("rows", "a row more", data, edit(f"rows/{client}.csv", "ill\n", "ill\n33.0,22.0,x,yes\n"))
-    yield Change("rows", "a client more", data, lambda folder: (folder / "rows" / "e.csv").write_text(table("e")) and None)
+    yield Change(
+        "rows", "a client more", data, lambda folder: (folder / "rows" / "e.csv").write_text(table("e")) and None
+    )
     yield Change("rows", "another order", data, lambda folder: _reverse(folder / "rows" / f"{client}.csv"))
     yield Change("free", "line ends of a table", "", lambda folder: _to_crlf(folder / "rows" / f"{client}.csv"))
     yield Change("free", "times of files", "", lambda folder: os.utime(folder / "rows" / f"{client}.csv", (1e9, 1e9)))
     yield Change("server rows", "a number", "data of the server", _edit_row("server.csv", rng, rng.choice([0, 1])))
     yield Change("server rows", "a label", "data of the server", _edit_row("server.csv", rng, 3))
-    yield Change("server rows", "a row more", "data of the server", edit("server.csv", "ill\n", "ill\n33.0,22.0,x,yes\n"))
+    yield Change(
+        "server rows", "a row more", "data of the server", edit("server.csv", "ill\n", "ill\n33.0,22.0,x,yes\n")
+    )
 
 
 def _reverse(path: Path) -> None:
@@ -281,7 +299,9 @@ def record_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
     """Records of other runs."""
     yield Change("another seed's folder", "a seed", "copy of|belongs to|has changed", _swap(rng, "seed"))
     yield Change("another method's folder", "a method", "copy of|belongs to|has changed", _swap(rng, "method"))
-    yield Change("another version's record", "version", r"coterie has changed|belongs to another", _rewrite_record("0.0.9"))
+    yield Change(
+        "another version's record", "version", r"coterie has changed|belongs to another", _rewrite_record("0.0.9")
+    )
     yield Change("another version's record", "format", "format 2", _format)
     yield Change("another version's record", "no record", "missing or damaged", _drop_records)
 
@@ -299,7 +319,7 @@ def changes_of(fixture: Generated, rng: random.Random) -> list[Change]:
 # ---- tries
 
 
-def run_whole(folder: Path, setup: Setup = Setup()) -> Ended:
+def run_whole(folder: Path, setup: Setup = PLAIN) -> Ended:
     """Run an experiment from its beginning, in its present world."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     return command(folder, *COMPARE, setup=setup)
@@ -366,7 +386,7 @@ def judge(world: World, change: Change, folder: Path, *, real: bool, accept: boo
     return f"silently different: {[n for n in found if found[n] != world.expected.get(n)][:4]}"
 
 
-def worlds(rng: random.Random, folder: Path, methods: list[str], until: float) -> Iterator[tuple[Any, str, tuple[str, ...]]]:
+def worlds(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """Tries of all kinds of changes over generated experiments."""
     warm_up(folder / "warm")
     number = 0

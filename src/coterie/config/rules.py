@@ -54,6 +54,9 @@ class Rule(NamedTuple):
     words: tuple[str, ...] = ()
 
 
+LARGEST = 2**63
+"""Ints below this fit into a tensor; a count beyond it would never end."""
+
 POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number > 0")
 NOT_NEGATIVE = Rule(lambda v: is_number(v) and v >= 0, "a number >= 0")
 NUMBER = Rule(is_number, "a number")
@@ -128,9 +131,19 @@ def rule_of(hint: Any) -> Rule | None:
     return implied if implied is None or kinds == (hint,) else optional(implied)
 
 
+def _is_allowed(rule: Rule, value: Any) -> bool:
+    """Return True if a value obeys the rule; comparing it may fail in its own code, as that of arrays does."""
+    try:
+        return bool(rule.test(value))
+    except Exception:
+        return False
+
+
 def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
     """Raise `InputError` unless a value, which is called so, obeys the rule; a file may have spelled it otherwise."""
-    if not rule.test(value):
+    if type(value) is int and abs(value) >= LARGEST:
+        raise InputError(f"{called} must be below 2**63; got {cut(value)}")
+    if not _is_allowed(rule, value):
         close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}")

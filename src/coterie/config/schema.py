@@ -323,6 +323,9 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
     rule = rule_of(declared) if checked else _first(Rule, extras)
     files, registry = _first(InFiles, extras) or InFiles(), next((e for e in extras if isinstance(e, Choice)), None)
     may_be_none = type(None) in get_args(hint) or (registry is not None and default is None)
+    if checked and rule is None and registry is None and kinds and all(map(dataclasses.is_dataclass, kinds)):
+        names = " or ".join(f"{kind.__name__}(...)" for kind in kinds)
+        rule = Rule(lambda v: isinstance(v, kinds) or (v is None and may_be_none), names)
     is_text = str in kinds and (rule is None or rule.test(files.none))
     return Option(
         field.name,
