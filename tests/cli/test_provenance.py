@@ -272,7 +272,9 @@ def test_another_set_of_clients_cannot_be_accepted(tmp_path):
         return ct.fit("local", clients, ct.models.Logistic(), 2, checkpoint=tmp_path, settings=RunSettings(**settings))
 
     fit_local(("north", "south"))
-    with pytest.raises(ct.InputError, match=r"the set of clients has changed since round 2 \(west\).*resume with the same"):
+    with pytest.raises(
+        ct.InputError, match=r"the set of clients has changed since round 2 \(west\).*resume with the same"
+    ):
         fit_local(rows, resume=True, accept_change=("data", "clients"))
 
 

@@ -437,3 +437,28 @@ def test_after_a_power_loss_a_run_goes_on_with_what_had_reached_the_disk(tmp_pat
     resumed = command(tmp_path, *argv, "--resume")
     assert resumed.status == 0, resumed.err
     assert_same(tmp_path / "run", expected)
+
+
+def test_a_run_that_was_killed_after_its_last_round_has_the_models_that_clients_kept(driver, tmp_path):
+    """The last round is looked at again, and what clients kept in it is not that of an attempt which was given up."""
+    argv = (
+        "compare",
+        "heart-disease",
+        "--methods",
+        "local",
+        "--rounds",
+        "3",
+        "--seeds",
+        "1",
+        "--no-report",
+        "--out",
+        "run",
+    )
+    assert driver(tmp_path, *argv).status == 0
+    expected = contents(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    killed = rename("before", "local-0/done.json")
+    assert driver(tmp_path, *argv, arm=killed).status == -9
+    resumed = driver(tmp_path, *argv, "--resume")
+    assert resumed.status == 0, resumed.err
+    assert_same(tmp_path / "run", expected)

@@ -55,22 +55,39 @@ class Memory:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
         self._notes: dict[str, dict[str, Note]] = {}
         self._round = (0, 0)
+        self._unasked: set[str] = set()
 
     @property
     def round(self) -> int:
         """The present round."""
         return self._round[0]
 
-    def begin(self, round: int, attempt: int) -> None:
-        """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
-        if (round, attempt) == self._round:
-            return
-        self._notes = {}
-        for by_client in self._values.values():
-            for rounds in by_client.values():
-                for late in [r for r in rounds if r >= round]:
+    def begin(self, round: int, attempt: int, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]) -> None:
+        """Name the round that the next asks belong to, and drop what an attempt that was given up has written in it.
+
+        Args:
+            round: The number of the round.
+            attempt: Tells a repetition of the same round from its first try.
+            names: The clients that are asked.
+            counted: By key and client, for the clients that are asked, the round of the value that the server counts. Such a value
+                belongs to a complete round, also where that is the present one: a resumed run looks at its last round again.
+        """
+        if (round, attempt) != self._round:
+            self._drop_late({})
+            self._notes = {}
+            self._round = (round, attempt)
+            self._unasked = {client for by_client in self._values.values() for client in by_client}
+        self._drop_late(counted, self._unasked & set(names))
+
+    def _drop_late(self, counted: Mapping[str, Mapping[str, int]], clients: Iterable[str] | None = None) -> None:
+        """Drop what clients (None: all that were not asked) had of the present round when it began, but for what is counted."""
+        names = set(self._unasked if clients is None else clients)
+        self._unasked -= names
+        for key, by_client in self._values.items():
+            for client in names & by_client.keys():
+                rounds = by_client[client]
+                for late in [r for r in rounds if r >= self.round and counted.get(key, {}).get(client) != r]:
                     del rounds[late]
-        self._round = (round, attempt)
 
     def read(self, key: str, client: str) -> Tensor | None:
         """The newest value of this client, or None."""
@@ -106,6 +123,7 @@ class Memory:
 
     def save(self) -> dict[str, Tensor]:
         """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
+        self._drop_late({})
         return {
             _join_names(r, key, client): value
             for key, by_client in self._values.items()
@@ -116,7 +134,7 @@ class Memory:
     def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here."""
         local_clients = set(clients)
-        self._values, self._notes = {}, {}
+        self._values, self._notes, self._unasked = {}, {}, set()
         for name, value in saved.items():
             number, key, client = _split(name)
             if client in local_clients:
