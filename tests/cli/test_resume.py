@@ -429,7 +429,7 @@ def test_after_a_power_loss_a_run_goes_on_with_what_had_reached_the_disk(tmp_pat
         remember_disk()
         from driver import arm
 
-        arm("coterie.contract.federation.Federation.ask", "after", "round 2 <task coterie.compute.tasks:own_update", 1)
+        arm("os.replace", "before", "local-0/checkpoint.safetensors", 3)
 
     killed = command(tmp_path, *argv, setup=Setup(die_in_the_second_pair))
     assert killed.status == -9, killed.err

@@ -131,19 +131,15 @@ def rule_of(hint: Any) -> Rule | None:
     return implied if implied is None or kinds == (hint,) else optional(implied)
 
 
-def _is_allowed(rule: Rule, value: Any) -> bool:
-    """Return True if a value obeys the rule; comparing it may fail in its own code, as that of arrays does."""
-    try:
-        return bool(rule.test(value))
-    except Exception:
-        return False
-
-
 def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
     """Raise `InputError` unless a value, which is called so, obeys the rule; a file may have spelled it otherwise."""
     if type(value) is int and abs(value) >= LARGEST:
         raise InputError(f"{called} must be below 2**63; got {cut(value)}")
-    if not _is_allowed(rule, value):
+    try:
+        allowed = rule.test(value)
+    except Exception:  # comparing fails in the value's own code, as that of arrays does
+        allowed = False
+    if not allowed:
         close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}")

@@ -181,7 +181,10 @@ def options(cls: type[T]) -> type[T]:
     def check(self: Any) -> None:
         for option in options_of(type(self)):
             value = getattr(self, option.name)
-            plain = native(_tuples(value) if isinstance(value, list) else value)
+            try:
+                plain = native(_tuples(value) if isinstance(value, list) else value)
+            except RecursionError as error:
+                raise InputError(f"{type(self).__name__}.{option.name} holds itself; give values") from error
             if option.registry is not None:
                 plain = _values(option.registry, plain, f"{type(self).__name__}.{option.name}")
             if plain is not value:

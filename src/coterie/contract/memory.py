@@ -49,42 +49,46 @@ class ClientState(NamedTuple):
 
 
 class Memory:
-    """Values by key and client, allocated when first written."""
+    """Values by key and client, allocated when first written.
+
+    Attributes:
+        unasked: Clients that were not asked in the present round yet, and may have values of an attempt that was given up.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
         self._notes: dict[str, dict[str, Note]] = {}
         self._round = (0, 0)
-        self._unasked: set[str] = set()
+        self.unasked: set[str] = set()
 
     @property
     def round(self) -> int:
         """The present round."""
         return self._round[0]
 
-    def begin(self, round: int, attempt: int, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]) -> None:
-        """Name the round that the next asks belong to, and drop what an attempt that was given up has written in it.
+    def begin(self, round: int, attempt: int) -> None:
+        """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
+        if (round, attempt) == self._round:
+            return
+        if self.unasked:
+            self.drop_late(self.unasked, {})
+        self._notes = {}
+        self._round = (round, attempt)
+        if self._values:
+            self.unasked = {client for by_client in self._values.values() for client in by_client}
+
+    def drop_late(self, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]) -> None:
+        """Drop what clients had of the present round before they are asked in it: an attempt that was given up wrote that.
 
         Args:
-            round: The number of the round.
-            attempt: Tells a repetition of the same round from its first try.
-            names: The clients that are asked.
-            counted: By key and client, for the clients that are asked, the round of the value that the server counts. Such a value
-                belongs to a complete round, also where that is the present one: a resumed run looks at its last round again.
+            names: The clients.
+            counted: By key and client the round of the value that the server counts. Such a value belongs to a complete round, also
+                where that is the present one: a resumed run looks at its last round again.
         """
-        if (round, attempt) != self._round:
-            self._drop_late({})
-            self._notes = {}
-            self._round = (round, attempt)
-            self._unasked = {client for by_client in self._values.values() for client in by_client}
-        self._drop_late(counted, self._unasked & set(names))
-
-    def _drop_late(self, counted: Mapping[str, Mapping[str, int]], clients: Iterable[str] | None = None) -> None:
-        """Drop what clients (None: all that were not asked) had of the present round when it began, but for what is counted."""
-        names = set(self._unasked if clients is None else clients)
-        self._unasked -= names
+        clients = self.unasked.intersection(names)
+        self.unasked = self.unasked - clients
         for key, by_client in self._values.items():
-            for client in names & by_client.keys():
+            for client in clients & by_client.keys():
                 rounds = by_client[client]
                 for late in [r for r in rounds if r >= self.round and counted.get(key, {}).get(client) != r]:
                     del rounds[late]
@@ -123,7 +127,8 @@ class Memory:
 
     def save(self) -> dict[str, Tensor]:
         """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
-        self._drop_late({})
+        if self.unasked:
+            self.drop_late(self.unasked, {})
         return {
             _join_names(r, key, client): value
             for key, by_client in self._values.items()
@@ -134,7 +139,7 @@ class Memory:
     def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here."""
         local_clients = set(clients)
-        self._values, self._notes, self._unasked = {}, {}, set()
+        self._values, self._notes, self.unasked = {}, {}, set()
         for name, value in saved.items():
             number, key, client = _split(name)
             if client in local_clients:
