@@ -278,7 +278,7 @@ def test_another_set_of_clients_cannot_be_accepted(tmp_path):
         fit_local(rows, resume=True, accept_change=("data", "clients"))
 
 
-def test_a_switch_of_torch_is_named_before_the_model_that_it_changes(tmp_path):
+def test_a_switch_of_torch_is_named_before_the_model(tmp_path):
     def fit_logistic(**settings):
         clients = ct.data.from_tensors({"a": (torch.ones(30, 3), torch.arange(30) % 2)}, seed=0)
         return ct.fit("fedavg", clients, ct.models.Logistic(), 1, checkpoint=tmp_path, settings=RunSettings(**settings))

@@ -414,7 +414,7 @@ def test_a_model_that_diverges_ends_the_run_by_name(driver, tmp_path):
     assert "Cleveland" in shown.out
 
 
-def test_after_a_power_loss_a_run_goes_on_with_what_had_reached_the_disk(tmp_path):
+def test_after_a_power_loss_a_run_goes_on(tmp_path):
     """A folder without experiment.toml is no run, and a checkpoint whose history was lost is of no use."""
     from torture.apart import Setup, command
     from torture.kills import lose_power, remember_disk
@@ -439,7 +439,7 @@ def test_after_a_power_loss_a_run_goes_on_with_what_had_reached_the_disk(tmp_pat
     assert_same(tmp_path / "run", expected)
 
 
-def test_a_run_that_was_killed_after_its_last_round_has_the_models_that_clients_kept(driver, tmp_path):
+def test_killed_after_its_last_round_it_has_the_models_that_clients_kept(driver, tmp_path):
     """The last round is looked at again, and what clients kept in it is not that of an attempt which was given up."""
     argv = (
         "compare",

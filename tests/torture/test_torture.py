@@ -23,5 +23,5 @@ def test_nothing_of_a_short_campaign_is_wrong(name, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
-def test_each_planted_fault_replaces_a_term_that_is_there_once(fault):
+def test_each_planted_fault_has_its_term(fault):
     assert (ROOT / "src" / "coterie" / fault.file).read_text().count(fault.term) == 1
