@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -58,8 +58,8 @@ test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, an
 test-gpu: $(VENV)/.dev  ## every method on a GPU against the CPU; without a GPU all of it is skipped
 	$(BIN)/python -m pytest tests -m gpu
 
-torture: $(VENV)/.dev  ## kills, damaged files, mangled settings and arguments, clients' faults: counted into docs/reliability.md (MINUTES=30)
-	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),30)
+torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into docs/reliability.md (MINUTES=60)
+	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),60)
 
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
@@ -117,8 +117,11 @@ bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower
 agreement: $(VENV)/.dev  ## server rules beside Flower, NVIDIA FLARE, pfl-research, FedLab, ByzFL: docs/explanation/frameworks.md (needs 2 GB)
 	$(BIN)/python -m benchmarks.agreement
 
-attacks: $(VENV)/.dev  ## how many rows a dishonest server finds at a site, by method, model and noise: docs/trust.md (2 minutes)
+attacks: $(VENV)/.dev  ## how many rows a dishonest server finds at a site, by method, model and noise: docs/trust.md (1 minute)
 	$(BIN)/python -m benchmarks.red_team
+
+attacks-generated: $(VENV)/.dev  ## 10,000 generated requests to a site, and 1,000 generated descriptions and replies of one (5 minutes)
+	$(BIN)/python -m pytest tests/attacks -m slow -q
 
 same-bits: $(VENV)/.dev  ## does this tree compute the bits of commit BASE, for every method? (2 minutes, 4 where BASE is new; ONLY='attacks/*')
 	$(if $(wildcard $(ENGINES)/.ready),$(ENGINES),$(VENV))/bin/python -m benchmarks.same_bits '$(BASE)' --only '$(or $(ONLY),*)'

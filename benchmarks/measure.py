@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = [
     "on_a_quiet_machine",
     "over_seeds",
     "ratio",
+    "read_arguments",
     "row",
     "speed_row",
     "write",
@@ -139,6 +141,24 @@ def ratio(pairs: Sequence[Pair]) -> dict[str, Any]:
         "seconds": statistics.median(p.ours.wall for p in pairs),
         "reference_seconds": statistics.median(p.reference.wall for p in pairs),
     }
+
+
+def read_arguments(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, kind: str, names: Collection[str]
+) -> tuple[argparse.Namespace, Path, Path | None]:
+    """Read a command line with names of this kind; also the folder of results, and that of the pages, if they are written."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
+    parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
+    parser.add_argument("--docs", type=Path, help="folder of the pages with tables (docs; none with --out)")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in names]
+    if unknown:
+        parser.error(f"there is no {kind} {', '.join(unknown)}; choose from {', '.join(names)}")
+    if options.quick and options.out is None:
+        parser.error("numbers of --quick are no results; give --out FOLDER")
+    docs = options.docs or (None if options.out else ROOT / "docs")
+    return options, options.out or ROOT / "benchmarks" / "results", docs
 
 
 def on_a_quiet_machine(measure: Callable[[], dict[str, Any]], settings: Settings) -> dict[str, Any]:

@@ -134,28 +134,18 @@ class Sizes(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the peers named on the command line, all if none is; write benchmarks/results/peers.json and the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="W1 against other frameworks.")
-    parser.add_argument("names", nargs="*", metavar="PEER", help=f"{', '.join(PEERS)}; all if none is named")
     parser.add_argument("--venvs", type=Path, help="folder of virtual environments to use as they are (build/peers)")
     parser.add_argument(
         "--attempts", type=int, default=3, help="how often a pair is measured while the machine is busy"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, peers that are installed only; needs --out")
-    parser.add_argument("--out", type=Path, help="folder of the JSON result (benchmarks/results)")
-    parser.add_argument("--docs", type=Path, help="folder of the page with the table (docs; none with --out)")
-    given = parser.parse_args(arguments)
-    unknown = [n for n in given.names if n not in PEERS]
-    if unknown:
-        parser.error(f"there is no peer {', '.join(unknown)}; choose from {', '.join(PEERS)}")
-    if given.quick and given.out is None:
-        parser.error("numbers of --quick are no results; give --out FOLDER")
-    path = (given.out or ROOT / "benchmarks" / "results") / "peers.json"
-    docs = given.docs or (None if given.out else ROOT / "docs")
+    given, folder, docs = measure.read_arguments(parser, arguments, "peer", PEERS)
+    path = folder / "peers.json"
     sizes = Sizes(w1.Work(6, 2, 4, 8), 1, 2, 2, 120.0) if given.quick else Sizes()
     settings = Settings(True, attempts=1, patience=0.0) if given.quick else Settings(attempts=given.attempts)
 
     before = json.loads(path.read_text())["peers"] if path.exists() else {}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        held = Path(folder) / "w1.npz"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        held = Path(temporary) / "w1.npz"
         source = export(held, sizes, *(w1.synthetic(sizes.work, 240) if given.quick else w1.load(sizes.work)))
         for name in given.names or PEERS:
             try:

@@ -12,11 +12,12 @@ import tomli_w
 
 import coterie.compute.metrics  # noqa: F401 - it registers its tasks
 from benchmarks.pages import between
+from coterie.base.errors import RunError
 from coterie.config.registry import METHODS
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.run.tables import preset
 from coterie.sites.approval import Approved
-from coterie.sites.attack import Found, attack
+from coterie.sites.attack import Finding, attack
 from coterie.sites.settings import SiteSettings
 
 __all__ = ["main", "measure", "table"]
@@ -34,8 +35,8 @@ NOISE = [{"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1
 PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
 
 
-def measure(method: Mapping[str, Any], model: Mapping[str, Any], filters: list[dict[str, Any]]) -> Found:
-    """Return the worst that the red team finds with the site's default settings, but for `largest_layer`."""
+def measure(method: Mapping[str, Any], model: Mapping[str, Any], filters: list[dict[str, Any]]) -> list[Finding]:
+    """Return all that the red team finds with the site's default settings, but for `largest_layer`."""
     tables = preset("heart-disease")
     tables.pop("tune", None)
     tables.pop("split", None)
@@ -52,20 +53,34 @@ def measure(method: Mapping[str, Any], model: Mapping[str, Any], filters: list[d
         plan = Path(folder) / "plan.toml"
         plan.write_text(tomli_w.dumps(tables), encoding="utf-8")
         settings = SiteSettings(data=str(FOLDER / f"{SITE}.csv"))
-        every = attack(Approved.read(plan), replace(settings, largest_layer=32), SITE)
-        return max(every, key=lambda found: (found.rows, found.requests))
+        return list(attack(Approved.read(plan), replace(settings, largest_layer=32), SITE, seconds=600.0))
+
+
+def in_cells(findings: list[Finding]) -> tuple[str, str]:
+    """Return the attack that finds most rows, and the membership that tells most, as cells of the table."""
+    rows = max((one for one in findings if one.what == "rows"), key=lambda one: (one.rows, one.models))
+    members = [one for one in findings if one.what == "members" and one.luck_of]
+    told = max(members, key=lambda one: one.found / one.of - one.luck / one.luck_of)
+    beside = [one for one in findings if one.what in ("columns", "requests") and one.found]
+    if beside:
+        raise RunError(f"a check of the site is broken: {beside[0]}")
+    found = f"{rows.rows} of {rows.of} ({rows.luck}); {rows.requests} requests, {rows.models} of {rows.budget} models"
+    return found, f"{told.found / told.of:.0%}, {told.luck / told.luck_of:.0%}"
 
 
 def table() -> str:
     """Return the table of the page."""
-    lines = ["| method | model | as it is | with `clip` (1) and secret noise (.1) |", "| --- | --- | --- | --- |"]
+    noisy = "with `clip` (1) and secret noise (.1)"
+    lines = [
+        f"| method | model | rows found as it is | {noisy} | members told as it is | {noisy} |",
+        "| --- " * 6 + "|",
+    ]
     for method in CASES:
         for name, model in MODELS.items():
-            cells = []
-            for filters in ([], NOISE):
-                exact = bool(filters) and METHODS.find(method["name"])().needs_exact_uploads
-                found = None if exact else measure(method, model, filters)
-                cells.append("refused" if found is None else f"{found.rows} of {found.of} in {found.requests}")
+            exact = METHODS.find(method["name"])().needs_exact_uploads
+            plain = in_cells(measure(method, model, []))
+            noisy_cells = ("refused", "refused") if exact else in_cells(measure(method, model, NOISE))
+            cells = [cell for pair in zip(plain, noisy_cells, strict=True) for cell in pair]
             lines.append(f"| `{method['name']}` | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

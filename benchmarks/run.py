@@ -26,27 +26,16 @@ BENCHMARKS = (*SPEED, "engines", *LONG)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks named on the command line; all about speed if none is."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="how long mean_estimation and byzantine may begin another seed"
     )
     parser.add_argument(
         "--anew", action="store_true", help="forget the seeds that mean_estimation or byzantine finished earlier"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
-    parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
-    parser.add_argument("--docs", type=Path, help="folder of the pages with tables (docs; none with --out)")
-    given = parser.parse_args(arguments)
-    unknown = [n for n in given.names if n not in BENCHMARKS]
-    if unknown:
-        parser.error(f"there is no benchmark {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
-    if given.quick and given.out is None:
-        parser.error("numbers of --quick are no results; give --out FOLDER")
-    folder = given.out or ROOT / "benchmarks" / "results"
-    docs = given.docs or (None if given.out else ROOT / "docs")
 
     from benchmarks import measure, pages
 
+    given, folder, docs = measure.read_arguments(parser, arguments, "benchmark", BENCHMARKS)
     settings = (
         measure.Settings(given.quick, given.minutes, 1, 0.0) if given.quick else measure.Settings(minutes=given.minutes)
     )

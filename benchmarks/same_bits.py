@@ -101,13 +101,12 @@ def show(found: Compared) -> None:
 
 def record_here(out: Path, groups: Iterable[str], pattern: str, source: Path | None) -> None:
     """Record the tree whose `src` is on PYTHONPATH, which must be `source`."""
-    here = Path(coterie.__file__).resolve().parent.parent
-    if source is not None and here != source.resolve():
-        raise SystemExit(f"coterie comes from {here}, not from {source}")
-    found, broken = record(groups, pattern)
-    for text in broken:
-        print(text, file=sys.stderr)
-    found.write(out, {"broken": len(broken), **_conditions()})
+    present = Path(coterie.__file__).resolve().parent.parent
+    if source is not None and present != source.resolve():
+        raise SystemExit(f"coterie comes from {present}, not from {source}")
+    recording, broken = record(groups, pattern)
+    sys.stderr.writelines(f"{text}\n" for text in broken)
+    recording.write(out, {"broken": len(broken), **_conditions()})
 
 
 def _conditions() -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import json
@@ -24,30 +23,14 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.config import registry
+from coterie.config.registry import ATTACKS, SAMPLERS
 
 __all__ = ["GROUPS", "Key", "Recording", "record", "text_of"]
 
-# ---- how trees differ
-
 RENAMED = {"power-of-choice": "skew"}
 """Methods by their present name, and the name that an older tree has; recordings have the older one."""
-
-
-def _table(*places: str) -> dict[str, Any]:
-    """The first of these tables that the tree has, by names as recordings have them."""
-    for place in places:
-        module, _, name = place.partition(":")
-        try:
-            table = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
-        return {RENAMED.get(key, key): table[key] for key in table}
-    raise LookupError(f"the tree has none of {', '.join(places)}")
-
-
-METHODS = _table("coterie.config.registry:METHODS", "coterie.algorithms:ALGORITHMS")
-SAMPLERS = _table("coterie.config.registry:SAMPLERS", "coterie.samplers:SAMPLERS")
-ATTACKS = _table("coterie.config.registry:ATTACKS", "coterie.attacks:ATTACKS")
+METHODS = {RENAMED.get(name, name): registry.METHODS[name] for name in registry.METHODS}
 
 # ---- what is recorded
 
@@ -139,12 +122,14 @@ def add_folder(recording: Recording, case: str, folder: Path) -> None:
 
     for row in json.loads((folder / "summary.json").read_text()):
         _add_summary_row(recording, case, row)
-    for row in _rows_of(folder / "history.csv"):
-        key = (row["method"], row["seed"], row["client"], row["split"], row["round"], row["metric"])
-        recording.add(float(row["value"]), case, "history", *key)
-    for row in _rows_of(folder / "weights.csv"):
-        key = (row["method"], row["seed"], row["client"], "", row["round"], row["target"])
-        recording.add(float(row["weight"]), case, "weights", *key)
+    for place, value, further in (
+        ("history", "value", ("split", "round", "metric")),
+        ("weights", "weight", ("", "round", "target")),
+    ):
+        with open(folder / f"{place}.csv", newline="") as file:
+            for row in csv.DictReader(file):
+                key = (row.get(k, "") for k in ("method", "seed", "client", *further))
+                recording.add(float(row[value]), case, place, *key)
     if (folder / "failures.json").exists():
         for row in json.loads((folder / "failures.json").read_text()):
             recording.add(True, case, "failures", row["method"], row["seed"], row["client"])
@@ -161,11 +146,6 @@ def _add_summary_row(recording: Recording, case: str, row: Mapping[str, Any]) ->
     where = ("method", "seed", "client", "split")
     for column in (c for c in row if c not in where):
         recording.add(row[column], case, "summary", *(row[k] for k in where), "", column)
-
-
-def _rows_of(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # ---- the cases
@@ -334,7 +314,7 @@ def _runs() -> Iterator[tuple[str, Case]]:
         for arguments in settings[1:]:
             yield f"methods/targets/{name} {_spelled(arguments)}", _method_case(name, arguments, _targets)
     for name in SAMPLERS:
-        yield f"samplers/{name}", _sampler_case(name)
+        yield f"samplers/{name}", _method_case("fedavg", {}, _participation, _local(sampler=SAMPLERS[name]()))
     yield "schedule", _method_case("fedavg", {}, _targets, local=_local(lr=ct.Schedule(0.2, at=(2, 4), factor=0.5)))
     yield "personalise", _personalise
     for name in ("fedavg", "scaffold", "meritfed"):
@@ -403,13 +383,6 @@ def _method_case(
     return case
 
 
-def _sampler_case(name: str) -> Case:
-    def case(recording: Recording, label: str) -> None:
-        _method_case("fedavg", {}, _participation, _local(sampler=SAMPLERS[name]()))(recording, label)
-
-    return case
-
-
 def _personalise(recording: Recording, label: str) -> None:
     problem = _targets()
     settings = ct.RunSettings(merge_validation=False)
@@ -444,18 +417,11 @@ def _command(recording: Recording, label: str, *arguments: str) -> None:
     """Run a command and add its run directory."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        ended = _coterie(*arguments, "--out", str(out), "--no-report")
+        command = [sys.executable, "-m", "coterie", *arguments, "--out", str(out), "--no-report"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
-            raise CommandError(f"coterie {arguments[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
+            raise ValueError(f"coterie {arguments[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
         add_folder(recording, label, out)
-
-
-class CommandError(Exception):
-    """A command failed."""
-
-
-def _coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, check=False)
 
 
 def record(groups: Iterable[str] = tuple(GROUPS), pattern: str = "*") -> tuple[Recording, list[str]]:

@@ -18,7 +18,7 @@ class Reply(NamedTuple):  # what leaves a client; `Update` says that it is added
 
 
 @ct.task  # the client's half runs where the rows are; vectors have a leading dimension, one row per client
-def trained(cohort, *, x, local) -> Reply:
+def update(cohort, *, x, local) -> Reply:
     return Reply(cohort.updates(x, local))
 
 
@@ -26,15 +26,16 @@ class State(NamedTuple):  # all that a round hands to the next one; it is saved 
     x: Tensor
 
 
-class Median(NamedTuple):  # the server's half; its fields are its settings (a frozen dataclass does as well)
+@ct.options
+class Median(ct.Method):  # the server's half; its fields are its settings
     local: ct.LocalSGD = ct.LocalSGD(lr=0.1, steps=ct.Steps(10), batch_size=16)
 
     def init(self, x, federation):
         return State(x)
 
     def round(self, state, federation, rng):
-        got = federation.ask(federation.clients, trained, x=state.x, local=self.local)  # got.delta is [n, d]
-        return State(state.x + got.delta.median(dim=0).values), {}  # {}: numbers to log, by name
+        replies = federation.ask(federation.clients, update, x=state.x, local=self.local)  # replies.delta is [n, d]
+        return State(state.x + replies.delta.median(dim=0).values), {}  # {}: numbers to log, by name
 
     def models(self, state):  # one model for everybody, or {client: model}
         return state.x

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from experiments.judging import Agreement, Interval, Setting, Word, compare, int
 
 FILE = ROOT / "experiments" / "claims.toml"
 EXPERIMENTS = ROOT / "experiments"
-NAMED = ("accuracy on D_S", "Dice", "GM-appeal, seen", "accuracy, seen", "preferred-model accuracy, seen")
+MEASURES = ("GM-appeal", "accuracy", "preferred-model accuracy", "GM-appeal after 5 steps")
+NAMED = ("accuracy on D_S", "Dice", *(f"{measure}, {who}" for measure in MEASURES for who in ("seen", "unseen")))
 CURVES = {name: name for name in NAMED} | {
     f"{kind}accuracy of the {whose}": f"{kind}accuracy"
     for kind, whose in (("", "target"), ("", "internal clients"), ("balanced ", "target"))
@@ -116,22 +117,13 @@ class Evidence:
         against, quantities = claim.get("against", {}), claim["quantities"]
         rivals = claim.get("rivals") or [None]
         bars = claim.get("bars") or [claim.get("bar")] * len(quantities)
-        for experiment, (number, quantity), rival in itertools.product(
-            claim["experiments"], enumerate(quantities), rivals
-        ):
-            a, bar = Place(experiment, quantity, claim["method"]), bars[number]
-            other = Place(
-                against.get("experiment", experiment),
-                against.get("quantity", quantity),
-                rival or against.get("method", claim["method"]),
-                against.get("times", 1.0),
-            )
-            words = (
-                [self.label(experiment)] if len(claim["experiments"]) > 1 else [],
-                [quantity] if len(quantities) > 1 else [],
-                [rival] if rival else [],
-            )
-            yield Pair(", ".join(itertools.chain(*words)), a, other if bar is None else float(bar))
+        settings = itertools.product(claim["experiments"], zip(quantities, bars, strict=True), rivals)
+        for experiment, (quantity, bar), rival in settings:
+            a = Place(experiment, quantity, claim["method"])
+            other = a._replace(**against, **({"method": rival} if rival else {}))
+            several = len(claim["experiments"]) > 1, len(quantities) > 1, rival
+            named = itertools.compress((self.label(experiment), quantity, rival), several)
+            yield Pair(", ".join(named), a, other if bar is None else float(bar))
 
     def _measure(self, claim: Mapping[str, Any], pair: Pair) -> Pair:
         one, two = self._both(pair, "")
@@ -148,7 +140,7 @@ class Evidence:
             answer = compare([effects[s] for s in common], [again[s] for s in common], bound)
             second = interval([again[s] for s in common]), answer
         room = self._room(claim, pair)
-        return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, self._early(claim, pair, effect), second)
+        return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, self._early(claim, pair, effects), second)
 
     def _both(self, pair: Pair, prefix: str) -> tuple[Values, Values]:
         """Return the numbers of both sides over the seeds that both have; the first's alone where the second is a number."""
@@ -174,12 +166,17 @@ class Evidence:
         who, _, goal = quantity.removeprefix("rounds to ").partition("'s ")
         if name == quantity and not goal:
             return document.by_seed(quantity, place.method)
-        curves = {(row.method, row.seed): row.curves.get(goal or name) for row in document.rows}
-        own = {seed: curve for (method, seed), curve in curves.items() if method == place.method and curve}
+        own = self._curves(place, prefix, goal or name)
         if not goal:
             return {seed: values[0] for seed, (_, values) in own.items()}
-        return {seed: next((n for n, v in zip(rounds, values, strict=True) if v >= curves[who, seed][1][-1]), rounds[-1] + 1)
-                for seed, (rounds, values) in own.items() if curves.get((who, seed))}  # fmt: skip
+        goals = self._curves(place._replace(method=who), prefix, goal)
+        return {seed: next((n for n, v in zip(*own[seed], strict=True) if v >= goals[seed][1][-1]), own[seed][0][-1] + 1)
+                for seed in own.keys() & goals.keys()}  # fmt: skip
+
+    def _curves(self, place: Place, prefix: str, name: str) -> dict[int, Sequence[Sequence[float]]]:
+        """Return rounds and values by seed."""
+        rows = [row for row in self.documents[prefix + place.experiment].rows if row.method == place.method]
+        return {row.seed: row.curves[name] for row in rows if name in row.curves}
 
     def _room(self, claim: Mapping[str, Any], pair: Pair) -> float | None:
         """Return what perfect help would gain over the rival, mean over the seeds that both have."""
@@ -189,29 +186,30 @@ class Evidence:
         gains = [best[seed] - rival[seed] for seed in best.keys() & rival.keys()]
         return sum(gains) / len(gains) if gains else None
 
-    def _early(self, claim: Mapping[str, Any], pair: Pair, effect: Interval) -> bool:
+    def _early(self, claim: Mapping[str, Any], pair: Pair, effects: Values) -> bool:
         run = self.runs[pair.a.experiment]
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
         name = CURVES.get(pair.a.quantity)
         if run.get("full") or name is None or not isinstance(pair.b, Place) or claim.get("ratio"):
             return False
-        one, two = (self.curve(place, name) for place in (pair.a, pair.b))
+        seeds = effects.keys() & self._curves(pair.a, "", name).keys() & self._curves(pair.b, "", name).keys()
+        if len(seeds) < 2:
+            return False
+        one, two = (self.curve(place, name, seeds) for place in (pair.a, pair.b))
         rounds = sorted(one.keys() & two.keys())
         gaps = {number: one[number] - two[number] for number in rounds}
         end = max(rounds, default=0)
         late = [gap for number, gap in gaps.items() if end / 2 < number <= 0.75 * end]
         later = [gap for number, gap in gaps.items() if number > 0.75 * end]
-        return bool(late and later) and moves(late, later, effect.half_width)
+        return bool(late and later) and moves(late, later, interval([effects[seed] for seed in seeds]).half_width)
 
-    def curve(self, place: Place, name: str) -> dict[float, float]:
-        """Return a curve, mean over seeds, by round."""
+    def curve(self, place: Place, name: str, seeds: Collection[int] | None = None) -> dict[float, float]:
+        """Return a curve by round, mean over these seeds, or over all."""
         points: dict[float, list[float]] = {}
-        document = self.documents[place.experiment]
-        for row in document.rows:
-            if row.method == place.method and name in row.curves:
-                for number, value in zip(*row.curves[name], strict=True):
-                    points.setdefault(number, []).append(value)
+        for seed, curve in self._curves(place, "", name).items():
+            for number, value in zip(*curve, strict=True) if seeds is None or seed in seeds else ():
+                points.setdefault(number, []).append(value)
         return {number: sum(values) / len(values) for number, values in points.items()}
 
     def label(self, experiment: str) -> str:

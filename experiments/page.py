@@ -75,11 +75,8 @@ def advice(evidence: Evidence) -> str:
 
 
 def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
-    sentences = [
-        line["text"]
-        for line in paper["advice"]
-        if all(evidence.judged[key].word == word for key, word in line["when"].items())
-    ]
+    words = {key: judged.word for key, judged in evidence.judged.items()}
+    sentences = [line["text"] for line in paper["advice"] if line["when"].items() <= words.items()]
     return " ".join(sentences) or "Our runs do not yet decide what to advise."
 
 
@@ -89,7 +86,7 @@ def first_page(evidence: Evidence) -> str:
     for paper in evidence.papers:
         parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
-        parts += _table(("figure", "the paper says, and what we see", "deciding effect", "verdicts"), rows)
+        parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
     costs = read_toml(FILE)["costs"]
     parts += ["", "## What was not run", "", "At the papers' scale and at ours, with estimates of the cost.", ""]
@@ -118,20 +115,19 @@ def _count_words(claims: Sequence[Judged]) -> str:
 
 def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> tuple[str, ...]:
     anchor = figures.lower().replace(". ", "-").replace(" ", "-")
-    seen = "; ".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
-    measured = [judged for judged in claims if judged.deciding]
-    effect = format_effect(measured[0].claim, measured[0].deciding) if measured else "-"
-    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, effect, _count_words(claims)
+    seen = "<br>".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
+    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, _count_words(claims)
 
 
 def _share(judged: Judged) -> str:
-    """Return how many settings are confirmed, or what the missing ones would take."""
+    """Return the deciding effect and how many settings are confirmed, or what the missing ones would take."""
     words, missing = [pair.word for pair in judged.pairs], {p.a.experiment for p in judged.pairs if p.effect is None}
     if judged.word == "not run":
         steps = read_toml(FILE.parent / "plan.toml")["steps"]
         minutes = sum(step["minutes"] for step in steps if missing & set(step["experiments"]))
         return f" ({judged.claim.get('not_run', f'{minutes} minutes of one core')})"
-    return f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else ""
+    effect = format_effect(judged.claim, judged.deciding)
+    return f", {effect}" + (f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else "")
 
 
 def format_effect(claim: Mapping[str, Any], pair: Pair | None, effect: Interval | None = None) -> str:
@@ -141,8 +137,7 @@ def format_effect(claim: Mapping[str, Any], pair: Pair | None, effect: Interval 
         return "-"
     sign = -1 if claim["direction"] in ("lower", "as low") else 1
     ends = [sign * value for value in (effect.mean, *sorted((effect.low, effect.high), key=lambda v: sign * v))]
-    texts = [f"{math.exp(v):.3g}" for v in ends] if claim.get("ratio") else [_with_sign(v) for v in ends]
-    mean, low, high = texts
+    mean, low, high = [f"{math.exp(v):.3g}" if claim.get("ratio") else _with_sign(v) for v in ends]
     unit = " times" if claim.get("ratio") else ""
     return f"{mean}{unit} (computed)" if claim.get("computed") else f"{mean}{unit} [{low}, {high}]"
 
@@ -260,9 +255,8 @@ def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
         if -7 < bar < 0:
             axes.plot([bar, bar], [height - 0.3, height + 0.3], color="0.6", linewidth=1)
     axes.axvline(0, color="black", linewidth=0.6)
-    axes.set_yticks(
-        range(len(claims)), [f"{j.claim['figures']}: {j.claim['says']}" for j in reversed(claims)], fontsize=7
-    )
+    labels = [f"{judged.claim['figures']}: {judged.claim['says']}" for judged in reversed(claims)]
+    axes.set_yticks(range(len(claims)), labels, fontsize=7)
     axes.set_xlim(-7.5, 7.5)
     axes.set_xlabel("deciding effect in half-widths (at most 6); right: as the paper says\n"
                     "● confirmed   ✖ opposite   □ not clear   grey ◇ no verdict   grey | margin", fontsize=7, loc="right")  # fmt: skip
@@ -276,7 +270,13 @@ def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     for judged in _own(evidence, paper):
         for pair in judged.pairs:
             name = CURVES.get(pair.a.quantity)
-            if name and pair.effect and isinstance(pair.b, Place) and pair.b.experiment == pair.a.experiment:
+            if (
+                name
+                and "unseen" not in name
+                and pair.effect
+                and isinstance(pair.b, Place)
+                and pair.b.experiment == pair.a.experiment
+            ):
                 methods = panels.setdefault((pair.a.experiment, name), {})
                 methods |= {pair.a.method: None, pair.b.method: None}
     if not panels:

@@ -91,7 +91,18 @@ def free_port():
 class Deployment:
     """A folder with files, plan and kits, and the processes that were started from them."""
 
-    def __init__(self, folder, *, methods=METHODS, rounds=6, seeds=1, timeout=60.0, files=None, keys_at_sites=False):
+    def __init__(
+        self,
+        folder,
+        *,
+        methods=METHODS,
+        rounds=6,
+        seeds=1,
+        timeout=60.0,
+        files=None,
+        keys_at_sites=False,
+        described=False,
+    ):
         self.folder = Path(folder)
         export(self.folder / "hospitals", server_rows=90)
         for name, change in (files or {}).items():
@@ -110,6 +121,8 @@ class Deployment:
                 timeout=timeout,
             )
         )
+        if described:
+            self.plan.write_text(self.plan.read_text() + "".join(map(self.describe, HOSPITALS)))
         self.kits = provision(self.plan, keys_at_sites=keys_at_sites)
         for name in HOSPITALS if keys_at_sites else ():
             self.join(name)
@@ -137,12 +150,20 @@ class Deployment:
         sign_plan(plan or self.plan, self.kits / read_plan(self.plan).deployment.admin)
         return approve(plan or self.plan, self.kits / name / "local" / "coterie.toml")
 
-    def settings(self, name, **more):
+    def describe(self, name):
+        """Return what a site says that it has, for the plan."""
+        settings, written = self.folder / f"{name}.toml", self.folder / f"{name}.described.toml"
+        self.settings(name, settings)
+        self.coterie("site", "describe", self.plan, "--site", name, "--settings", settings, "--out", written)
+        return written.read_text()
+
+    def settings(self, name, file=None, **more):
         """Write a site's own settings. Minima are 1: one process, with which the numbers are compared, has none."""
         minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
         values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **minima, **more}
         lines = [f"{k} = {json.dumps(v)}" for k, v in values.items()]
-        (self.kits / name / "local" / "coterie.toml").write_text("\n".join(["[site]", *lines, ""]))
+        file = file or self.kits / name / "local" / "coterie.toml"
+        file.write_text("\n".join(["[site]", *lines, ""]))
 
     def start(self, name, kit=None, uid=None, arm=None):
         """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in `kill_points`."""
@@ -295,7 +316,7 @@ def demo(keep=False):
     folder = Path(tempfile.mkdtemp(prefix="coterie-deploy-"))
     begun = time.perf_counter()
     try:
-        with deployed(folder, keys_at_sites=True) as made:
+        with deployed(folder, keys_at_sites=True, described=True) as made:
             for name in HOSPITALS:
                 made.coterie("site", "check", made.kits / name)
                 made.coterie("site", "approve", made.kits / name, "--yes")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 import textwrap
 import tomllib
 from functools import reduce
@@ -50,6 +53,18 @@ def test_the_method_of_the_readme_learns(tmp_path):
     run = ct.fit(median, ct.data.load("heart-disease"), ct.models.Logistic(), rounds=10)
     losses = [value for _, value in run.history.select("loss", "cleveland", "test")]
     assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.programs
+def test_the_method_of_the_readme_passes_mypy(tmp_path):
+    block = next(b for b in BLOCKS if "class Median" in b)
+    file = tmp_path / "readme_method.py"
+    file.write_text(f"{block}\nrun: ct.Run = ct.fit(Median(ct.LocalSGD(lr=0.2)), 'heart-disease', rounds=1)\n", "utf-8")
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", file.name]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT / "src")}, capture_output=True
+    )
+    assert ended.returncode == 0, ended.stdout.decode()
 
 
 def not_replayed(page):

@@ -1,4 +1,4 @@
-"""The examples do what their first lines say, from Python and from the command line, in under 20 lines of code each."""
+"""The examples do what their first lines say, from Python and from the command line, in at most 20 lines of code each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_example_is_short(path):
         for n, line in enumerate(lines, 1)
         if line.strip() and not line.strip().startswith("#") and n not in documented
     ]
-    assert len(code) < 20
+    assert len(code) <= 20
 
 
 def test_there_is_an_example_of_each_kind():

@@ -161,6 +161,13 @@ def test_the_bound_and_the_entropy_are_kept_for_every_round():
     assert all(0 < value <= math.log(3) + 1e-6 for value in entropy)
 
 
+def test_a_share_that_rounding_takes_below_0_has_no_entropy(monkeypatch):
+    monkeypatch.setattr(isfl, "closed_form", lambda p, p_k, lipschitz, floor: torch.tensor([0.5, 0.5, -1e-9]))
+    monkeypatch.setattr(isfl, "by_class", lambda q, labels: torch.ones(len(labels)))
+    values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24))
+    assert values["entropy of q"] == pytest.approx([math.log(2)])
+
+
 def test_fedprox_holds_a_local_model_at_the_global_one():
     problem = tiny(methods=[{"name": "fedprox", "mu": 1e4}], batch_size=24, rounds=2)
     never = problem.model.loss(problem.start(), problem.train[0])
@@ -261,6 +268,22 @@ def test_a_method_has_the_steps_and_the_servers_rate_of_its_table():
     assert maxfl.fedavg(problem)["accuracy, seen"] == maxfl.fedavg(slower)["accuracy, seen"]
 
 
+def test_controls_are_the_gradients_of_the_last_steps_and_take_the_drift_out():
+    controls = maxfl.Controls(2, 1)
+    slopes = torch.tensor([[1.0], [-3.0]])
+    for _ in range(2):  # each client has a slope of its own; corrected by its control, all follow the mean slope
+        corrected = slopes + torch.stack([controls.shift(k) for k in torch.arange(2)])
+        controls.move(torch.arange(2), -0.5 * corrected, 0.5)
+    torch.testing.assert_close(corrected, torch.full((2, 1), -1.0))
+    torch.testing.assert_close(controls.own, slopes)
+    torch.testing.assert_close(controls.mean, slopes.mean(0))
+
+
+def test_scaffold_of_one_client_is_fedavg():
+    problem = tiny(["client-0"], rounds=2, batch_size=24, steps=4, lr=0.5)  # its control and the mean are one
+    assert maxfl.scaffold(problem) == pytest.approx(maxfl.fedavg(problem))
+
+
 def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten():
     problem = tiny(["client-0"], rounds=12, batch_size=24, steps=1, lr=0.5)
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 1}
@@ -277,7 +300,9 @@ def test_mwfed_shares_out_the_steps_by_weights_that_grow_with_every_gap(monkeypa
     torch.testing.assert_close(weights(torch.tensor([3.0, 0.0]), sizes, who), torch.tensor([0.2, 0.0]).softmax(0))
     monkeypatch.setattr(maxfl, "multiplicative", lambda n: lambda gaps, sizes, who: torch.tensor([0.3, 0.7]))
     taken = []
-    monkeypatch.setattr(maxfl, "sgd", lambda problem, x, rows, random, steps: taken.append(steps) or x + 1 - steps)
+    monkeypatch.setattr(
+        maxfl, "sgd", lambda problem, x, rows, random, steps, shift=0: taken.append(steps) or x + 1 - steps
+    )
     problem = tiny(rounds=1, batch_size=24, steps=5)
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
     maxfl.mwfed(problem)

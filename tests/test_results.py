@@ -404,7 +404,7 @@ def test_numbers_decide_a_claim_and_what_follows_from_it():
     good = tiny_evidence(HIGH, LOW)
     assert good.judged["k"].word == "confirmed"
     assert page.advice(good) == "- **P.** Take one."
-    assert "| one is better: **confirmed** | +0.103 [+0.0873, +0.118] | 1 confirmed |" in page.first_page(good)
+    assert "| one is better: **confirmed**, +0.103 [+0.0873, +0.118] | 1 confirmed |" in page.first_page(good)
     lower = tiny_evidence(HIGH, LOW, direction="lower")
     assert lower.judged["k"].word == "opposite"
     assert "decide what to advise" in page.advice(lower)
@@ -423,6 +423,21 @@ def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_fa
     pairs = [claims.Pair(str(i), None, 0.0, effect=shifted(mean)) for i, mean in enumerate((-1.0, 0.2, 0.3, 0.4))]
     assert claims.Judged({"over": over}, pairs[::-1], "confirmed").deciding.label == str(shown)
     assert claims.Judged({"over": over}, [claims.Pair("none", None, 0.0)], "not run").deciding is None
+
+
+@pytest.mark.parametrize(("with_curves", "word"), [(0, "confirmed"), (1, "confirmed"), (2, "early training")])
+def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word):
+    moving = [[0, 6, 8, 10], [0.1, 0.82, 0.90, 0.90]]  # the other stays, so the difference still moves
+    rows = [
+        Row(method, seed, "s", "c", 8, 2, {"Dice": last + seed / 1000},
+            {"Dice": curve} if seed < with_curves else {})
+        for method, last, curve in (("one", 0.90, moving), ("two", 0.80, [moving[0], [0.1, 0.8, 0.8, 0.8]]))
+        for seed in range(4)
+    ]  # fmt: skip
+    rows[0] = rows[0]._replace(values={"Dice": 0.901})
+    tiny = tiny_evidence(HIGH, LOW, quantities=["Dice"])
+    evidence = claims.Evidence({"e": Document("e", 10, rows)}, tiny.papers, tiny.runs, tiny.claims)
+    assert evidence.judged["k"].word == word
 
 
 def test_quantities_may_be_differences_and_first_values_of_curves():

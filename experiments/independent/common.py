@@ -237,12 +237,19 @@ def batches(n: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
         yield from torch.randperm(n, generator=random).split(size)
 
 
-def sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator, steps: int | None = None) -> Tensor:
-    """The model after so many local steps, by default those of the [local] table."""
+def sgd(
+    problem: Problem,
+    x: Tensor,
+    rows: Rows,
+    random: torch.Generator,
+    steps: int | None = None,
+    shift: Tensor | float = 0.0,
+) -> Tensor:
+    """The model after so many local steps, by default those of the [local] table; a shift is added to each gradient."""
     local = problem.tables["local"]
     taken = local["steps"] if steps is None else steps
     for batch in islice(batches(len(rows.labels), local["batch_size"], random), taken):
-        x = x - local["lr"] * problem.model.gradient(x, rows.at(batch), random)
+        x = x - local["lr"] * (problem.model.gradient(x, rows.at(batch), random) + shift)
     return x
 
 

@@ -108,7 +108,7 @@ def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor
         closed.append(fmean(bound(closed_form(*given), p, given[2]) for given in known))
         least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
         drawn = [solve(*given) for given in known]
-        entropy.append(fmean(float(torch.special.entr(q).sum()) for q in drawn))
+        entropy.append(fmean(float(torch.special.entr(q.clamp(min=0)).sum()) for q in drawn))  # rounding goes below 0
         return [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
 
     return {

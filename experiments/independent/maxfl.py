@@ -1,4 +1,4 @@
-"""MaxFL, FedAvg and MW-Fed (Maximizing Global Model Appeal in Federated Learning), computed a second time.
+"""MaxFL, FedAvg, SCAFFOLD and MW-Fed (Maximizing Global Model Appeal in Federated Learning), computed a second time.
 
 Each client trains alone for some steps first; its own model's losses are what the global model has to beat. Where clients may leave,
 after the mandatory rounds only those take part whose training loss it beats. Attackers report a gap of their own and add noise.
@@ -43,6 +43,28 @@ def mwfed(problem: Problem) -> Values:
     return _learned(problem, "mwfed", multiplicative(len(problem.train)), shared_steps=True)
 
 
+def scaffold(problem: Problem) -> Values:
+    """Karimireddy et al. (2020), Algorithm 1, option II: all clients count the same, steps are corrected by control variates."""
+    return _learned(problem, "scaffold", lambda gaps, sizes, who: torch.full_like(gaps, 1 / len(gaps)), controlled=True)
+
+
+class Controls:
+    """Control variates c_i, and their mean c, by which local steps are corrected."""
+
+    def __init__(self, clients: int, size: int) -> None:
+        self.own, self.mean = torch.zeros(clients, size), torch.zeros(size)
+
+    def shift(self, k: Tensor) -> Tensor:
+        """What is added to each gradient of client k: c - c_k."""
+        return self.mean - self.own[k]
+
+    def move(self, drawn: Tensor, updates: Tensor, path: float) -> None:
+        """c_i <- c_i - c + (x - y_i) / (K eta_l), and c by a mean over all clients; `path` is K eta_l."""
+        change = -self.mean - updates / path
+        self.own[drawn] += change
+        self.mean = self.mean + change.sum(0) / len(self.own)
+
+
 def multiplicative(clients: int) -> Weigh:
     """Weights that are multiplied by exp(.1) where the gap is above 0."""
     logs = torch.zeros(clients)
@@ -69,10 +91,19 @@ def attackers(problem: Problem) -> Tensor:
     return lies
 
 
-def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, shared_steps: bool = False) -> Values:
+def _learned(
+    problem: Problem,
+    method: str,
+    weigh: Weigh,
+    *,
+    tuning: int = 0,
+    shared_steps: bool = False,
+    controlled: bool = False,
+) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     train, run = problem.train, problem.tables["run"]
     steps, rate = _rates(problem, method)
+    controls = Controls(len(train), len(x))  # all 0 unless they move
     judges = {"seen": _Judges(problem, problem.clients, "alone")}
     if problem.clients.unseen is not None:
         judges["unseen"] = _Judges(problem, problem.clients.unseen, "unseen")
@@ -95,8 +126,13 @@ def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, sh
             weights = weigh(gaps, sizes[drawn], drawn)
             taken = (steps * len(drawn) * weights).round().clamp(min=1).int() if shared_steps else [steps] * len(drawn)
             updates = torch.stack(
-                [sgd(problem, x, train[k], random, int(n)) - x for k, n in zip(drawn, taken, strict=True)]
+                [
+                    sgd(problem, x, train[k], random, int(n), controls.shift(k)) - x
+                    for k, n in zip(drawn, taken, strict=True)
+                ]
             )
+            if controlled:
+                controls.move(drawn, updates, steps * problem.tables["local"]["lr"])
             if attack:
                 updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
             x = x + rate * weights @ updates
@@ -158,8 +194,8 @@ class _Judges:
 
 RIVALS = {"fedavg": fedavg, "mwfed": mwfed, "maxfl": maxfl}
 METHODS = {
-    "maxfl-leave": on("maxfl-leave", RIVALS),
-    "maxfl-clusters": on("maxfl-clusters", {**RIVALS, "maxfl-tuning": maxfl_tuning}),
+    "maxfl-leave": on("maxfl-leave", {**RIVALS, "scaffold": scaffold}),
+    "maxfl-clusters": on("maxfl-clusters", {**RIVALS, "maxfl-tuning": maxfl_tuning, "scaffold": scaffold}),
     **{name: on(name, {"fedavg": fedavg, "maxfl": maxfl}) for name in ("maxfl-warmup-50", "maxfl-warmup-150")},
     **{
         name: on(name, {"mwfed": mwfed, "maxfl": maxfl})

@@ -25,6 +25,10 @@ from coterie.algorithms.moon import MOON as MOON
 from coterie.algorithms.mwfed import MWFed as MWFed
 from coterie.algorithms.ocs import OCS as OCS
 from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
+from coterie.algorithms.personal_layers import FedBABU as FedBABU
+from coterie.algorithms.personal_layers import FedBN as FedBN
+from coterie.algorithms.personal_layers import FedPer as FedPer
+from coterie.algorithms.personal_layers import FedRep as FedRep
 from coterie.algorithms.pfedgraph import PFedGraph as PFedGraph
 from coterie.algorithms.pfedme import PFedMe as PFedMe
 from coterie.algorithms.power_of_choice import PowerOfChoice as PowerOfChoice

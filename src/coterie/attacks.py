@@ -36,7 +36,6 @@ from coterie.contract.engine import Engine
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
 from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, has_form
-from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
 __all__ = [
@@ -195,7 +194,7 @@ class Dropout(Attack):
     fault = "dropped out"
 
     def fails(self, rng: Rng) -> bool:
-        """Whether a client fails in an ask."""
+        """Return True if a client fails in an ask."""
         return bool(rng.uniform(1)[0] < self.p)
 
 
@@ -213,7 +212,7 @@ class Straggler(Attack):
     fault = "answered too late"
 
     def fails(self, rng: Rng) -> bool:
-        """Whether a client is late in an ask."""
+        """Return True if a client is late in an ask."""
         return bool(rng.uniform(1)[0] < self.p)
 
 
@@ -278,7 +277,7 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
 @wire_type
 @dataclass(frozen=True)
 class Corrupted(Filter):
-    """What some clients send in place of their own replies.
+    """The lies that some clients send in place of their own replies.
 
     Attributes:
         attack: what they do (`Attack.corrupt`).
@@ -365,30 +364,34 @@ class Attacked(Engine):
                 raise InputError(why.partition(": ")[2])
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if bad and self.needs_all:
-            blocks = self._rewrite(ask.function, blocks, ask.context)
+            blocks = self._rewrite(ask, blocks)
         return replace(answer, blocks=tuple(blocks), failed={**answer.failed, **failed})
 
-    def _rewrite(self, task: Task[Any], blocks: Sequence[Block], context: Context) -> list[Block]:
+    def _rewrite(self, ask: Ask, blocks: Sequence[Block]) -> list[Block]:
+        task = ask.function
         copies = [Block(block.names, dict(block.values)) for block in blocks]
         for field, kind in task.kinds.items():
             if kind not in Corrupted.kinds:
                 continue
+            sent = task.layout_of(field, ask.arguments, self.layout)
             forms: dict[Any, list[tuple[str, Tensor]]] = {}
             for block, copy_ in zip(blocks, copies, strict=True):
                 value = block.values[field]
-                if has_form(value, kind, len(block.names), self.layout):
+                if has_form(value, kind, len(block.names), sent):
                     copy_.values[field] = value.clone()  # type: ignore[index]
                     named = zip(block.names, copy_.values[field], strict=True)
                     forms.setdefault((value.shape[1:], value.dtype), []).extend(named)
             for rows in forms.values():
                 rows.sort(key=lambda row: row[0])  # a sum must not depend on which worker answered first
-                self._rewrite_rows(kind, field, rows, context)
+                self._rewrite_rows(kind, field, rows, ask.context, sent.dim)
         return copies
 
-    def _rewrite_rows(self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], context: Context) -> None:
+    def _rewrite_rows(
+        self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], context: Context, dim: int
+    ) -> None:
         """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
         is_number = kind not in VECTORS
-        parts = [(n, row if is_number else row[..., : self.layout.dim]) for n, row in rows]
+        parts = [(n, row if is_number else row[..., :dim]) for n, row in rows]
         parts = [(n, part) for n, part in parts if n in self.attackers or bool(torch.isfinite(part).all())]
         bad, mine = [n for n, _ in parts if n in self.attackers], [part for n, part in parts if n in self.attackers]
         if not mine:
@@ -405,11 +408,11 @@ class Attacked(Engine):
         return self._engine.sizes(part)
 
     def save_memory(self) -> dict[str, Tensor]:
-        """What clients remember."""
+        """Return the memory of all clients."""
         return self._engine.save_memory()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
-        """Undo `save_memory`."""
+        """Restore what `save_memory` wrote."""
         self._engine.load_memory(saved)
 
     def close(self) -> None:

@@ -71,13 +71,15 @@ class Hospital:
         message = {"do": do, "plan": self.approved.hash, "run": "run", "serial": self.serial, "undo": None, **values}
         return decode(encode(self.rows.answer(decode(encode(message)))))
 
-    def ask(self, task, *, seed=0, round=1, ask=None, **payload):
-        """One task; the fields of the reply."""
-        where = Context(seed, round, 1, self.serial + 1 if ask is None else ask)
+    def ask(self, task, *, seed=0, round=None, ask=None, **payload):
+        """One task, by default of the first round where it belongs to rounds; the fields of the reply."""
+        before = task.name.startswith(("coterie.data.tables.", "coterie.sites.paired:paired_"))
+        number = round if round is not None else 0 if before else 1
+        where = Context(seed, number, 1, self.serial + 1 if ask is None else ask)
         answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
         if self.logs:
             Log(Path(self.settings.log)).write(
-                plan=self.approved.hash, run="run", round=round, what=task.name, **self.rows.about
+                plan=self.approved.hash, run="run", round=number, what=task.name, **self.rows.about
             )
         assert not answer.failed, answer.failed
         return answer.blocks[0].values

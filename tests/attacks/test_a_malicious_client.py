@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import cycle, islice
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
 from coterie.contract.federation import Federation
 from coterie.contract.wire import Block, Packed, PerClient, decode
+from coterie.sites.replies import moments_apart
 
 SGD = {"steps": 2, "batch_size": 16, "minimum_batch": 8}
 METHODS = [
@@ -411,6 +413,18 @@ def test_moments_far_from_the_others_are_asked_of_the_operator_and_not_averaged_
         fresh.open()
     fresh.accept = [f"{LIAR}:{column}" for column in fresh.clients.recipe["features"]]
     assert LIAR in fresh.open().clients
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_columns_of_two_values_are_averaged_in_whatever_a_mean_says(low):
+    """One site that has women alone has a deviation of 0, and a mean far from the others'."""
+    share = torch.tensor([[0.5], [0.52], [0.999]], dtype=torch.float64)
+    count = torch.full_like(share, 1000)
+    spread = (share * (1 - share)) * count
+    replies = SimpleNamespace(clients=SITES, counts=count, means=share + low, squares=spread)
+    assert not list(moments_apart(replies, ["sex"]))
+    lie = SimpleNamespace(**{**vars(replies), "means": share + low + torch.tensor([[0.0], [0.0], [9.0]])})
+    assert [apart.key for apart in moments_apart(lie, ["sex"])] == [f"{SITES[2]}:sex"]
 
 
 def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):

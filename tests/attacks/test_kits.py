@@ -478,7 +478,7 @@ def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(copied
     assert "plan.toml has no signature of the operator beside it" in capsys.readouterr().err
     assert main(["sign", str(plan)]) == 0
     assert main(approve) == 0
-    assert "signed    signed by operator@coterie.org" in capsys.readouterr().out
+    assert "signed    by operator@coterie.org" in capsys.readouterr().out
     plan.write_text(plan.read_text().replace("rounds = 5", "rounds = 6"))
     assert main(approve) == 2
     assert "of another text" in capsys.readouterr().err

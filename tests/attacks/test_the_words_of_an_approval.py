@@ -8,6 +8,7 @@ import pytest
 from hospital import FEDAVG, Hospital, plan_file
 
 from coterie.base.errors import InputError
+from coterie.config.schema import options_of, spell
 from coterie.sites.plan import read_plan
 from coterie.sites.words import in_words
 
@@ -35,7 +36,7 @@ def test_every_value_of_a_plan_is_in_the_words(tmp_path):
     )  # fmt: skip
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
     plan = hospital.approved.plan
-    tables = {**plan.experiment.tables(), "deploy": vars(plan.deployment)}
+    tables = {**plan.experiment.tables(), "deploy": spell(plan.deployment)}
     missing = [
         value for value in leaves(tables) if json.dumps(value).strip('"') not in words and str(value) not in words
     ]
@@ -43,6 +44,25 @@ def test_every_value_of_a_plan_is_in_the_words(tmp_path):
     assert all(
         f"[{table}" in words for table in ("data", "split", "model", "local", "run", "filters.1", "methods.1", "deploy")
     )
+
+
+def test_every_field_of_a_plans_tables_is_in_the_words(tmp_path):
+    """A field that is added to a table, and that a person would not read, fails here."""
+    hospital = Hospital(
+        tmp_path, filters=[CLIP, NOISE], model={"name": "mlp", "hidden": [7]}, deploy={"columns": ["age"]}
+    )
+    words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
+    plan = hospital.approved.plan
+    filters = {f"filters.{number}": step for number, step in enumerate(plan.experiment.filters)}
+    missing = [
+        f"[{table}] {key}"
+        for table, values in {"deploy": plan.deployment, "run": plan.experiment.run, **filters}.items()
+        for option in options_of(type(values))
+        for key in option.spell(getattr(values, option.name))
+        if f"[{table}] {key} = " not in words
+    ]
+    assert not missing
+    assert len(words.splitlines()) > 40
 
 
 def test_no_text_of_a_plan_forges_or_erases_a_line(tmp_path, capsys):

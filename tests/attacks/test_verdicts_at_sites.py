@@ -9,7 +9,7 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital
 from test_a_site_obeys_its_plan import refused
-from town import Town
+from three_sites import ThreeSites
 
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.report.results import Results
@@ -33,7 +33,7 @@ SAME = 0.1  # 1,000 resamples: an error is known to 2.2 % (one standard deviatio
 def runs(tmp_path_factory):
     """The same experiment on one machine and at two sites that share one key, so that the test is the same every time."""
     folder = tmp_path_factory.mktemp("verdicts")
-    town = Town(folder / "town", METHODS, TWO, rounds=1, seeds=3)
+    town = ThreeSites(folder / "town", METHODS, TWO, rounds=1, seeds=3)
     for site in town.sites.values():
         site.folder.mkdir(parents=True)
         (site.folder / "key").write_bytes(b"0" * 32)

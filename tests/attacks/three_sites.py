@@ -33,7 +33,7 @@ class ThreeSites:
         replay: whether sites say again what they said to an ask of the same form.
     """
 
-    def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None, **more):
+    def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None, deploy=None, **more):
         self.names, self.lie, self.asked = names, None, []
         self.replay, self.said, self.accept = False, {}, ()
         self.sites = {}
@@ -42,12 +42,12 @@ class ThreeSites:
             own.mkdir(parents=True)
             least = {**dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1), "largest_layer": 100}
             settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
-            plan = plan_file(
-                own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy={"sites": list(names)}, **more
-            )
+            sites = {"sites": list(names), **(deploy or {})}
+            plan = plan_file(own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy=sites, **more)
             approved = approve(plan, settings)
             self.sites[name] = SiteRows(name, read_settings(settings), own / "kept", approved)
         self.experiment, self.plan = approved.plan.experiment, approved.hash
+        self.descriptions, self.differs = approved.plan.deployment.descriptions, lambda site, description, seed: ""
 
     def call(self, name, message, timeout):
         about = header(message)
@@ -74,7 +74,7 @@ class ThreeSites:
 
     def open(self):
         """An engine whose sites have read and encoded their rows."""
-        self.engine = Remote(self, "run", plan=self.plan, accept=self.accept)
+        self.engine = Remote(self, "run", plan=self.plan, accept=self.accept, differs=self.differs)
         self.clients = self.engine.open(self.experiment.data, 0)
         return self.engine
 

@@ -160,5 +160,7 @@ def test_python_takes_it(kind, own):
 @pytest.mark.parametrize("kind", KINDS)
 def test_show_explains_it(kind, own, capsys):
     name = next((w.rpartition(":")[2] for w in USED[kind] if "OWN:" in w), "towns")
-    assert main(["show", f"{own.name}:{name}"]) == 0
-    assert capsys.readouterr().out.strip()
+    assert main(["show", f"{own.name}:{name}", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["text"].strip()
+    assert shown["kind"] == (KINDS[kind].kind if KINDS[kind].base else "type" if kind == "models" else "function")

@@ -311,17 +311,29 @@ def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path
 # ---- identity
 
 
-def test_a_revoked_site_is_not_asked_and_not_let_in_again_and_logs_have_signed_ends(tmp_path):
-    with deployed(tmp_path, methods=FEDAVG, rounds=2) as made:
+def lines_of(made, name):
+    return [json.loads(line) for line in (made.kits / name / "local" / "asks.jsonl").read_text().splitlines()]
+
+
+def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(tmp_path):
+    """One job: hungary calls every other site 120 times, then its certificate is revoked."""
+    flood = {"where": "flood", "task": "", "at": 120, "file": str(tmp_path / "answers")}
+    with deployed(tmp_path, arms={"hungary": flood}, methods=FEDAVG, rounds=2) as made:
         local = made.kits / "localhost" / "local"
         made.coterie("submit", made.plan, "--out", tmp_path / "first")
+        answers = (tmp_path / "answers").read_text().splitlines()
+        assert len(answers) == 120 * (len(HOSPITALS) - 1)
+        assert all("only the server may ask" in answer for answer in answers)
+        for name in set(HOSPITALS) - {"hungary"}:
+            refused = [line for line in lines_of(made, name) if line["caller"] == "hungary"]
+            assert len(refused) == 2  # the first call, and the hundredth; then nobody listens for an hour
+            assert sum(line["calls"] for line in refused) == 100
+            assert any(line["outcome"] == "answered" for line in lines_of(made, name))
         said = made.coterie("site", "log", made.kits / "hungary", "--check").stdout
         assert "localhost has signed 1 heads of this log" in said
-        heads = [
-            json.loads(line) for line in (made.kits / "localhost" / "coterie" / "heads.jsonl").read_text().splitlines()
-        ]
-        assert sorted(head["site"] for head in heads) == sorted(HOSPITALS)
-        assert set(json.loads((local / "registered.json").read_text())) == set(HOSPITALS)
+        heads = (made.kits / "localhost" / "coterie" / "heads.jsonl").read_text().splitlines()
+        assert sorted(json.loads(head)["site"] for head in heads) == sorted(HOSPITALS)
+        assert set(HOSPITALS) <= set(json.loads((local / "registered.json").read_text()))  # and whoever commands
         made.coterie("revoke", made.plan, "hungary")
         done = made.coterie("submit", made.plan, "--out", tmp_path / "second", check=False)
         assert done.returncode == 1
@@ -329,3 +341,28 @@ def test_a_revoked_site_is_not_asked_and_not_let_in_again_and_logs_have_signed_e
         made.stop("hungary")
         made.start("hungary")
         wait_for(lambda: "comes with the revoked certificate" in made.log("localhost"), 120)
+
+
+def test_each_of_those_who_command_the_server_may_do_one_thing(deployment):
+    """A lead of the first kits disabled a site and shut the server down."""
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    def refusal(name, act):
+        session = new_secure_session(name, str(deployment.kits / name), timeout=30.0)
+        try:
+            act(session)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            session.close()
+        return ""
+
+    operator, guard, keeper = (f"{who}@coterie.org" for who in ("operator", "guard", "keeper"))
+    for name in (operator, keeper):
+        assert "uthoriz" in refusal(name, lambda s: s.disable_client("hungary"))
+    for name in (operator, guard):
+        assert "uthoriz" in refusal(name, lambda s: s.shutdown("server"))
+        assert refusal(name, lambda s: s.shutdown("client", ["hungary"]))  # where the site refuses
+    assert refusal(guard, lambda s: s.get_connected_client_list()) == ""
+    assert deployment.listens()
+    assert "not connected" not in deployment.coterie("status", deployment.plan).stdout

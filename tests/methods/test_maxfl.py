@@ -362,7 +362,7 @@ def test_appeal_needs_one_model_and_clients_that_the_run_draws():
     with pytest.raises(InputError, match=r"run\.appeal needs one model for everybody, and Local has several"):
         run(Local(MINI), logistic(), 1, appeal=Appeal())
     with pytest.raises(InputError, match="SGDIdeal chooses its clients itself; leave out one of the two"):
-        run(SGDIdeal(("a", "b"), MINI), logistic(), 1, appeal=Appeal(leave=True))
+        run(SGDIdeal(MINI, members=("a", "b")), logistic(), 1, appeal=Appeal(leave=True))
 
 
 def test_a_liar_may_say_that_it_stays():

@@ -23,7 +23,7 @@ MUTANTS = {
         ),
         (
             "algorithms/sgd.py",
-            "shift(state.x, mean, owner.lr, federation.dim)",
+            "shift(state.x, mean, self.lr, federation.dim)",
             "shift(state.x, mean, 1.0, federation.dim)",
         ),
         (
@@ -34,8 +34,8 @@ MUTANTS = {
         ("algorithms/sgd.py", "step.moments.cpu(), state.steps + 1), log", "step.moments.cpu(), state.steps), log"),
         (
             "algorithms/sgd.py",
-            "return _round(self, state, federation, federation.clients)",
-            "return _round(self, state, federation, federation.everyone)",
+            "return self._step(state, federation, federation.clients)",
+            "return self._step(state, federation, federation.everyone)",
         ),
     ],
     "sgd-ideal": [
@@ -49,8 +49,8 @@ MUTANTS = {
     "target-only": [
         (
             "algorithms/sgd.py",
-            '_round(self, state, federation, (self.target,), "all")',
-            '_round(self, state, federation, federation.everyone, "all")',
+            'self._step(state, federation, (self.target,), "all")',
+            'self._step(state, federation, federation.everyone, "all")',
         ),
         ("algorithms/sgd.py", "return {self.target: state.x}", 'return {"*": state.x}'),
     ],
@@ -75,7 +75,7 @@ def test_the_group_of_everybody_is_everybody(server, m):
     problem, settings = batch_norm(), {"local": MINI, "lr": 0.05, "server_optimiser": server}
     one = run(SGDFull(**settings), problem, clients_per_round=m)
     for members in ("*", tuple("abcde"), ("[a-c]", "d", "e")):
-        other = run(SGDIdeal(members, **settings), problem, clients_per_round=m)
+        other = run(SGDIdeal(members=members, **settings), problem, clients_per_round=m)
         assert torch.equal(one.x, other.x)
         assert one.weights == other.weights
 
@@ -84,9 +84,9 @@ def test_the_group_of_everybody_is_everybody(server, m):
 def test_a_group_is_a_federation_of_its_own(server):
     problem, settings = batch_norm(), {"local": MINI, "lr": 0.05, "server_optimiser": server}
     alone = run(SGDFull(**settings), problem.with_clients(subset(problem.clients, "ace")))
-    assert torch.equal(run(SGDIdeal(("c", "a", "e"), **settings), problem).x, alone.x)
-    assert torch.equal(run(SGDIdeal(("c", "a", "e"), **settings), problem, clients_per_round=4).x, alone.x)
-    fewer = run(SGDIdeal(("c", "a", "e"), **settings), problem, 8, clients_per_round=2)
+    assert torch.equal(run(SGDIdeal(members=("c", "a", "e"), **settings), problem).x, alone.x)
+    assert torch.equal(run(SGDIdeal(members=("c", "a", "e"), **settings), problem, clients_per_round=4).x, alone.x)
+    fewer = run(SGDIdeal(members=("c", "a", "e"), **settings), problem, 8, clients_per_round=2)
     names = {c for _, _, c, _ in fewer.weight_rows}
     assert names == {"a", "c", "e"}
     assert len(fewer.weight_rows) == 16
@@ -94,11 +94,13 @@ def test_a_group_is_a_federation_of_its_own(server):
 
 def test_target_only_is_the_group_of_one_and_local():
     problem = batch_norm()
-    target = run(TargetOnly("d", MINI), problem)
+    target = run(TargetOnly(MINI, target="d"), problem)
     assert list(target.models) == ["d"]
     assert_close(target.models["d"], run(Local(MINI), problem).models["d"], 1e-14)
     adam = {"local": MINI, "lr": 0.05, "server_optimiser": "adam"}
-    assert torch.equal(run(TargetOnly("d", **adam), problem).models["d"], run(SGDIdeal("d", **adam), problem).x)
+    assert torch.equal(
+        run(TargetOnly(target="d", **adam), problem).models["d"], run(SGDIdeal(members="d", **adam), problem).x
+    )
 
 
 def test_adam_at_the_server_is_torchs():
@@ -142,13 +144,19 @@ def test_two_rounds_by_hand():
     [
         (lambda: SGDFull(lr=0), "SGDFull.lr must be a number > 0; got 0"),
         (lambda: SGDFull(server_optimiser="rms"), "SGDFull.server_optimiser must be sgd | adam; got 'rms'"),
-        (lambda: SGDIdeal("a", betas=(0.9, 1.0)), r"SGDIdeal.betas must be two numbers in \[0, 1\); got \(0.9, 1.0\)"),
-        (lambda: TargetOnly("a", betas=0.9), r"TargetOnly.betas must be two numbers in \[0, 1\); got 0.9"),
-        (lambda: TargetOnly("a", eps=0), "TargetOnly.eps must be a number > 0; got 0"),
+        (
+            lambda: SGDIdeal(members="a", betas=(0.9, 1.0)),
+            r"SGDIdeal.betas must be two numbers in \[0, 1\); got \(0.9, 1.0\)",
+        ),
+        (lambda: TargetOnly(target="a", betas=0.9), r"TargetOnly.betas must be two numbers in \[0, 1\); got 0.9"),
+        (lambda: TargetOnly(target="a", eps=0), "TargetOnly.eps must be a number > 0; got 0"),
         (lambda: SGDIdeal(), "SGDIdeal.members must be a client's name, several names, or patterns"),
-        (lambda: run(SGDIdeal(("a", "far-*")), logistic()), "SGDIdeal.members has 'far-.', which fits no client"),
+        (
+            lambda: run(SGDIdeal(members=("a", "far-*")), logistic()),
+            "SGDIdeal.members has 'far-.', which fits no client",
+        ),
         (lambda: TargetOnly(), "TargetOnly.target must be a client's name; got ''"),
-        (lambda: run(TargetOnly("z"), logistic()), "TargetOnly.target names 'z', which is not a client"),
+        (lambda: run(TargetOnly(target="z"), logistic()), "TargetOnly.target names 'z', which is not a client"),
     ],
 )
 def test_bad_fields_are_named(make, sentence):

@@ -177,3 +177,11 @@ def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> N
     assert decided / 300 == pytest.approx(0.85, abs=0.1)
     assert set(next(iter(outlook.words.values()))) <= set(WORDS)
     assert all(sum(chances.values()) == pytest.approx(1.0) for chances in outlook.words.values())
+
+
+def test_a_single_model_is_less_sure_than_the_mean_over_training_sets() -> None:
+    posterior = share([Gain(0.03, 0.01, 200), Gain(0.02, 0.01, 200)])[0]
+    single = posterior.widen(0.0075**2)
+    assert single.mean == posterior.mean
+    assert single.deviation**2 == pytest.approx(posterior.deviation**2 + 0.0075**2)
+    assert 0.5 < single.above(0.0) < posterior.above(0.0)

@@ -2,15 +2,19 @@
 
 import json
 import math
+import os
+import re
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coterie.base.errors import InputError
+from coterie.report.card import card
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.study.predict import load_answers
+from coterie.study.predict import load_answers, predict
 from coterie.study.sweep import run_experiment
 
 
@@ -94,3 +98,30 @@ def test_patients_with_several_rows_are_judged_as_patients(tmp_path: Path) -> No
     assert gain.error == pytest.approx(math.sqrt(40 / 39 * (sums**2).sum()) / 160)
     assert comparisons.rarest("a") < 40
     assert not comparisons.small("a")
+
+
+def test_the_card_says_how_sure_the_gain_of_this_one_model_is(folder: Path) -> None:
+    results = Results.load(folder)
+    rows = dict.fromkeys(results.clients, 100)
+    text = card(results, "hungary", "fedavg", rows, 0.5, rounds=1)
+    said = re.search(
+        r"its gain over training alone in log-loss is (\S+) to (\S+) \(95 %\), above 0 with a probability of", text
+    )
+    compared = results.comparisons
+    posterior, gain = compared.posteriors("fedavg", "loss")["hungary"], compared.gain("fedavg", "hungary", "loss")
+    wider = posterior._replace(variances=posterior.variances + (0.75 * gain.error) ** 2)
+    assert said
+    assert said.groups() == tuple(map(results.gain_text, wider.interval))
+    assert "This one model has luck" not in card(results, "hungary", "local", rows, 0.5, rounds=1)
+
+
+def test_a_pipe_is_predicted_as_its_file_is(folder: Path, tmp_path: Path) -> None:
+    columns = [c["name"] for c in json.loads((folder / "preprocess.json").read_text())["0"]["columns"]]
+    file, pipe = tmp_path / "new.csv", tmp_path / "pipe"
+    file.write_text(f"{','.join(columns)}\n{','.join('1' for _ in columns)}\n")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(file.read_bytes()))
+    writer.start()
+    from_pipe = predict(folder, pipe, client="hungary", method="fedavg")
+    writer.join()
+    assert from_pipe.table() == predict(folder, file, client="hungary", method="fedavg").table()

@@ -67,6 +67,7 @@ class Centralised(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round of training on all rows."""
+        # A step then sees as many rows as that step of all participants together.
         size = self.local.batch_size
         local = replace(self.local, batch_size=None if size is None else size * len(federation.clients))
         replies = federation.ask(["server"], own_update, need="all", x=state.x, local=local)

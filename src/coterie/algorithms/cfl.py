@@ -132,6 +132,7 @@ class CFL(Method[State]):
         after = cluster.clone()
         for group in cluster.unique().tolist():
             replied = cluster[positions] == group
+            # A group is split by the updates of all its members alone: an absent one would belong to neither part.
             if not 2 <= int(replied.sum()) == int((cluster == group).sum()):
                 continue
             updates = deltas[replied].double().cpu()

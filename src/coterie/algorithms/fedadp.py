@@ -118,6 +118,7 @@ class FedAdp(Method[State]):
         if self.running_mean:
             sums[:, positions] += torch.stack([now, torch.ones_like(now)])
             now = sums[0, positions] / sums[1, positions]
+        # The log of a size in the exponent makes it a factor of the weight.
         weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
         x = move(state.x, weights, replies.delta, self.lr, federation.dim)
         return State(x, sums), {"weights": replies.by_client(weights), "angle": replies.by_client(now)}

@@ -112,12 +112,14 @@ class FedDyn(Method[State]):
             federation.clients, dynamic_update, weights=equal, x=state.x, local=self.local, alpha=self.alpha
         )
         mean, log = average.delta, Log(weights=average.by_client(average.weights))
+        # The mean of the dual variables still holds the share of a lost one, which nobody can take out.
         if average.forgot:
             for name in average.forgot:
                 federation.report(name, "its dual variable was lost, so all start again at 0", dynamic_update)
             log["dual_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(DUAL)
             return State(state.x + mean, torch.zeros_like(state.dual)), log
+        # The mean is over all N clients: those that were not drawn keep their dual variables.
         dual = state.dual - self.alpha * len(average) / len(federation.everyone) * mean[:d]
         log["dual_norm"] = float(dual.norm())
         change = torch.cat([mean[:d] - dual / self.alpha, mean[d:]])

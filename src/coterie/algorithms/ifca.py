@@ -64,7 +64,7 @@ class ClusterUpdate(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which model each client would choose [n]."""
+    """Number of the model that each client would choose [n]."""
 
     cluster: Choice
 
@@ -144,6 +144,7 @@ class IFCA(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start the first model from x, and the others apart from it."""
+        # Equal models would have equal losses, and every client would choose the first one for ever.
         streams = [Rng.named(federation.seed, "clusters", j) for j in range(1, self.clusters)]
         xs = torch.stack([x, *(apart(x, federation.layout, stream).to(x) for stream in streams)])
         everyone = federation.everyone

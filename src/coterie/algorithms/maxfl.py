@@ -193,7 +193,7 @@ class MaxFL(Method[State]):
         return State(x, state.start), log
 
     def _pool(self, state: State, federation: Federation) -> tuple[str, ...]:
-        """Who may be drawn; clients opt out and in as the model changes."""
+        """Names of the clients that may be drawn; clients opt out and in as the model changes."""
         if federation.round <= self.mandatory_rounds:
             return federation.everyone
         return staying(

@@ -85,7 +85,7 @@ __all__ = ["MeritFed", "State"]
 STEP = Rule(
     lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v), 'a number >= 0 or "line-search"'
 )
-"""What the step of mirror descent may be."""
+"""Rule of the step of mirror descent."""
 
 
 class TargetGradient(NamedTuple):
@@ -183,7 +183,7 @@ def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
 
 @dataclass(frozen=True)
 class _Server:
-    """How weights move the targets' models: known to the server and, with the delegated oracle, to each target.
+    """The map from weights to the targets' models: known to the server and, with the delegated oracle, to each target.
 
     x [T, d + b], deltas [T, n, d + b]; Adam's moments [T, 2, d] after `taken` [T] steps; betas None: plain SGD.
     `known` holds the first and the latest weights with their step.
@@ -443,7 +443,7 @@ class MeritFed(Method[State]):
 
 @dataclass
 class _Oracle:
-    """What a round asks of its targets; each query is one ask to all of them."""
+    """The queries of a round to its targets; each is one ask to all of them."""
 
     method: MeritFed
     targets: tuple[str, ...]

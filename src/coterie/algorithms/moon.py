@@ -100,6 +100,7 @@ def _contrast(
     """Mu times the contrastive loss (Eq. 20) of a step."""
 
     def at(step: Step, vector: Tensor) -> Tensor:
+        # The two other models only say where to go: no gradient and no statistics of batch norm come from them.
         step.model.eval()
         with torch.no_grad():
             torch.func.functional_call(step.model, unflatten(vector, cohort.layout), (step.inputs,))

@@ -81,7 +81,7 @@ class LocalUpdate(NamedTuple):
 
 @task
 def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str) -> Gaps:
-    """Who does not have what it requires: F_k(x) on all training rows, minus rho_k."""
+    """Tell how far each client is from what it requires: F_k(x) on all training rows, minus rho_k."""
     return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
@@ -166,6 +166,7 @@ class MWFed(Method[State]):
         positions = federation.positions(replies.clients)
         log_weights = state.log_weights.clone()
         log_weights[positions] += self.rate * (replies.gap > 0).double()
+        # Normalised in every round, so that the exponentials stay finite however long a run is.
         log_weights -= log_weights.logsumexp(0)
         weights = log_weights[positions].softmax(0)
         steps = (self.local.steps.count * len(positions) * weights).round().clamp(min=1).long()

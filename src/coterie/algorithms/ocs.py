@@ -129,6 +129,7 @@ class OCS(Method[State]):
         shares = replies.sizes / replies.sizes.sum()  # w_k
         p = inclusion_probabilities(shares * replies.norms, min(m, len(replies)))  # line 5, Eq. 7
         uniform = [rng.child("draw", n).uniform(1)[0] for n in replies.clients]
+        # Divided by the probability of its draw, an update counts on average as if everybody had sent one.
         coefficients = {
             n: w / q for n, w, q, u in zip(replies.clients, shares.tolist(), p.tolist(), uniform, strict=True) if u < q
         }  # line 6

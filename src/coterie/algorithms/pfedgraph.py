@@ -130,6 +130,7 @@ class PFedGraph(Method[State]):
         lengths = torch.linalg.vector_norm(trained[:, :d], dim=1, keepdim=True).clamp(
             min=torch.finfo(trained.dtype).tiny
         )
+        # Clients are pulled by the cosine, in which a model counts by its direction and not by its length.
         x, aims = state.x.clone(), state.towards.clone()
         x[replied], aims[replied] = shares @ trained, shares @ (trained / lengths)
         log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}

@@ -69,7 +69,7 @@ class Losses(NamedTuple):
 
 @task
 def row_counts(cohort: Cohort) -> Sizes:
-    """What candidates are drawn by; asked once."""
+    """Row counts, by which candidates are drawn; asked once."""
     return Sizes(cohort.sizes)
 
 

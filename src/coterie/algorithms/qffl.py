@@ -109,6 +109,7 @@ class QFFL(Method[State]):
         negative = [n for n, loss in zip(replies.clients, replies.loss.tolist(), strict=True) if loss < 0]
         if negative:
             raise RunError(f"q-FFL needs losses >= 0, and that of {', '.join(negative)} is negative; shift the loss")
+        # Numerator and denominator of line 6 are divided by scale^q, so that no power of a loss vanishes or overflows.
         scale = replies.loss.max().clamp(min=_LEAST)
         loss = replies.loss.clamp(min=_LEAST) / scale
         norms = torch.linalg.vector_norm(replies.delta[:, : federation.dim], dim=1, dtype=torch.float64)

@@ -292,6 +292,7 @@ class MultiKrum(Method[State]):
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
         f = self._attackers(len(replies), RunError, f"round {federation.round}: ")
+        # Distances are those of the parameters: buffers are statistics of another scale.
         chosen = robust.multi_krum(replies.delta[:, : federation.dim], f, self.keep)
         weights = torch.zeros(len(replies), dtype=torch.float64)
         weights[chosen.cpu()] = 1 / len(chosen)

@@ -138,12 +138,14 @@ class SCAFFOLD(Method[State]):
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
         log: Log = {"weights": average.by_client(average.weights)}
+        # c still holds the share of a lost control, which nobody can take out: the fixed point would be another.
         if average.forgot:
             for name in average.forgot:
                 federation.report(name, "its control was lost, so all start again at 0", scaffold_update)
             log["control_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(CONTROL)
             return State(x, torch.zeros_like(state.control)), log
+        # c is the mean over all N controls: those that were not drawn keep theirs.
         share = len(average) / len(federation.everyone)
         control = state.control + share * average.change[: federation.dim]  # line 17
         log["control_norm"] = float(control.norm())

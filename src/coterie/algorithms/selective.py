@@ -61,7 +61,7 @@ class Losses(NamedTuple):
 
 @task
 def losses(cohort: Cohort, *, x: OneModel) -> Losses:
-    """How well the model serves an external client already."""
+    """Loss of the model at an external client, before it trains."""
     return Losses(cohort.loss(x))
 
 

@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 @options
 class _ServerRule(Method[State]):
-    """What all four share.
+    """Fields and steps of all four.
 
     Attributes:
         local: settings of local training.

@@ -29,8 +29,9 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
 
 
 MEMBERS = NAMES._replace(allowed='a client\'s name, several names, or patterns such as "near-*"')
-"""What may say who belongs to a group."""
+"""Rule of a field that names the members of a group."""
 
 
 class State(NamedTuple):
@@ -63,31 +64,9 @@ class State(NamedTuple):
     steps: int
 
 
-def _start(x: Tensor, federation: Federation) -> State:
-    return State(x, torch.zeros(2, federation.dim, dtype=torch.float64), 0)
-
-
-def _round(
-    owner: Any, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
-) -> tuple[State, Log]:
-    equal = torch.ones(len(clients))
-    average = federation.average(clients, own_update, weights=equal, need=need, x=state.x, local=owner.local)
-    mean, log = average.delta, Log(weights=average.by_client(average.weights))
-    if owner.server_optimiser == "sgd":
-        return state._replace(x=shift(state.x, mean, owner.lr, federation.dim)), log
-    uphill = -mean[: federation.dim].double()
-    step = adam.step(uphill, state.moments, state.steps, lr=owner.lr, betas=tuple(owner.betas), eps=owner.eps)
-    change = torch.cat([step.change.to(mean.dtype), mean[federation.dim :]])
-    return State(state.x + change, step.moments.cpu(), state.steps + 1), log
-
-
 @options
-class SGDFull(Method[State]):
-    r"""Average the updates of everybody who takes part, each counting alike.
-
-    Use: each client should count alike, whatever its size.
-    Avoid: clients differ much in size and rows should count alike: that is `fedavg`.
-    Formula: x \leftarrow x + \frac{\eta}{|S|} \sum_{k \in S} \delta_k
+class _ServerOptimiser(Method[State]):
+    """Fields and steps of all three.
 
     Attributes:
         local: settings of local training; `Steps(1)` is the papers' SGD.
@@ -95,13 +74,6 @@ class SGDFull(Method[State]):
         server_optimiser: "sgd", or "adam" on the averaged update (the papers' Adam), whose steps have the length of lr.
         betas: decay of Adam's first and second moment, each in [0, 1).
         eps: > 0, added to the root of Adam's second moment.
-
-    >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
-    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
-    >>> run = ct.fit(ct.SGDFull(local), clients, ct.models.Logistic(), rounds=40)
-    >>> round(float(run.x.sum()), 2)  # half of the clients, not a third of the rows
-    0.5
     """
 
     local: LocalSGD = LocalSGD()
@@ -114,13 +86,10 @@ class SGDFull(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
-        return _start(x, federation)
+        self.check(federation.everyone)
+        return State(x, torch.zeros(2, federation.dim, dtype=torch.float64), 0)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """One round with `federation.clients`."""
-        return _round(self, state, federation, federation.clients)
-
-    def models(self, state: State) -> Tensor:
+    def models(self, state: State) -> Tensor | Mapping[str, Tensor]:
         """One model for everybody."""
         return state.x
 
@@ -128,9 +97,44 @@ class SGDFull(Method[State]):
         """A block of updates, which are added as they come."""
         return min(per_round, AT_ONCE)
 
+    def _step(
+        self, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
+    ) -> tuple[State, Log]:
+        """Go along the mean update of these clients."""
+        equal = torch.ones(len(clients))
+        average = federation.average(clients, own_update, weights=equal, need=need, x=state.x, local=self.local)
+        mean, log = average.delta, Log(weights=average.by_client(average.weights))
+        if self.server_optimiser == "sgd":
+            return state._replace(x=shift(state.x, mean, self.lr, federation.dim)), log
+        uphill = -mean[: federation.dim].double()
+        step = adam.step(uphill, state.moments, state.steps, lr=self.lr, betas=self.betas, eps=self.eps)
+        change = torch.cat([step.change.to(mean.dtype), mean[federation.dim :]])
+        return State(state.x + change, step.moments.cpu(), state.steps + 1), log
+
 
 @options
-class SGDIdeal(Method[State]):
+class SGDFull(_ServerOptimiser):
+    r"""Average the updates of everybody who takes part, each counting alike.
+
+    Use: each client should count alike, whatever its size.
+    Avoid: clients differ much in size and rows should count alike: that is `fedavg`.
+    Formula: x \leftarrow x + \frac{\eta}{|S|} \sum_{k \in S} \delta_k
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.SGDFull(local), clients, ct.models.Logistic(), rounds=40)
+    >>> round(float(run.x.sum()), 2)  # half of the clients, not a third of the rows
+    0.5
+    """
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        return self._step(state, federation, federation.clients)
+
+
+@options
+class SGDIdeal(_ServerOptimiser):
     r"""Average the updates of a group of clients that an oracle names, e.g. those with the target's distribution.
 
     Use: it is known which clients belong together, as in an experiment.
@@ -139,30 +143,18 @@ class SGDIdeal(Method[State]):
 
     Attributes:
         members: names of clients, or patterns of names such as "near-*".
-        local: settings of local training; `Steps(1)` is the papers' SGD.
-        lr: server learning rate gamma > 0.
-        server_optimiser: "sgd", or "adam" on the averaged update (the papers' Adam Ideal), whose steps have the length of lr.
-        betas: decay of Adam's first and second moment, each in [0, 1).
-        eps: > 0, added to the root of Adam's second moment.
 
     >>> import coterie as ct, torch
     >>> rows = {name: (torch.ones(30, 1), torch.full((30,), v)) for name, v in {"near-1": 1.0, "near-2": 2.0, "far": 9.0}.items()}
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
-    >>> run = ct.fit(ct.SGDIdeal(("near-*",), local), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=40)
+    >>> run = ct.fit(ct.SGDIdeal(local, members="near-*"), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=40)
     >>> round(float(run.x.sum()), 2)
     1.5
     """
 
     members: Annotated[str | tuple[str, ...], MEMBERS] = ()
-    local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
-    server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
-    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
-    eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
-
-    tasks = (own_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a member that fits no client."""
@@ -177,29 +169,16 @@ class SGDIdeal(Method[State]):
                 raise InputError(f"SGDIdeal.members has {pattern!r}, which fits no client; {hint}")
         return tuple(n for n in everyone if any(fnmatchcase(n, p) for p in patterns))
 
-    def init(self, x: Tensor, federation: Federation) -> State:
-        """Start from x."""
-        self.check(federation.everyone)
-        return _start(x, federation)
-
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with the group, or with as many of it as a round has clients."""
         group = self.group(federation.everyone)
         m = min(federation.per_round, len(group))
         drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(group), m)
-        return _round(self, state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
-
-    def models(self, state: State) -> Tensor:
-        """One model for everybody."""
-        return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)
+        return self._step(state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
 
 
 @options
-class TargetOnly(Method[State]):
+class TargetOnly(_ServerOptimiser):
     r"""Train on one client alone, for itself: what `local` does, with the server's optimiser.
 
     Use: you need a yardstick for one target, with the server's optimiser.
@@ -208,43 +187,26 @@ class TargetOnly(Method[State]):
 
     Attributes:
         target: name of the client.
-        local: settings of local training; `Steps(1)` is the papers' SGD.
-        lr: server learning rate gamma > 0.
-        server_optimiser: "sgd", or "adam" on the update, whose steps have the length of lr.
-        betas: decay of Adam's first and second moment, each in [0, 1).
-        eps: > 0, added to the root of Adam's second moment.
 
     >>> import coterie as ct, torch
     >>> rows = {name: (torch.ones(30, 1), torch.full((30,), v)) for name, v in {"a": 1.0, "b": 2.0}.items()}
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
-    >>> run = ct.fit(ct.TargetOnly("b", local), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=40)
+    >>> run = ct.fit(ct.TargetOnly(local, target="b"), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=40)
     >>> round(float(run.x.sum()), 2)
     2.0
     """
 
     target: Annotated[str, TEXT._replace(allowed="a client's name")] = ""
-    local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
-    server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
-    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
-    eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
-
-    tasks = (own_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
         match_clients(self, "target", everyone)
 
-    def init(self, x: Tensor, federation: Federation) -> State:
-        """Start from x."""
-        self.check(federation.everyone)
-        return _start(x, federation)
-
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with the target."""
-        state, log = _round(self, state, federation, (self.target,), "all")
+        state, log = self._step(state, federation, (self.target,), "all")
         return state, {"weights": {self.target: log["weights"]}}
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -121,6 +121,7 @@ class TAWT(Method[State]):
         x, weights = start.clone(), state.weights.clone()
         used, cosines = torch.empty(total, len(positions), dtype=torch.float64), {}
         for t, name in enumerate(state.targets):
+            # Clients that sent nothing keep their weights; those that did share out the weight that they had together.
             mass = weights[t, positions].sum()
             used[t] = weights[t, positions] / mass
             if name not in axes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from coterie.base.errors import InputError, plain, require
 
@@ -46,7 +47,7 @@ ALIGNMENT = 64
 
 
 def fits_alignment(values: Tensor) -> bool:
-    """Whether a tensor begins at a multiple of `ALIGNMENT` bytes."""
+    """Return True if a tensor begins at a multiple of `ALIGNMENT` bytes."""
     return values.data_ptr() % ALIGNMENT == 0
 
 
@@ -56,6 +57,7 @@ def align(values: Tensor) -> Tensor:
     return values if fits_alignment(values) else values.clone()
 
 
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 FROZEN = "frozen_statistics"
 """The attribute of a module whose statistics are frozen: copies have it, too."""
 
@@ -68,11 +70,13 @@ class Layout:
         parameters: name and shape of each trainable parameter, in order.
         buffers: name and shape of each float buffer, in order, without those with Inf (masks) and those of frozen batch norm.
         dtype: of the vector.
+        norms: name of each module that normalises, and whether it is a batch norm.
     """
 
     parameters: tuple[tuple[str, torch.Size], ...]
     buffers: tuple[tuple[str, torch.Size], ...]
     dtype: torch.dtype
+    norms: tuple[tuple[str, bool], ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
@@ -95,7 +99,8 @@ class Layout:
                 f"the model mixes {', '.join(sorted(map(str, dtypes)))}; give all trainable tensors one dtype"
             )
         shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
-        return cls(shapes[0], shapes[1], dtypes.pop())
+        norms = [(k, isinstance(m, _BatchNorm)) for k, m in model.named_modules() if isinstance(m, _NORMS)]
+        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms))
 
     @cached_property
     def dim(self) -> int:
@@ -109,7 +114,7 @@ class Layout:
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
+    """Return True if `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
     parameters = list(module.parameters(recurse=False))
@@ -122,7 +127,7 @@ def freeze_statistics(module: nn.Module) -> None:
 
 
 def _averages(buffer: Tensor) -> bool:
-    """Whether a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
+    """Return True if a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
     return buffer.is_floating_point() and buffer.dtype.itemsize > 1 and bool(torch.isfinite(buffer).all())
 
 
@@ -256,7 +261,7 @@ def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = 
 
 
 def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
-    """What a state dict holds and a vector does not, by name: all that is frozen or counted."""
+    """Return what a state dict holds and a vector does not, by name: all that is frozen or counted."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     moved = {id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)}
     return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moved}

@@ -1,4 +1,4 @@
-"""What `coterie methods` says of a method: the docstring of its class and the header of its file."""
+"""Describe a method, for `coterie methods`, by the docstring of its class and the header of its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Entry", "entries", "entry_of", "traffic"]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the documents say of a method.
+    """A method as the documents describe it.
 
     Attributes:
         name: On the command line and in TOML.
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """What its file names under Laws, as `tests/FILE.py::NAME`."""
+        """Tests that its file names under Laws, as `tests/FILE.py::NAME`."""
         return tuple(re.findall(r"tests/[\w/]+\.py::\w+", self.text))
 
     @property

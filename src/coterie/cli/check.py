@@ -1,4 +1,4 @@
-"""What `coterie check` says on the screen."""
+"""The text of `coterie check` on the screen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW_CLIENTS = 5
 
 MOST_DRIFTS = 10
 APART = {"mean difference": 0.5, "total variation": 0.2}
-"""What is worth a line."""
+"""Differences from which a column is worth a line, by measure."""
 
 
 def lines(check: TableCheck, width: int | None = None) -> list[str]:

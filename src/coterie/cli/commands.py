@@ -1,4 +1,4 @@
-"""What each command does. Whatever is heavy is imported by the command that needs it."""
+"""Functions that run the commands. Each imports what is heavy where it needs it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 
 
 def _goes_on(folder: Path, *command: str) -> str:
-    """How a run that stopped goes on: by this command, or by the file that lies in its folder."""
+    """Say by which command a run that stopped goes on: this one, or one that names the file in its folder."""
     again = shlex.join(["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"])
     return f"with:\n  {again}"
 
@@ -205,32 +205,6 @@ def _say(text: str = "") -> None:
 
 
 # ---- sites elsewhere
-
-
-def _deploy(args: argparse.Namespace) -> int:
-    from coterie.sites.flare.kits import provision
-    from coterie.sites.plan import read_plan
-
-    path = Path(args.plan)
-    deployment = read_plan(path).deployment
-    folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]
-    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
-    private = "the operator's and the server's" if args.keys_at_sites else "each"
-    _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
-    _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
-    for name in deployment.sites:
-        kit = kits / name
-        if args.keys_at_sites:
-            _say(f"  site     {name}: there, coterie site request {path.name} --site {name};")
-            _say(f"           here, coterie sign {path} FILE --fingerprint KEY")
-        else:
-            _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
-            _say(f"           then {kit}/startup/start.sh")
-    _say(f"  operator {deployment.admin}: coterie submit {path}")
-    _say(
-        f"  others   {deployment.admins['disable']} may disable sites, {deployment.admins['shutdown']} may stop the server"
-    )
-    return 0
 
 
 def _submit(args: argparse.Namespace) -> int:
@@ -332,6 +306,29 @@ def _show(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace) -> int:
     return _present(Path(args.folder), args, html=not args.no_html, insist=True, threshold=args.threshold)
+
+
+def _plan_rows(args: argparse.Namespace) -> int:
+    from coterie.config.rules import SIZE
+    from coterie.report.planning import plan_lines, plan_rows
+    from coterie.report.results import Results
+
+    results = Results.load(args.folder)
+    client = results.find_client(args.client)
+    numbers = [int(text) if text.isdecimal() else text for text in (args.rows or "").split(",") if text]
+    for number in numbers:
+        if not SIZE.test(number):
+            raise InputError(f"--rows must be numbers of rows, such as 100,500; got {number!r}")
+    plan = plan_rows(results, client, numbers)
+    if args.json:
+        _say(
+            json.dumps(
+                {"client": client, "today": plan.verdict._asdict(), "own": plan.own, "everybody": plan.everybody}
+            )
+        )
+    else:
+        _say("\n".join(plan_lines(results, client, plan)))
+    return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -455,13 +452,13 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "methods": _methods,
     "data": _data,
     "show": _show,
-    "deploy": _deploy,
     **SITE_COMMANDS,
     "submit": _submit,
     "report": _report,
+    "plan-rows": _plan_rows,
     "verify": _verify,
     "finalise": _finalise,
     "predict": _predict,
     "track": _track,
 }
-"""What runs a command, given its options; it returns the exit status."""
+"""Functions that run a command, given its options, and return the exit status."""

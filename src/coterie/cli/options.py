@@ -191,6 +191,16 @@ def _add_results(commands: Any) -> None:
     _add_threshold(report)
     _add_tables_flag(report)
 
+    plan = add_command(
+        commands, "plan-rows", "say what further rows would probably settle for one client of a finished run"
+    )
+    plan.add_argument("folder", help="the run directory")
+    plan.add_argument("--for", dest="client", metavar="CLIENT", required=True, help="the client that asks")
+    plan.add_argument(
+        "--rows", metavar="N,N", help="numbers of further rows; default: half, 1, 2, 4 and 8 times those that it has"
+    )
+    plan.add_argument("--json", action="store_true", help="print the verdict and the probabilities as JSON")
+
     verify = add_command(
         commands, "verify", "compare every file of a run directory with the hash that the run recorded"
     )

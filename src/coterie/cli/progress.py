@@ -116,5 +116,5 @@ class Progress:
 
 
 def _turn(event: Event) -> str:
-    """Which seed runs, and which fold of it: `seed 0, fold 3`."""
+    """Name the seed that runs, and its fold: `seed 0, fold 3`."""
     return f"seed {event.seed}{f', fold {event.fold}' if event.fold else ''}"

@@ -1,4 +1,4 @@
-"""What the options of `compare` and `run` mean: they are written into the tables of an experiment, as a TOML file would hold them."""
+"""Write the options of `compare` and `run` into the tables of an experiment, as a TOML file would hold them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
 
 def _of_method(name: str, field: str, value: Any) -> Any:
-    """What a file says where the command line says `value` for a field of a method: there a list needs no brackets."""
+    """Return what a file says where the command line says `value` for a field of a method: there a list needs no brackets."""
     from coterie.config.schema import options_of
 
     if isinstance(value, str) and "," in value and name in METHODS:

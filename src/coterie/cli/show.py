@@ -1,4 +1,4 @@
-"""What `coterie methods` and `coterie show` say: read from the docstrings, so that it cannot differ from them."""
+"""Explain what an experiment can name, for `coterie show`, from the docstrings, so that the two cannot differ."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:
         candidate = load_object(name)
-        return type(candidate).__name__, *_of_class(candidate)
+        return _kind_of(candidate), *_of_class(candidate)
     if name in METHODS:
         also = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
         entry = entry_of(name)
@@ -83,6 +83,15 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
         return "table", f"The [{name}] table of an experiment.", _keys_of(name)
     known_names = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*KINDS.values())
     raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known_names)}")
+
+
+def _kind_of(candidate: Any) -> str:
+    """The kind whose base the class derives from; `type` or `function` where that tells nothing."""
+    bases = {registry.kind: registry.base for registry in KINDS.values() if registry.base is not None}
+    is_class = isinstance(candidate, type)
+    return next(
+        (kind for kind, base in bases.items() if is_class and issubclass(candidate, base)), type(candidate).__name__
+    )
 
 
 def _of_class(candidate: Any) -> tuple[str, list[Field]]:

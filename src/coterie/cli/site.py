@@ -1,4 +1,4 @@
-"""The commands of a site: what a person there approves, checks, reads and removes."""
+"""The commands of sites: the kits that an operator makes, and what a person at a site approves, checks, reads and removes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def add_site_commands(jobs: Any) -> None:
     check.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
     check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
     check.add_argument("--connect", action="store_true", help="also try the server's port and both certificates")
+
+    describe = add_command(
+        jobs,
+        "describe",
+        "write what the plan should state of this site's columns, for a person to read and send",
+        "site describe",
+    )
+    describe.add_argument("plan", help="the TOML file with the [deploy] table")
+    describe.add_argument("--site", metavar="NAME", required=True, help="which site of the plan")
+    describe.add_argument("--settings", metavar="FILE", required=True, help="the site's coterie.toml")
+    describe.add_argument("--out", metavar="FILE", help="where to write it; default: NAME.described.toml")
 
     approve = add_command(
         jobs, "approve", "say in words what a plan asks and what leaves; with --yes, allow it", "site approve"
@@ -121,6 +132,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _approve(args: argparse.Namespace) -> int:
     from coterie.sites.approval import Approved, approve, fits, signature_words
+    from coterie.sites.described import check_file
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
@@ -134,6 +146,7 @@ def _approve(args: argparse.Namespace) -> int:
     for line in in_words(approved, settings, site):
         _say(line)
     fits(approved, settings)
+    check_file(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
     _say(_danger(site, approved, settings, 120.0)[-1])
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
@@ -144,6 +157,20 @@ def _approve(args: argparse.Namespace) -> int:
         remember_interpreter(kit)
     Log(Path(settings.log)).write(what="approved", plan=approved.hash)
     _say("approved: the site answers this plan, and refuses whatever else it is asked")
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from coterie.sites.described import write_description
+    from coterie.sites.plan import read_plan
+    from coterie.sites.settings import read_settings
+
+    _register()
+    file = Path(args.out or f"{args.site}.described.toml")
+    text = write_description(read_plan(Path(args.plan)).experiment, read_settings(Path(args.settings)), args.site, file)
+    for line in text.splitlines():
+        _say(line)
+    _say(f"{file} has these lines; read them, and send the file to the operator, who appends it to the plan")
     return 0
 
 
@@ -182,6 +209,8 @@ def _danger(site: str, approved: Any, settings: Any, seconds: float) -> list[str
     worst = max(every, key=lambda attempt: attempt.rows)
     requests = f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in every)} requests"
     last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} (others may know better attacks)"
+    if worst.rows:
+        last += "; behind the filters clip and gaussian-noise with secret = true our attacks find none"
     return [*map(str, every), last]
 
 
@@ -277,6 +306,32 @@ def _revoke(args: argparse.Namespace) -> int:
     return 0
 
 
+def _deploy(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.kits import provision
+    from coterie.sites.plan import read_plan
+
+    path = Path(args.plan)
+    deployment = read_plan(path).deployment
+    folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]
+    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
+    private = "the operator's and the server's" if args.keys_at_sites else "each"
+    _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
+    _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
+    for name in deployment.sites:
+        kit = kits / name
+        if args.keys_at_sites:
+            _say(f"  site     {name}: there, coterie site request {path.name} --site {name};")
+            _say(f"           here, coterie sign {path} FILE --fingerprint KEY")
+        else:
+            _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
+            _say(f"           then {kit}/startup/start.sh")
+    _say(f"  operator {deployment.admin}: coterie submit {path}")
+    _say(
+        f"  others   {deployment.admins['disable']} may disable sites, {deployment.admins['shutdown']} may stop the server"
+    )
+    return 0
+
+
 def _authority_of(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the folders of the kits and of the authority that were given."""
     return None if args.kits is None else Path(args.kits), None if args.authority is None else Path(args.authority)
@@ -341,8 +396,10 @@ def _say(text: str) -> None:
 
 
 SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "deploy": _deploy,
     "site check": _check,
     "site approve": _approve,
+    "site describe": _describe,
     "site log": _log,
     "site request": _request,
     "site join": _join,
@@ -352,4 +409,4 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "status": _status,
     "purge": _purge,
 }
-"""What runs a command of a site, given its options; it returns the exit status."""
+"""Functions that run a command of a site, given its options, and return the exit status."""

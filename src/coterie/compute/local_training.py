@@ -53,7 +53,7 @@ class Quadratic:
         grad.add_(y - cast("Tensor", self.anchor)[: len(y)], alpha=self.mu)
 
     def shift(self, lr: float, start: Tensor) -> Tensor:
-        """What the anchor adds to y in a step of length lr, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
+        """Return what the anchor adds to y in a step, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
         return lr * self.mu * (start if self.anchor is None else self.anchor)
 
 
@@ -95,6 +95,7 @@ class TrainOptions(TypedDict, total=False):
     gradient_rule: GradientRule | None
     purpose: str
     steps: Sequence[int] | None
+    moving: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class LocalTraining:
         self.cohort, self.x, self.local = cohort, x, local
         self.penalty, self.correction = options.get("penalty"), options.get("correction")
         self.rule, self.purpose = options.get("gradient_rule"), options.get("purpose", "train")
-        self._steps = options.get("steps")
+        self._steps, self._moving = options.get("steps"), options.get("moving")
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
@@ -244,7 +245,7 @@ class LocalTraining:
         local = self.local
         plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and self.rule is None
         quadratic = self.penalty is None or isinstance(self.penalty, Quadratic)
-        return plain and quadratic and self.cohort.clients.transform is None
+        return plain and quadratic and self._moving is None and self.cohort.clients.transform is None
 
     @cached_property
     def _same(self) -> StepBatches:
@@ -288,17 +289,20 @@ class LocalTraining:
     # ---- in the loop over clients
 
     def _train_one(self, client: int) -> None:
-        workspace, local, lr = self.cohort.workspace, self.local, self.lr
+        workspace, local, lr, moving = self.cohort.workspace, self.local, self.lr, self._moving
+        start = None if moving is None else workspace.x.clone()
         head, every = workspace.head, self._batches(client)
         optimiser = make_optimiser(local, head, lr)
         decay = local.weight_decay if optimiser is None else 0.0
         hooks = self._hooks(client)
-        plain = optimiser is None and local.clip is None and hooks.none
+        plain = optimiser is None and local.clip is None and hooks.none and moving is None
         for step, batch in enumerate(every.read(client)):
             if plain:
                 workspace.descend(*batch, lr, decay)
                 continue
             grad = hooks.gradient(batch, partial(every.further, client, step))
+            if moving is not None:
+                grad = grad * moving[: len(head)]
             if local.clip is not None:
                 grad = grad * (local.clip / (grad.norm() + 1e-12)).clamp(max=1.0)
             if decay:
@@ -308,6 +312,10 @@ class LocalTraining:
             else:
                 head.grad = grad
                 optimiser.step()
+            if (
+                start is not None and moving is not None
+            ):  # weight decay moves what has no gradient, and batches move statistics
+                workspace.x.copy_(torch.where(moving, workspace.x, start))
         head.grad = None
         self._check_finite(self.cohort.names[client], workspace.x)
 

@@ -142,11 +142,11 @@ class Exchange(Generic[R]):
         self._settle(replies, answer)
         return replies
 
-    def average(self, names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
-        """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
-        if len(names) <= self._at_once or self.engine.needs_all:
-            return self.mean(self.collect(), names, weights)
-        return self._average_blocks(self._weights(names, weights))
+    def average(self, weights: Mapping[str, float]) -> Average[R]:
+        """The means of vectors with these `weights` of clients, and all else stacked."""
+        if len(weights) <= self._at_once or self.engine.needs_all:
+            return self.mean(self.collect(), weights)
+        return self._average_blocks(weights)
 
     @cached_property
     def _at_once(self) -> int:
@@ -156,10 +156,9 @@ class Exchange(Generic[R]):
         layout = self.engine.layout
         return min(AT_ONCE, max(1, self.engine.serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
 
-    def mean(self, replies: Replies[R], names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
-        """The means of vectors that were all collected; arguments as for `average`."""
-        weight_of = self._weights(names, weights)
-        shares = torch.tensor([weight_of[n] for n in replies.clients], dtype=torch.float64)
+    def mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
+        """The means of vectors that were all collected; weights as for `average`."""
+        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
         vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
         for key, value in vectors.items():
             if value.ndim != 2:
@@ -192,7 +191,8 @@ class Exchange(Generic[R]):
         self._settle(tally.replies, Answer.join(answers))
         return tally.average(weights)
 
-    def _weights(self, names: tuple[str, ...], tensor: Tensor | None) -> dict[str, float]:
+    def weights(self, names: tuple[str, ...], tensor: Tensor | None) -> dict[str, float]:
+        """Return the weight of each client; None: its number of training rows. Raises `InputError` for others than finite ones."""
         if tensor is None:
             rows = self.session.rows = self.session.rows or self.engine.sizes("train")
             return {name: float(rows.get(name, 0)) for name in names}
@@ -262,7 +262,7 @@ class Exchange(Generic[R]):
         refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
         blocks = [block for b in answer.blocks if (block := b.without(refused)).names]
         replies: Replies[R] = stack(ask.names, blocks, {**answer.failed, **refused})
-        lost, norms = not_finite(kinds, replies, layout.dim)
+        lost, norms = not_finite(kinds, replies, lambda key: self.task.layout_of(key, ask.arguments, layout).dim)
         if lost:
             rows = [i for i, n in enumerate(replies.clients) if n not in lost]
             replies, norms = replies.without(lost), {k: v[rows] for k, v in norms.items()}

@@ -171,11 +171,12 @@ class Federation:
         """
         names = tuple(clients)
         exchange = self._exchange(names, task, payload, need)
+        weight_of = exchange.weights(names, weights)
         if self.observer is None:
-            return exchange.average(names, weights)
+            return exchange.average(weight_of)
         replies = exchange.collect()
         self.observer(task, payload, replies)
-        return exchange.mean(replies, names, weights)
+        return exchange.mean(replies, weight_of)
 
     def _exchange(self, clients: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         if not isinstance(task, Task):

@@ -66,7 +66,7 @@ class Passage:
         return streams(self.context, purpose, self.field, self.names)
 
     def residual(self, like: Tensor) -> Tensor:
-        """What earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
+        """Return what earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
         zeros = torch.zeros_like(like[0])
         residuals = [self.memory.only((name,)).get(self._key, zeros)[0] for name in self.names]
         return torch.stack([residual if residual.shape == zeros.shape else zeros for residual in residuals])
@@ -107,7 +107,7 @@ class Filter:
     packs: ClassVar[bool] = False
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
-        """What is sent in place of `rows` [n, ...], in the same form; called where the clients are."""
+        """Return what is sent in place of `rows` [n, ...], in the same form; called where the clients are."""
         return rows
 
     def pack(self, rows: Tensor) -> Mapping[str, Tensor]:
@@ -130,10 +130,10 @@ def apply_filters(block: Block, ask: Ask, task: Task[Any], layout: Layout, memor
         return block
     values = dict(block.values)
     for field, kind in task.kinds.items():
-        if kind != "other" and has_form(values[field], kind, len(block.names), layout):
-            values[field] = _filter_field(
-                values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory
-            )
+        sent = task.layout_of(field, ask.arguments, layout)
+        if kind != "other" and has_form(values[field], kind, len(block.names), sent):
+            dim = sent.dim if kind in VECTORS else None
+            values[field] = _filter_field(values[field], field, kind, ask, dim, memory)
     return Block(block.names, values)
 
 
@@ -156,7 +156,7 @@ def _filter_field(
 
 
 def of_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
-    """What the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
+    """Return what the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
     if isinstance(sent, Tensor) and sent.shape == tuple(shape):
         return sent
     form = f"one of shape {list(sent.shape)}" if isinstance(sent, Tensor) else cut(sent)
@@ -176,7 +176,10 @@ def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> 
     failed: dict[str, str] = {}
     for block in answer.blocks:
         try:
-            values = {k: _unpack_field(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
+            values = {
+                k: _unpack_field(v, packing, task.kinds.get(k, ""), task.layout_of(k, ask.arguments, layout))
+                for k, v in block.values.items()
+            }
             done.append(Block(block.names, values))
         except Exception as error:  # it may come from elsewhere
             failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))

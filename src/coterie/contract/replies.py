@@ -125,7 +125,7 @@ VECTORS = ("update", "gradient")
 
 
 def has_form(value: Any, kind: str, count: int, layout: Layout) -> bool:
-    """Whether a field of a reply has a row for each of `count` clients, and an update or a gradient the form of a model vector."""
+    """Return True if a field of a reply has a row for each of `count` clients, and a vector the form of a model vector."""
     if not isinstance(value, Tensor):
         return kind == "other" and isinstance(value, tuple | list) and len(value) == count
     if value.shape[:1] != (count,):
@@ -157,9 +157,10 @@ def misfits(
             refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
     for key, kind in kinds.items():
         expected = _find_form(blocks, key, ask, task, layout)
+        sent = task.layout_of(key, ask.arguments, layout) if kind in VECTORS else layout
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
-            if not has_form(value, kind, count, layout) or _form(value) != expected:
+            if not has_form(value, kind, count, sent) or _form(value) != expected:
                 why = dict.fromkeys(block.names, _misfit(key, value, expected))
             else:
                 why = _out_of_range(key, value, block.names, task.forms.get(key), ask, sizes)
@@ -244,7 +245,9 @@ def _out_of_range(
     }
 
 
-def not_finite(kinds: Mapping[str, str], replies: Replies[Any], dim: int) -> tuple[dict[str, str], dict[str, Tensor]]:
+def not_finite(
+    kinds: Mapping[str, str], replies: Replies[Any], dim_of: Callable[[str], int]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Why replies are refused that have NaN or Inf in these fields, by client; and by field the norm of each update or gradient [n]."""
     refused: dict[str, str] = {}
     norms: dict[str, Tensor] = {}
@@ -255,6 +258,7 @@ def not_finite(kinds: Mapping[str, str], replies: Replies[Any], dim: int) -> tup
         # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
         sums = [value]
         if kind in VECTORS:
+            dim = dim_of(key)
             heads = value[..., :dim].flatten(1)
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
             sums = [norms[key], value[..., dim:]] if value.shape[-1] > dim else [norms[key]]

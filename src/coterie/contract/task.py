@@ -65,12 +65,14 @@ class Form(NamedTuple):
         dtype: None: that of the model.
         within: the lowest and the highest value, or how they follow from the payload.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
+        layout: of the vectors of an update or a gradient, from the payload and the layout of models; by default the latter.
     """
 
     shape: Callable[[Payload, Layout], tuple[int, ...]] = lambda payload, layout: ()
     dtype: torch.dtype | None = torch.float64
     within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
     facts: bool = False
+    layout: Callable[[Payload, Layout], Layout] = lambda payload, layout: layout
 
 
 Dimension = str | int | tuple[str | int, ...]
@@ -206,13 +208,18 @@ class Task(Generic[R]):
 
     @cached_property
     def forms(self) -> Mapping[str, Form]:
-        """What fields must look like, where that is declared."""
+        """Return what fields must look like, where that is declared."""
         hints = get_type_hints(self.reply, include_extras=True)
         return {k: form for k, v in hints.items() for form in get_args(v)[2:] if isinstance(form, Form)}
 
+    def layout_of(self, field: str, payload: Payload, layout: Layout) -> Layout:
+        """The layout of the vectors of a field of the reply, where models have this one."""
+        form = self.forms.get(field)
+        return layout if form is None else form.layout(payload, layout)
+
     @cached_property
     def payload(self) -> Mapping[str, PayloadField]:
-        """What fields of the payload may be, by name."""
+        """Return what fields of the payload may be, by name."""
         hints = get_type_hints(self.function, include_extras=True)
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         return {p.name: _payload_field(hints.get(p.name), p.default is p.empty) for p in parameters}

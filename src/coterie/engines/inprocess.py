@@ -12,10 +12,41 @@ from coterie.contract.engine import Engine
 from coterie.contract.wire import Answer, Ask
 from coterie.engines.workers import Workers
 
-__all__ = ["InProcessEngine"]
+__all__ = ["InProcessEngine", "LocalEngine"]
 
 
-class InProcessEngine(Engine):
+class LocalEngine(Engine):
+    """An engine that is opened where all rows are, wherever its clients work.
+
+    Args:
+        clients: All rows.
+        workspace: Model and loss of this process.
+        serves: Number of clients that it serves at the same time.
+    """
+
+    simulated = True
+
+    def __init__(self, clients: Clients, workspace: Workspace, serves: int) -> None:
+        workspace.check_labels(clients)
+        self.model = workspace.model
+        self.loss = workspace.loss
+        self.layout = workspace.layout
+        self.clients = clients.names
+        self.serves = serves
+        self.has_server = clients.server is not None
+        self.unseen = clients.unseen.names if clients.unseen is not None else ()
+        self.x = workspace.x.clone()
+        self._rows = clients
+        self._sizes: dict[str, dict[str, int]] = {}
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client, unseen ones behind the others."""
+        if part not in self._sizes:
+            self._sizes[part] = self._rows.sizes(part)
+        return self._sizes[part]
+
+
+class InProcessEngine(LocalEngine):
     """All clients on this machine.
 
     Attributes:
@@ -26,8 +57,6 @@ class InProcessEngine(Engine):
 
     Raises `InputError` if model, loss and rows do not fit.
     """
-
-    simulated = True
 
     def __init__(
         self,
@@ -41,16 +70,7 @@ class InProcessEngine(Engine):
         timeout: float | None = None,
     ) -> None:
         workspace = Workspace(model, loss, clients[0], device, kernel)
-        workspace.check_labels(clients)
-        self.model = workspace.model
-        self.loss = workspace.loss
-        self.layout = workspace.layout
-        self.clients = clients.names
-        self.serves = workers
-        self.has_server = clients.server is not None
-        self.unseen = clients.unseen.names if clients.unseen is not None else ()
-        self.x = workspace.x.clone()
-        self._rows = clients
+        super().__init__(clients, workspace, workers)
         # Once, so that no round waits for rows; workers share those of this process.
         self._shard = Shard(clients if device == "cpu" else clients.to(workspace.device), workspace)
         local = (*self.unseen, "server")
@@ -60,12 +80,8 @@ class InProcessEngine(Engine):
         """Run the task here, or in the workers, each client where its memory is."""
         return self._shard.answer(ask) if self._workers is None else self._workers.ask(ask)
 
-    def sizes(self, part: str) -> dict[str, int]:
-        """Rows of each client, unseen ones behind the others."""
-        return self._rows.sizes(part)
-
     def save_memory(self) -> dict[str, Tensor]:
-        """What all clients remember."""
+        """Return what all clients remember."""
         return self._shard.memory.save()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:

@@ -20,9 +20,9 @@ from coterie.base.errors import InputError
 from coterie.base.loss import RowLoss
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.engine import Engine
 from coterie.contract.memory import of_clients
 from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes
+from coterie.engines.inprocess import LocalEngine
 from coterie.engines.ray_actor import bytes_of, pack, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
 
@@ -34,7 +34,7 @@ _SHARED = 100_000
 """Bytes from which a payload for several actors is put into Ray's object store once."""
 
 
-class RayEngine(Engine):
+class RayEngine(LocalEngine):
     """Clients spread over the actors of a Ray cluster; the server's rows and unseen clients stay in this process.
 
     Attributes:
@@ -56,8 +56,6 @@ class RayEngine(Engine):
         InputError: model, loss and rows do not fit; ray is not installed; the cluster is not there or too small.
     """
 
-    simulated = True
-
     def __init__(
         self,
         clients: Clients,
@@ -70,17 +68,8 @@ class RayEngine(Engine):
         kernel: str = "auto",
     ) -> None:
         workspace = Workspace(model, loss, clients[0], kernel=kernel)
-        workspace.check_labels(clients)
-        self.model = workspace.model
-        self.loss = workspace.loss
-        self.layout = workspace.layout
-        self.clients = clients.names
-        self.serves = actors
-        self.has_server = clients.server is not None
-        self.unseen = clients.unseen.names if clients.unseen is not None else ()
-        self.x = workspace.x.clone()
+        super().__init__(clients, workspace, actors)
         self.timeout = timeout
-        self._rows = clients
         self._shard = Shard(clients, workspace)
         self._hosts: list[Host] = []
         self._exit = ExitStack()
@@ -198,19 +187,15 @@ class RayEngine(Engine):
         return seconds
 
     def _share_payload(self, payload: Mapping[str, Any], actors: int) -> Any:
-        """What every actor gets: as it is if it is small, else put into the object store once."""
+        """Return what every actor gets: as it is if it is small, else put into the object store once."""
         import ray
 
         packed = pack({k: v for k, v in payload.items() if not isinstance(v, PerClient)})
         large = bytes_of(packed) > _SHARED and actors > 1
         return ray.put(packed) if large else packed
 
-    def sizes(self, part: str) -> dict[str, int]:
-        """Rows of each client, unseen ones behind the others."""
-        return self._rows.sizes(part)
-
     def save_memory(self) -> dict[str, Tensor]:
-        """What all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""
+        """Return what all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""
         import ray
 
         saved = self._shard.memory.save()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coterie.report.diagnosis import shares
+from coterie.report.evidence import OWN_LUCK
 from coterie.report.results import THRESHOLD, Results
 from coterie.report.statistics import FEWEST_ROWS, Difference
-from coterie.report.text import count, first_few, listing, number, printable
+from coterie.report.text import chance, count, first_few, listing, number, printable
 from coterie.report.verdicts import late_shares, verdict, whole_percent
 from coterie.report.words import headline
 
@@ -58,7 +59,25 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
     lines.append(
         f"What the comparison says of joining, for {results.names[client]}: {headline(results, verdict(results, client))}"
     )
-    return [*lines, f"This model was trained with {printable(method)}."]
+    return [*lines, f"This model was trained with {printable(method)}.{_this_model(results, client, method)}"]
+
+
+def _this_model(results: Results, client: str, method: str) -> str:
+    """How sure the gain of one model is: its training has luck of its own, which the mean over training sets has not."""
+    compared = results.comparisons
+    gain, posterior = (
+        compared.gain(method, client, compared.primary),
+        compared.posteriors(method, compared.primary).get(client),
+    )
+    if gain is None or posterior is None or not compared.folds:
+        return ""
+    single = posterior.widen((OWN_LUCK * gain.error) ** 2)
+    low, high = (results.gain_text(v) for v in single.interval)
+    return (
+        f" What is said of joining holds for models trained like this one, on as many rows. This one model has luck of its own:"
+        f" its gain over training alone in {results.gain_name} is {low} to {high} (95 %), above 0 with a probability of"
+        f" {chance(single.above(0.0))}."
+    )
 
 
 def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int) -> list[str]:

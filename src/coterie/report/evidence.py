@@ -38,6 +38,8 @@ SMALLEST = 0.01
 """The smallest effect of interest: of AUC, of log-loss, and as a share of the variance of the label."""
 
 INFLATION = 1.2
+OWN_LUCK = 0.75
+"""Of a single model: so many standard errors, squared, are added to the variance; 1.2 and .75 squared make 2 (docs/statistics.md)."""
 CORRELATION = 0.1
 """Of the errors of two clients, which are served by models trained together."""
 ODD = 0.1
@@ -126,6 +128,10 @@ class Mixture(NamedTuple):
     def above(self, bound: float) -> float:
         """Probability of more than `bound`."""
         return float(self.weights @ _upper((self.means - bound) / np.sqrt(self.variances), self.freedom))
+
+    def widen(self, variance: float) -> Mixture:
+        """The same with more variance in every component."""
+        return self._replace(variances=self.variances + variance)
 
     def heaviest(self, most: int) -> Mixture:
         """The same with its `most` heaviest components alone."""

@@ -385,6 +385,13 @@ class Results:
         gaining = [c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed][: amount - len(harmed)]
         return tuple(c for c in self.clients if c in {*rarely_served, *harmed, *gaining})
 
+    def find_client(self, name: str) -> str:
+        """The client of this name in any case. Raises `InputError` if there is none."""
+        for client in self.clients:
+            if client.casefold() == name.casefold():
+                return client
+        raise InputError(f"there is no client {name!r}; {nearest(name, self.clients)}")
+
     def methods_for(self, client: str) -> tuple[str, ...]:
         """The methods that have a model for a client."""
         return tuple(m for m in self.methods if (m, client, self.split) in self.cells)

@@ -335,7 +335,7 @@ class ISFL(Preset):
 
     @property
     def sampler(self) -> LipschitzSampler:
-        """What the run loop calls after each round."""
+        """The sampler that the run loop calls after each round."""
         return LipschitzSampler(self.sample_ratio, self.floor, self.exact, self.where, self.preference)
 
     @property

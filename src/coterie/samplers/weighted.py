@@ -1,4 +1,4 @@
-"""What samplers share: rows drawn with replacement by weights, and methods that are FedAvg with a sampler.
+"""Shared by samplers: rows drawn with replacement by weights, and methods that are FedAvg with a sampler.
 
 The losses of drawn rows are not weighted back, so a client trains as if its rows, or its classes, had other shares.
 """

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from coterie.base.errors import InputError
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
@@ -18,7 +20,7 @@ from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, 
 from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
 
-__all__ = ["Allowed", "RefusedError"]
+__all__ = ["Allowed", "RefusedError", "check_state"]
 
 PARTS = ("train", "validation", "test")
 
@@ -69,3 +71,19 @@ class Allowed:
         except InputError as error:
             raise RefusedError(str(error)) from error
         return declaration
+
+
+def check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
+    """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
+    for name in sorted({*state, *module_state}):
+        sent, planned = (_form(which.get(name)) for which in (state, module_state))
+        if sent != planned:
+            raise RefusedError(
+                f"the server sends a model of another form than the plan's: {name[:40]!r} is {sent}, not {planned}"
+            )
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "missing"
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)[:8]}"

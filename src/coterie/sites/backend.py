@@ -82,9 +82,9 @@ class Sites:
         tested = self.engine.sizes("test")
         models = {**run.models, **dict.fromkeys(run.elsewhere)}
         names = [n for n in self.engine.clients if tested[n] and ("*" in models or n in models)]
-        for some, x in models_of(models, names):
+        for served, x in models_of(models, names):
             with suppress(QuorumError):
-                self._view(run.seed, run.rounds).ask(some, note_outcomes, x=x)
+                self._view(run.seed, run.rounds).ask(served, note_outcomes, x=x)
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return what each site tells of each comparison."""

@@ -12,6 +12,7 @@ from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read, reading_of
 from coterie.sites.approval import Approved, approval_file, fits, plan_hash
+from coterie.sites.described import check_file
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
@@ -77,6 +78,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     moments_fit(len(plan.experiment.run.seeds), least)
     table_withheld(table, options, settings.minimum_cell)
     fits(approved, settings)
+    check_file(plan.deployment.descriptions, plan.experiment, settings, site)
     lines.append(
         f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on"
     )

@@ -46,8 +46,9 @@ def decay(x: Tensor, local: Any, round: int) -> Tensor:
 def _thresholds(count: int, number: int, batch: int) -> Tensor:
     """Thresholds on a standardised column between which about one row of a batch lies; `number` moves them."""
     space = min(1 / count, 1 / batch)
-    start = (1 - count * space) * (number * 0.618 % 1)
-    shares = start + (torch.arange(count, dtype=torch.float64) + 0.5) * space
+    moved = number * 0.618 % 1
+    start = (1 - count * space) * moved
+    shares = start + (torch.arange(count, dtype=torch.float64) + 0.05 + 0.9 * moved) * space
     thresholds: Tensor = torch.special.ndtri(shares)
     return thresholds
 

@@ -68,8 +68,8 @@ class Ledger:
         Returns:
             Those that were not answered before. Raises `RefusedError` if the budget does not suffice.
         """
-        spent, asked = self._asked[place], {*requests}
-        fresh = asked - spent
+        spent, models = self._asked[place], {*requests}
+        fresh = models - spent
         if budget is not None and len(spent) + len(fresh) > budget:
             raise RefusedError(
                 f"the budget of {budget} models that {short(place.task)} may be asked about in a round of the approved plan is spent; "
@@ -77,7 +77,7 @@ class Ledger:
             )
         spent |= fresh
         self._unanswered |= fresh
-        return sorted(asked & self._unanswered)
+        return sorted(models & self._unanswered)
 
     def settle(self, requests: Iterable[str]) -> None:
         """Note that these requests were answered."""
@@ -144,7 +144,7 @@ class Ledger:
 
     def agrees_with(self, other: Ledger) -> bool:
         """Return True if both accounts say the same of the present file of the log."""
-        mine, theirs = ({p: m for p, m in one._asked.items() if m} for one in (self, other))
+        mine, theirs = ({p: m for p, m in account._asked.items() if m} for account in (self, other))
         return mine == theirs and self.numbers - self._before == other.numbers - other._before
 
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import read_toml
@@ -21,14 +22,18 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
+from coterie.sites.described import SiteDescription, parse_descriptions
 from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 
-__all__ = ["PLAN_FILE", "Deployment", "Plan", "read_plan"]
+__all__ = ["PLAN_FILE", "Deployment", "Plan", "read_plan", "robustness_note"]
 
 PLAN_FILE = "plan.toml"
 LEAST_NOISE = 1e-4
 """The least deviation of secret noise, as a share of the bound of updates."""
+ROBUST = ("median", "trimmed-mean", "geometric-median", "multi-krum")
+MANY_SITES = 4
+"""From so many sites on a robust rule has enough of them."""
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _ORGANISATION = re.compile(r"[A-Za-z0-9_]+")
@@ -36,6 +41,10 @@ _ORGANISATION = re.compile(r"[A-Za-z0-9_]+")
 
 def _like(pattern: re.Pattern[str], allowed: str) -> Rule:
     return Rule(lambda v: isinstance(v, str) and bool(pattern.fullmatch(v)), allowed)
+
+
+def _is_table(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(isinstance(about, Mapping) for about in value.values()))
 
 
 _SITES = list_of(_like(_SITE, ""), "a list of names of letters, digits, - and _")
@@ -55,6 +64,8 @@ class Deployment:
         timeout: seconds that a site has to answer an ask.
         columns: columns that every site must have; default: those that all share.
         accept: `SITE:COLUMN` whose mean or deviation is far from the others' and right; the operator is asked, and asks that site.
+        described: columns, categories and rows of each site, as `coterie site describe` writes them; what a site tells otherwise is
+            refused. Default: they are not stated.
         runs: how often the plan may be run from its beginning, 1 to 100; sites count the models that they are asked about.
     """
 
@@ -67,6 +78,7 @@ class Deployment:
     columns: Annotated[tuple[str, ...], _COLUMNS] = ()
     accept: Annotated[tuple[str, ...], _COLUMNS] = ()
     runs: Annotated[int, Rule(lambda v: type(v) is int and 0 < v <= 100, "a number of runs from 1 to 100")] = 3
+    described: Annotated[Mapping[str, Any] | None, Rule(_is_table, "tables of coterie site describe")] = None
 
     def __post_init__(self) -> None:
         twice = [s for s in self.sites if self.sites.count(s) > 1]
@@ -75,6 +87,12 @@ class Deployment:
         taken = next((s for s in self.sites if s in {"server", self.server}), None)
         if taken is not None:
             raise InputError(f"sites names {taken!r}, which is the server's own name; rename that site")
+        _ = self.descriptions
+
+    @property
+    def descriptions(self) -> dict[str, SiteDescription]:
+        """What is stated of each site."""
+        return parse_descriptions(self.described or {}, self.sites if self.described else ())
 
     @property
     def admins(self) -> dict[str, str]:
@@ -114,6 +132,18 @@ def read_plan(path: Path) -> Plan:
         )
     deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
     return Plan(_deployable(Experiment.from_tables(tables, str(path)), path), deployment)
+
+
+def robustness_note(plan: Plan) -> str:
+    """Return a sentence about plain averages over several sites, any of which may send what it likes, or ""."""
+    methods = [entry.name for entry in plan.experiment.methods if not plan.experiment.build_method(entry).is_reference]
+    plain_ones = [name for name in methods if name not in ROBUST]
+    if len(plan.deployment.sites) < MANY_SITES or not plain_ones:
+        return ""
+    return (
+        f"{', '.join(plain_ones)} average what {len(plan.deployment.sites)} sites send, and one faulty site moves that as far as it "
+        f"likes; robust rules: {', '.join(ROBUST)}"
+    )
 
 
 def _deployable(experiment: Experiment, path: Path) -> Experiment:

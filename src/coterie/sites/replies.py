@@ -170,13 +170,12 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
     """Yield the moments of sites that are too far from those of the others to be averaged with them before a person has looked.
 
     That is a mean beyond `FAR_MEAN` deviations from the median of the others' means, and a deviation `FAR_SPREAD` times, or that part
-    of, the median of the others'. Columns of 0 and 1 are left alone, and so is everything where fewer than two others tell.
+    of, the median of the others'. Columns of 0 and 1, or of 1 and 2, are left alone, and all columns where fewer than two others tell.
     """
     deviations = (replies.squares / replies.counts.clamp(min=1)).sqrt()
     for j, column in enumerate(columns):
         tellers = [i for i in range(len(replies.clients)) if replies.counts[i, j] > 1]
-        share = replies.means[tellers, j]
-        if bool(((deviations[tellers, j] ** 2 - share * (1 - share)).abs() < 1e-9).all()):
+        if _has_two_values(replies.means[tellers, j], deviations[tellers, j]):
             continue
         for i in tellers:
             other_tellers = [k for k in tellers if k != i]
@@ -193,3 +192,9 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
                     f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {spread_here:.4g}, the others {centre:.4g} "
                     f"and {spread:.4g}",
                 )
+
+
+def _has_two_values(means: Tensor, deviations: Tensor) -> bool:
+    """Return True if all moments are those of a column of 0 and 1, or of 1 and 2: a mean says all of it, whatever the others have."""
+    above = (means - low for low in (0, 1))
+    return any(bool(((deviations**2 - share * (1 - share)).abs() < 1e-9).all()) for share in above)

@@ -33,8 +33,9 @@ from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, freeze
-from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved
+from coterie.sites.described import check_recipe
 from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
@@ -165,6 +166,11 @@ class SiteRows:
         try:
             recipe = json.loads(message["recipe"])
             recipe_fits(recipe, table, self.options)
+            unstated = check_recipe(self.approved.plan.deployment.descriptions, recipe)
+            if unstated:
+                raise RefusedError(
+                    f"column {unstated[:40]!r} of the recipe has a category that the plan states of no site"
+                )
             client, notes = encode_client(within_reach(table, recipe), recipe)
             self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
         except RefusedError:
@@ -193,7 +199,7 @@ class SiteRows:
         module = self._module(clients)
         self._check_width(module, allowed)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
-        _check_state(state, module.state_dict())
+        check_state(state, module.state_dict())
         module.load_state_dict(state)
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
@@ -262,10 +268,13 @@ class SiteRows:
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
         self.about = {"settings": {str(k)[:40]: _brief(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
-        if ask.task in {task.name for task in TABLE_TASKS}:
-            return {"answer": self._statistics(ask)}
-        if ask.task == paired_errors.name:
-            return {"answer": self._answer_about_pair(ask, message)}
+        if ask.task in {paired_errors.name, *(task.name for task in TABLE_TASKS)}:
+            if ask.context.round != 0 or ask.context.seed not in self.experiment.run.seeds:
+                raise RefusedError(
+                    f"the approved plan asks {short(ask.task)!r} in no round, and with its own seeds alone"
+                )
+            table = ask.task != paired_errors.name
+            return {"answer": self._statistics(ask) if table else self._answer_about_pair(ask, message)}
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)
@@ -377,22 +386,6 @@ class SiteRows:
             message = encode(now)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda p: p.write_bytes(message))
-
-
-def _check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
-    """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
-    for name in sorted({*state, *module_state}):
-        sent, planned = (_form(which.get(name)) for which in (state, module_state))
-        if sent != planned:
-            raise RefusedError(
-                f"the server sends a model of another form than the plan's: {name[:40]!r} is {sent}, not {planned}"
-            )
-
-
-def _form(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return "missing"
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)[:8]}"
 
 
 def _is_tensor(value: Any) -> bool:

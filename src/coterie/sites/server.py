@@ -101,6 +101,7 @@ class Remote(Engine):
         timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
         plan: hash of the plan, which sites compare with that of the plan they have approved.
         accept: `SITE:COLUMN` of moments that are taken although they are far from those of the others.
+        differs: says how the description of a site with a seed is not what the plan states of it, or "".
         barred: says why sites may not be asked, by name; it is called before each ask.
         watch: called whenever an ask begins, or a reply to it comes.
 
@@ -119,6 +120,7 @@ class Remote(Engine):
         watch: Callable[[Status], None] | None = None,
         accept: Collection[str] = (),
         barred: Callable[[], Mapping[str, str]] = dict,
+        differs: Callable[[str, TableDescription, int], str] = lambda site, description, seed: "",
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
@@ -129,7 +131,7 @@ class Remote(Engine):
         self.x = torch.zeros(self.layout.size)
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
-        self._plan, self._accept, self._barred = plan, frozenset(accept), barred
+        self._plan, self._accept, self._barred, self._differs = plan, frozenset(accept), barred, differs
         self._described: dict[str, TableDescription] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
@@ -218,6 +220,9 @@ class Remote(Engine):
         for name, text in zip(replies.clients, replies.fields.get("text", ()), strict=False):
             try:
                 self._described[name] = TableDescription.parse(text, chosen)
+                why = self._differs(name, self._described[name], view.seed)
+                if why:
+                    raise InputError(why)
             except InputError as error:
                 unreadable[name] = str(error)
         if "counts" in replies.fields:

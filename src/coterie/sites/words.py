@@ -29,6 +29,7 @@ from coterie.models import build_shape
 from coterie.sites.approval import Approved
 from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
+from coterie.sites.plan import robustness_note
 from coterie.sites.probes import example_payload
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
@@ -136,18 +137,21 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
     budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
-    before = size.beginning * len(run.seeds) + FACTS * len(approved.pairs)
-    numbers = before + times * sum(
+    start = size.beginning * len(run.seeds) + FACTS * len(approved.pairs)
+    numbers = start + times * sum(
         size.numbers(declaration, owner, approved)
         for allowed in approved.pairs.values()
         for declaration, owner in allowed.tasks.values()
     )
     so_far = Ledger(Path(settings.log)).numbers
-    yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {before} of them before the first round"
+    yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the first round"
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"
     )
+    if deployment.described is None:
+        yield "note      the plan does not state the sites' columns, so each site may change what the others make of theirs"
+    yield from (f"note      {note}" for note in (robustness_note(approved.plan),) if note)
     yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
     refused = ", ".join(settings.refuse)
     yield f"refused   {refused or 'no task of the plan'}"

@@ -183,14 +183,7 @@ class Comparison:
         """Whether joining pays for a client, and why. Raises `InputError` for an unknown client."""
         from coterie.report.verdicts import verdict
 
-        return verdict(self.results, self._client(client))
-
-    def _client(self, name: str) -> str:
-        """The client of this name in any case. Raises `InputError` if there is none."""
-        for client in self.clients:
-            if client.casefold() == name.casefold():
-                return client
-        raise InputError(f"there is no client {name!r}; {nearest(name, self.clients)}")
+        return verdict(self.results, self.results.find_client(client))
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the HTML report to `path`, or into the run directory; returns where. Needs the extra `report`."""
@@ -230,7 +223,7 @@ class Comparison:
         """
         results = self.results
         metric = find_metric(metric or results.metrics[0], results.metrics)
-        shown = results.extremes(metric, MOST_PANELS) if clients is None else tuple(map(self._client, clients))
+        shown = results.extremes(metric, MOST_PANELS) if clients is None else tuple(map(results.find_client, clients))
         panels = {}
         for client in shown:
             curves = {m: curve for m in results.methods if (curve := results.curve(m, client, metric)) is not None}

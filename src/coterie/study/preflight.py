@@ -14,10 +14,12 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.metric_names import short_names
-from coterie.base.vector import copy_model
+from coterie.base.vector import Layout, copy_model
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
+from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
+from coterie.contract.method import Method
 from coterie.models import build_model
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS
@@ -75,6 +77,8 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
     """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
     method = experiment.build_method(entry)
     method.check(clients.names)
+    if overrides(method, Method, "check_model"):
+        method.check_model(Layout.of(model_to_train(experiment, clients, 0)))
     answerable = clients.server is not None or not method.needs_server_rows
     if not answerable:
         raise InputError(

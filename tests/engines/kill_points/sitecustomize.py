@@ -1,11 +1,13 @@
 """Kills a process of a deployment at a named moment; on the path of the processes that a test starts, and known to nobody else.
 
-ARM is {"where": "cohort" | "worker" | "server", "task": part of a task's name, "at": how many such calls, "file": a path}. The process
-that gets there writes its number to the file. Then it kills itself; a server, or whoever has "wait", waits to be killed.
+ARM is {"where": "cohort" | "worker" | "server" | "flood", "task": part of a task's name, "at": how many such calls, "file": a path}.
+The process that gets there writes its number to the file. Then it kills itself; a server, or whoever has "wait", waits to be killed.
+With "flood" a site's worker calls all other sites "at" times each, and writes their answers to the file.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -13,7 +15,12 @@ import time
 from pathlib import Path
 
 ARM = json.loads(os.environ.get("ARM", "null"))
-PROCESSES = {"cohort": "coterie.sites.rows", "worker": "worker_process", "server": "runner_process"}
+PROCESSES = {
+    "cohort": "coterie.sites.rows",
+    "worker": "worker_process",
+    "server": "runner_process",
+    "flood": "worker_process",
+}
 
 
 def reached() -> None:
@@ -39,12 +46,37 @@ def counting(original, name_of):
     return call
 
 
+def flooding(original):
+    """Call all other sites many times, before the first message of the server is answered."""
+
+    @functools.wraps(original)  # with the mark by which FLARE lets it be called
+    def handle(self, message: bytes) -> bytes:
+        from nvflare.collab import collab
+
+        if not Path(ARM["file"]).exists():
+            Path(ARM["file"]).write_text("")
+            answers = [
+                repr(proxy(timeout=20.0).handle(message=message))
+                for proxy in collab.clients
+                if proxy.name != collab.site_name
+                for _ in range(ARM["at"])
+            ]
+            Path(ARM["file"]).write_text("\n".join(answers))
+        return original(self, message)
+
+    return handle
+
+
 def main_module() -> str:
     return Path(f"/proc/{os.getpid()}/cmdline").read_bytes().decode().replace("\0", " ")
 
 
 if ARM and PROCESSES[ARM["where"]] in main_module():
-    if ARM["where"] == "cohort":
+    if ARM["where"] == "flood":
+        from coterie.sites.flare.client import SiteClient
+
+        SiteClient.handle = flooding(SiteClient.handle)
+    elif ARM["where"] == "cohort":
         from coterie.contract.task import Task
 
         Task.__call__ = counting(Task.__call__, lambda task, *_: task.name)

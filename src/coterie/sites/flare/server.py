@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.sites.backend import Sites
+from coterie.sites.described import difference, parse_descriptions
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.flare.gate import barred_sites
 from coterie.sites.flare.signature import sign_head
@@ -38,7 +40,8 @@ class Coordinator:
 
     Args:
         plan: hexadecimal JSON, since FLARE reads braces in texts as templates: `experiment` (tables), `run` (a name of its own),
-            `resume`, `timeout` in seconds, `accept` (of the plan), `hash` of the plan's file, `where` and `command` for people.
+            `resume`, `timeout` in seconds, `accept`, `described` and `seeds` (of the plan), `hash` of the plan's
+            file, `where` and `command` for people.
     """
 
     def __init__(self, plan: str) -> None:
@@ -60,8 +63,11 @@ class Coordinator:
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
         about = {"timeout": plan["timeout"], "plan": plan["hash"], "accept": plan["accept"]}
+        differs = partial(difference, parse_descriptions(plan["described"], plan["described"]), plan["seeds"])
         local = Path(collab.workspace.get_site_config_dir())
-        remote = Remote(link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), **about)
+        remote = Remote(
+            link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), differs=differs, **about
+        )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
             experiment = Experiment.from_tables(plan["experiment"], plan["where"])

@@ -50,7 +50,7 @@ def check_plan(plan_file: Path, operator: str, startup: Path) -> str:
         _verify(_PLAN + plan_file.read_bytes(), signed, operator, startup)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{file} is no signature of {operator} under this plan ({error}); {cure}") from error
-    return f"signed by {operator}, whom the authority of this kit knows"
+    return f"by {operator}, whom the authority of this kit knows"
 
 
 def _sign(content: bytes, key: Path, certificate: Path) -> dict[str, str]:

@@ -95,6 +95,8 @@ def submit(
         "resume": resume,
         "timeout": float(plan.deployment.timeout),
         "accept": list(plan.deployment.accept),
+        "described": plan.deployment.described or {},
+        "seeds": list(plan.experiment.run.seeds),
         "hash": plan_hash(plan_file),
         "command": command,
     }

@@ -1,0 +1,97 @@
+"""Which layers of a model are personal: they stay with a client, and only the others travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.base.vector import Layout
+
+__all__ = ["is_personal_setting", "personal_entries", "shared_entries", "shared_layout"]
+
+Personal = str | tuple[str, ...]
+
+
+def is_personal_setting(value: Any) -> bool:
+    """Return True for "head", "norm" or a tuple of patterns of names."""
+    if isinstance(value, tuple):
+        return bool(value) and all(isinstance(pattern, str) and pattern for pattern in value)
+    return value in ("head", "norm")
+
+
+@lru_cache(maxsize=16)
+def shared_layout(layout: Layout, personal: Personal, norms: str) -> Layout:
+    """Return the layout of the tensors that travel.
+
+    Args:
+        layout: Layout of the whole model.
+        personal: "head": the layer that the model registers last; "norm": the layers that normalise; or patterns of names of tensors or
+            of their modules, such as "encoder.*". Buffers go with their layer.
+        norms: With "norm", "batch" for batch norm alone, or "all" for group and layer norm, too.
+
+    Raises:
+        InputError: Nothing is personal, or no parameter is shared.
+    """
+    private = _private_names(layout, personal, norms)
+    parameters = tuple(entry for entry in layout.parameters if entry[0] not in private)
+    buffers = tuple(entry for entry in layout.buffers if entry[0] not in private)
+    if not private:
+        raise InputError(
+            f"personal = {_spelled(personal)} fits no layer of this model, so that all of it would be shared, as in fedavg; name "
+            f"layers by patterns such as {layout.parameters[-1][0]!r}"
+        )
+    if not parameters:
+        raise InputError(
+            f"personal = {_spelled(personal)} fits all layers of this model, so that each client would train alone, as in local; take "
+            "a model with more layers, such as mlp, or other patterns"
+        )
+    return Layout(parameters, buffers, layout.dtype)
+
+
+def shared_entries(layout: Layout, personal: Personal, norms: str) -> Tensor:
+    """Positions of the entries that travel within the model, int64 [d_s + b_s]. Arguments and errors as for `shared_layout`."""
+    return _entries(layout, personal, norms)[0]
+
+
+def personal_entries(layout: Layout, personal: Personal, norms: str) -> Tensor:
+    """Positions of the entries that stay within the model, int64. Arguments and errors as for `shared_layout`."""
+    return _entries(layout, personal, norms)[1]
+
+
+@lru_cache(maxsize=16)
+def _entries(layout: Layout, personal: Personal, norms: str) -> tuple[Tensor, Tensor]:
+    travelling = shared_layout(layout, personal, norms)
+    shared = {name for name, _ in (*travelling.parameters, *travelling.buffers)}
+    is_shared = [torch.full((shape.numel(),), name in shared) for name, shape in (*layout.parameters, *layout.buffers)]
+    mask = torch.cat(is_shared)
+    return mask.nonzero().flatten(), (~mask).nonzero().flatten()
+
+
+def _private_names(layout: Layout, personal: Personal, norms: str) -> frozenset[str]:
+    names = [name for name, _ in (*layout.parameters, *layout.buffers)]
+    if personal == "head":
+        modules: Sequence[str] = [_module_of(layout.parameters[-1][0])]
+    elif personal == "norm":
+        modules = [name for name, is_batch_norm in layout.norms if is_batch_norm or norms == "all"]
+    else:
+        return frozenset(name for name in names if any(_fits(name, pattern) for pattern in personal))
+    return frozenset(name for name in names if _module_of(name) in modules)
+
+
+def _module_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _fits(name: str, pattern: str) -> bool:
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+
+
+def _spelled(personal: Personal) -> str:
+    return f'"{personal}"' if isinstance(personal, str) else str(list(personal))

@@ -1,0 +1,130 @@
+"""`coterie plan-rows`: how probable each word of the answer is once further rows have come, by draws from what is known now.
+
+A draw is a true gain from the posterior, and what further rows would then show; the word that the rule says of both is counted.
+That more rows also make training alone better, and so the gain smaller, is not reckoned with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.base.errors import InputError
+from coterie.report.evidence import DRAWS, INFLATION, WORDS, Gain, Mixture, Word, foresee, share, state
+from coterie.report.results import Results
+from coterie.report.verdicts import Verdict, verdict
+from coterie.report.words import headline
+
+__all__ = ["Plan", "plan_lines", "plan_rows"]
+
+FACTORS = (0.5, 1, 2, 4, 8)
+MOST_WORK = 2_000_000
+"""About as many cells of matrices as the draws of all partners' rows may take; with many clients there are fewer draws."""
+FEWEST_DRAWS = 50
+
+Chances = Mapping[int, Mapping[Word, float]]
+"""The probability of each word by the number of further rows."""
+
+
+class Plan(NamedTuple):
+    """What further rows would probably bring to one client.
+
+    Attributes:
+        verdict: what is said today.
+        own: by the number of further rows at this client alone.
+        everybody: by the number of further rows at this client, and in proportion at every other one.
+    """
+
+    verdict: Verdict
+    own: Chances
+    everybody: Chances
+
+
+def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Plan:
+    """Return what further rows would probably bring to `client`.
+
+    Args:
+        results: of a finished run.
+        client: its name.
+        further: numbers of rows; by default half, 1, 2, 4 and 8 times those it has.
+
+    Raises:
+        InputError: an unknown client, or one of which no word is said from its own rows.
+    """
+    today, compared = verdict(results, client), results.comparisons
+    if today.method is None or today.together:
+        why = "it has too few rows of its own and is judged with others" if today.together else today.reason
+        raise InputError(f"nothing can be planned for {client}: {why}")
+    gains = {c: compared.gain(today.method, c, compared.primary) for c in results.clients}
+    posteriors = compared.posteriors(today.method, compared.primary)
+    judged = {c: gain for c, gain in gains.items() if gain is not None and c in posteriors}
+    numbers = tuple(further) or tuple(round_rows(factor * judged[client].rows) for factor in FACTORS)
+    own = foresee(judged[client], posteriors[client], compared.smallest, numbers).words
+    return Plan(today, own, _with_partners(judged, posteriors, client, numbers, compared.smallest))
+
+
+def round_rows(rows: float) -> int:
+    """A number of rows with two digits.
+
+    >>> round_rows(61.5), round_rows(123), round_rows(984)
+    (62, 120, 980)
+    """
+    unit = int(10 ** max(0, math.floor(math.log10(max(rows, 1))) - 1))
+    return max(1, round(rows / unit) * unit)
+
+
+def _with_partners(
+    gains: Mapping[str, Gain], posteriors: Mapping[str, Mixture], client: str, numbers: Sequence[int], smallest: float
+) -> Chances:
+    """The words on `client` if every client gets further rows in proportion: each draw is judged together again."""
+    names, place = [*gains], [*gains].index(client)
+    draws = max(FEWEST_DRAWS, min(DRAWS, MOST_WORK // (18 * len(names) ** 4)))
+    generator = np.random.default_rng(0)
+    theta = _draw_together([posteriors[c] for c in names], draws, generator)
+    noise = generator.standard_normal(theta.shape)
+    chances: dict[int, dict[Word, float]] = {}
+    for number in numbers:
+        ratio = number / gains[client].rows
+        counts: Counter[Word] = Counter()
+        for true_gains, errors in zip(theta, noise, strict=True):
+            after = []
+            for gain, true_gain, error in zip(gains.values(), true_gains, errors, strict=True):
+                estimate, spread = gain.with_rows(ratio * gain.rows, true_gain + gain.spread / math.sqrt(ratio) * error)
+                after.append(Gain(float(estimate), spread / INFLATION, round((1 + ratio) * gain.rows)))
+            counts[state(after[place], share(after)[place], smallest).word] += 1
+        chances[number] = {word: counts[word] / draws for word in WORDS if counts[word]}
+    return chances
+
+
+def _draw_together(posteriors: Sequence[Mixture], draws: int, generator: np.random.Generator) -> np.ndarray:
+    """True gains [draws, clients]. Of few clients the components are the same, who is odd and how far the others differ."""
+    first = posteriors[0].weights
+    alike = all(np.array_equal(p.weights, first) for p in posteriors)
+    component = generator.choice(len(first), draws, p=first / first.sum()) if alike else None
+    columns = []
+    for posterior in posteriors:
+        weights = posterior.weights / posterior.weights.sum()
+        at = generator.choice(len(weights), draws, p=weights) if component is None else component
+        columns.append(posterior.means[at] + np.sqrt(posterior.variances[at]) * generator.standard_normal(draws))
+    return np.stack(columns, axis=1)
+
+
+def plan_lines(results: Results, client: str, plan: Plan) -> list[str]:
+    """The plan for a terminal: today's word, and two tables."""
+    lines = [f"{results.names[client]} today: {headline(results, plan.verdict)}", ""]
+    lines.append("Probability of each word after further rows, in percent:")
+    words = [w for w in WORDS if any(row.get(w, 0) >= 0.005 for row in (*plan.own.values(), *plan.everybody.values()))]
+    width = max(len(f"{number:,}") for number in plan.own) + 2
+    for heading, chances in (
+        (f"rows of {results.names[client]}", plan.own),
+        ("those, and in proportion at every other client", plan.everybody),
+    ):
+        lines += ["", f"{heading}:", " " * width + "".join(f"  {word:>{len(word)}}" for word in words)]
+        for number, row in chances.items():
+            cells = "".join(f"  {100 * row.get(word, 0):>{len(word)}.0f}" for word in words)
+            lines.append(f"{number:>{width},}{cells}")
+    return [*lines, "", "By draws from what is known now; that more rows also make training alone better is left out."]

@@ -1,0 +1,179 @@
+"""The columns, categories and rows of a site as its plan states them, before anybody approves: `[deploy.described.SITE]`.
+
+`coterie site describe` writes that table for a person at the site to read and send. What the site tells later must be no other, so no
+site can change what all others make of their columns once the plan is approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.base.errors import InputError, nearest, plain
+from coterie.base.files import write_atomically
+from coterie.base.spelling import fold
+from coterie.data.tables.description import ColumnDescription, TableDescription
+from coterie.data.tables.recipe import RARE
+from coterie.run.experiment import Experiment
+from coterie.sites.minima import public_description, table_withheld
+from coterie.sites.settings import SiteSettings
+from coterie.sites.tables import read_site, table_options
+
+__all__ = [
+    "SiteDescription",
+    "check_file",
+    "check_recipe",
+    "describe_site",
+    "difference",
+    "parse_descriptions",
+    "write_description",
+]
+
+Stated = str | tuple[str, ...]
+"""A kind of column, or categories."""
+
+
+@dataclass(frozen=True)
+class SiteDescription:
+    """What a plan states of one site.
+
+    Attributes:
+        rows: to train on, for each seed of the plan.
+        label: its kind, or its values.
+        columns: of each, its kind, or its categories with any seed.
+    """
+
+    rows: tuple[int, ...]
+    label: Stated
+    columns: dict[str, Stated]
+
+    @classmethod
+    def of(cls, descriptions: Iterable[TableDescription]) -> SiteDescription:
+        """Join the descriptions of a site's table with each seed."""
+        every = list(descriptions)
+        columns = {name: _join([table.columns[name] for table in every]) for name in every[0].columns}
+        label = every[0].label
+        return cls(tuple(table.rows for table in every), tuple(label.values) or label.kind, columns)
+
+    @classmethod
+    def parse(cls, *, rows: Any, label: Any, columns: Any) -> SiteDescription:
+        """Return what a table states, with tuples for the lists that files and messages have."""
+        kinds = {name: kind if isinstance(kind, str) else tuple(kind) for name, kind in columns.items()}
+        return cls(tuple(rows), label if isinstance(label, str) else tuple(label), kinds)
+
+    def difference(self, description: TableDescription, seed: int) -> str:
+        """Return a sentence about what a site tells otherwise with the seed of this number, or ""."""
+        if description.rows != self.rows[seed]:
+            return f"it describes {description.rows} rows, and the plan states {self.rows[seed]}"
+        for name in sorted({*self.columns, *description.columns}):
+            stated, column = self.columns.get(name), description.columns.get(name)
+            if stated is None or column is None or not _fits(_state(column), stated):
+                return f"its column {plain(name, 40)!r} is not as the plan states it"
+        return (
+            ""
+            if _fits(tuple(description.label.values) or description.label.kind, self.label)
+            else "its label is not as the plan states it"
+        )
+
+
+def _state(column: ColumnDescription) -> Stated:
+    return tuple(column.categories or ()) or column.kind
+
+
+def _join(columns: list[ColumnDescription]) -> Stated:
+    """The categories of all, or the kind of the first that is not empty."""
+    categories = tuple(sorted({category for column in columns for category in column.categories or ()}))
+    return categories or next((column.kind for column in columns if column.kind != "empty"), "empty")
+
+
+def _fits(description: Stated, stated: Stated) -> bool:
+    """Return True if a site tells what is stated, or nothing of it."""
+    if description == "empty" or description == stated:
+        return True
+    if isinstance(description, str):  # no category has enough rows with this seed
+        return description == "text" and isinstance(stated, tuple)
+    return isinstance(stated, tuple) and {*description} <= {*stated}
+
+
+def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict[str, SiteDescription]:
+    """Return what a plan states of each of its sites. Raises `InputError` unless it states all of them, and nobody else."""
+    for name in table:
+        if name not in sites:
+            raise InputError(f"described names {name!r}, which is no site of the plan; {nearest(name, sites)}")
+    missing = [name for name in sites if name not in table]
+    if missing:
+        raise InputError(
+            f"described must have a table of every site, and {', '.join(missing)} has none; let it write one with coterie site describe"
+        )
+    descriptions = {}
+    for name, about in table.items():
+        try:
+            description = SiteDescription.parse(**about)
+            valid = all(type(rows) is int for rows in description.rows) and all(
+                isinstance(kind, str) or all(isinstance(category, str) for category in kind)
+                for kind in (description.label, *description.columns.values())
+            )
+        except (TypeError, AttributeError):
+            valid = False
+        if not valid:
+            raise InputError(
+                f"described of {name!r} is not what coterie site describe writes; let the site write it again"
+            )
+        descriptions[name] = description
+    return descriptions
+
+
+def describe_site(experiment: Experiment, settings: SiteSettings, site: str) -> list[TableDescription]:
+    """Read a site's file as the plan would, with each seed, and return what it would tell. Raises `InputError` with file and cure."""
+    options = table_options(experiment.data)
+    split = experiment.split or None
+    return [
+        public_description(
+            table_withheld(
+                read_site(settings.data, site, options, seed=seed, split=split)[0], options, settings.minimum_cell
+            ),
+            options,
+        )
+        for seed in experiment.run.seeds
+    ]
+
+
+def write_description(experiment: Experiment, settings: SiteSettings, site: str, file: Path) -> str:
+    """Write the table that states a site in the plan, to be appended there as it is, and return its text."""
+    import tomli_w
+
+    about = SiteDescription.of(describe_site(experiment, settings, site))
+    text = tomli_w.dumps({"deploy": {"described": {site: asdict(about)}}})
+    write_atomically(file, lambda p: p.write_text("\n" + text, encoding="utf-8"))
+    return text
+
+
+def check_file(
+    described: Mapping[str, SiteDescription], experiment: Experiment, settings: SiteSettings, site: str
+) -> None:
+    """Raise `InputError` if a site's file is not what the plan states of it."""
+    for number, description in enumerate(describe_site(experiment, settings, site) if described else ()):
+        why = described[site].difference(description, number)
+        if why:
+            raise InputError(
+                f"{settings.data} is not what the plan states of {site}: {why}; write it again with coterie site describe, and send it"
+            )
+
+
+def difference(
+    described: Mapping[str, SiteDescription], seeds: Sequence[int], site: str, description: TableDescription, seed: int
+) -> str:
+    """Return a sentence about what a site tells otherwise than the plan states of it, or ""."""
+    return described[site].difference(description, seeds.index(seed)) if described else ""
+
+
+def check_recipe(described: Mapping[str, SiteDescription], recipe: Mapping[str, Any]) -> str:
+    """Return which column of a recipe has a category that the plan states of no site, or ""."""
+    for column in recipe["columns"] if described else ():
+        stated = [site.columns.get(column["name"]) for site in described.values()]
+        categories = {fold(category) for kind in stated if isinstance(kind, tuple) for category in kind} | {fold(RARE)}
+        if not {fold(category) for category in column.get("categories", ())} <= categories:
+            return str(column["name"])
+    return ""

@@ -1,0 +1,182 @@
+"""What must hold of methods whose layers stay with clients, and rounds by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from short_runs import MINI, forget, trained
+
+import coterie as ct
+from coterie import FedAvg, FedBABU, FedBN, FedPer, FedRep
+from coterie.base.errors import InputError
+from coterie.base.layers import shared_entries, shared_layout
+from coterie.base.vector import Layout
+from coterie.config.local import LocalSGD, Steps
+from federations import batch_norm
+
+WHOLE = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
+
+MUTANTS = {
+    "fedper": [
+        ("algorithms/personal_layers.py", "cohort.state(OWN, x[entries]).or_else(x[entries])", "x[entries]"),
+        ("algorithms/personal_layers.py", "models = cohort.train(start, local)", "models = start"),
+    ],
+    "fedrep": [
+        ("algorithms/personal_layers.py", "models = cohort.train(tuned, local, moving=is_shared)", "models = tuned"),
+        ("algorithms/personal_layers.py", "cohort.train(tuned, local, moving=is_shared)", "cohort.train(tuned, local)"),
+        ("algorithms/personal_layers.py", "moving=~is_shared) if head_steps", "moving=is_shared) if head_steps"),
+    ],
+    "fedbabu": [
+        ("algorithms/personal_layers.py", "cohort.updates(start, local, moving=is_shared)", "cohort.updates(start, local)"),
+        ("algorithms/personal_layers.py", "if not tune_steps:", "if tune_steps:"),
+    ],
+    "fedbn": [
+        ("base/layers.py", "for name, is_batch_norm in layout.norms if", "for name, is_batch_norm in () if"),
+        ("base/layers.py", "if is_batch_norm or norms", "if not is_batch_norm or norms"),
+    ],
+}  # fmt: skip
+
+
+def lines(offsets=(1.0, -1.0), counts=(30, 10)):
+    """Clients a and b with y = w u + b: weights 1 and 2, inputs +1 and -1 equally often."""
+    rows = {}
+    for name, slope, offset, count in zip("ab", (1.0, 2.0), offsets, counts, strict=True):
+        inputs = torch.tensor([[1.0], [-1.0]]).repeat(count // 2, 1)
+        rows[name] = {"train": (inputs, slope * inputs[:, 0] + offset), "test": (inputs, slope * inputs[:, 0] + offset)}
+    return ct.data.from_tensors(rows, task="regression")
+
+
+def line(weight=0.0, bias=0.0):
+    module = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(module.weight, weight)
+    torch.nn.init.constant_(module.bias, bias)
+    return module
+
+
+def test_a_personal_bias_is_each_clients_own_and_the_weight_is_shared():
+    run = ct.fit(FedPer(LocalSGD(lr=0.1, steps=Steps(1), batch_size=None), personal=("bias",)), lines(), line(), 60)
+    assert run.models["a"].tolist() == pytest.approx([1.25, 1.0], abs=1e-4)  # (30 * 1 + 10 * 2) / 40, and its own
+    assert run.models["b"].tolist() == pytest.approx([1.25, -1.0], abs=1e-4)
+
+
+class Product(torch.nn.Module):
+    """Predicts head * body of each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+        for layer in (self.body, self.head):
+            torch.nn.init.constant_(layer.weight, 1.0)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs))
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "body"),
+    [(FedPer(WHOLE), 1.5, 1.5), (FedRep(WHOLE, head_steps=1), 1.5, 1.375), (FedRep(WHOLE, head_steps=0), 1.0, 1.5)],
+)
+def test_a_round_by_hand(method, head, body):
+    # The loss is (head * body - 2)^2, here one half of it a row, so a rate of 1/4 on its gradient 2 (head * body - 2).
+    clients = ct.data.from_tensors({"a": (torch.ones(10, 1), torch.full((10,), 2.0))}, task="regression")
+    run = ct.fit(method, clients, Product(), 1)
+    assert run.models["a"].tolist() == pytest.approx([body, head])
+    assert run.models["*"].tolist() == pytest.approx([body, 1.0])  # the server never sees a head
+
+
+def test_without_steps_on_the_head_it_stays():
+    run = ct.fit(FedRep(MINI, head_steps=0, personal=("bias",)), lines(), line(bias=0.5), 3)
+    assert {float(x[1]) for x in run.models.values()} == {0.5}
+    assert run.x[0] != 0.0
+
+
+def test_the_body_below_a_fixed_head_is_fedavg_of_a_model_with_that_head():
+    found = ct.fit(FedBABU(MINI, personal=("bias",), tune_steps=0), lines(), line(bias=0.3), 4)
+    frozen = line(bias=0.3)
+    frozen.bias.requires_grad_(False)
+    average = ct.fit(FedAvg(MINI), lines(), frozen, 4)
+    assert float(found.x[0]) == pytest.approx(float(average.x[0]), abs=1e-7)
+    assert float(found.x[1]) == pytest.approx(0.3)
+
+
+def test_each_client_tunes_the_whole_model_before_it_uses_it():
+    run = ct.fit(FedBABU(LocalSGD(lr=0.1, steps=Steps(2)), personal=("bias",), tune_steps=60), lines(), line(), 10)
+    assert run.models["a"].tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
+    assert run.models["b"].tolist() == pytest.approx([2.0, -1.0], abs=1e-3)
+
+
+def test_statistics_stay_with_each_client():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(1, momentum=0.1), torch.nn.Linear(1, 2))
+    means = {"a": 5.0, "b": -3.0}
+    clients = ct.data.from_tensors({k: (torch.full((20, 1), m), torch.arange(20) % 2) for k, m in means.items()})
+    run = ct.fit(FedBN(WHOLE), clients, model, 1)
+    for name, mean in means.items():
+        assert run.state_dict(name)["0.running_mean"].item() == pytest.approx(0.1 * mean)
+    assert run.state_dict()["0.running_mean"].item() == 0.0
+    assert torch.equal(run.state_dict("a")["1.weight"], run.state_dict("b")["1.weight"])
+
+
+def test_only_the_shared_entries_travel():
+    problem = batch_norm()
+    found = trained(FedBN(MINI), problem, 2)
+    layout = Layout.of(problem.model)
+    shared = shared_layout(layout, "norm", "batch")
+    (up,) = {a.bytes_up for a in found.asks if "shared_update" in a.task}
+    assert up == shared.size * layout.dtype.itemsize + 8  # and the number of rows
+    assert shared.size < layout.size
+
+
+def test_buffers_go_with_their_layer_and_norms_are_found_by_type():
+    model = torch.nn.Sequential()
+    model.add_module("downsample", torch.nn.BatchNorm1d(3))
+    model.add_module("plain", torch.nn.Linear(3, 3))
+    model.add_module("scaled", torch.nn.LayerNorm(3))
+    model.add_module("top", torch.nn.Linear(3, 2))
+    layout = Layout.of(model)
+
+    def names(*about):
+        part = shared_layout(layout, *about)
+        return [name for name, _ in (*part.parameters, *part.buffers)]
+
+    assert names("norm", "batch") == [
+        "plain.weight",
+        "plain.bias",
+        "scaled.weight",
+        "scaled.bias",
+        "top.weight",
+        "top.bias",
+    ]
+    assert names("norm", "all") == ["plain.weight", "plain.bias", "top.weight", "top.bias"]
+    assert names("head", "batch")[-1] == "downsample.running_var"
+    assert "top.weight" not in names("head", "batch")
+    assert len(shared_entries(layout, ("downsample", "top.*"), "batch")) == 12 + 6
+
+
+def test_a_client_that_lost_its_layers_begins_anew_and_is_named(monkeypatch):
+    problem, method = batch_norm(), FedBN(MINI)
+    whole = trained(method, problem, 3)
+    forget(monkeypatch, "b", 3)
+    lost = trained(method, problem, 3)
+    assert not torch.equal(whole.x, lost.x)
+    assert "its personal layers were lost, so it begins anew" in lost.failures["b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--methods", "fedper"], "each client would train alone, as in local"),
+        (["--methods", "fedbn"], "all of it would be shared, as in fedavg"),
+        (["--methods", "fedper", "--set", 'fedper.personal=["nothing"]'], "all of it would be shared, as in fedavg"),
+        (["--methods", "fedper", "--set", "fedper.personal=body"], "personal"),
+    ],
+)
+def test_what_is_all_personal_or_all_shared_is_refused(arguments, sentence, capsys):
+    from coterie.cli.main import main
+
+    assert main(["compare", "heart-disease", "--rounds", "1", "--seeds", "1", "--folds", "0", *arguments]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_bad_number_of_steps_is_refused():
+    with pytest.raises(InputError, match="head_steps"):
+        FedRep(head_steps=-1)
