@@ -58,8 +58,8 @@ test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, an
 test-gpu: $(VENV)/.dev  ## every method on a GPU against the CPU; without a GPU all of it is skipped
 	$(BIN)/python -m pytest tests -m gpu
 
-torture: $(VENV)/.dev  ## kills, damaged files, mangled settings and arguments, clients' faults: counted into docs/reliability.md (MINUTES=30)
-	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),30)
+torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into docs/reliability.md (MINUTES=60)
+	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),60)
 
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'

@@ -263,6 +263,35 @@ def test_other_rows_of_a_client_or_of_the_server_are_refused(tmp_path):
     fit(tmp_path, method=method, clients=clients(), resume=True, rounds=4)
 
 
+def test_another_set_of_clients_cannot_be_accepted(tmp_path):
+    """A state has a model for each client, so that a run with another client would fail in the middle."""
+    rows = {name: (torch.randn(30, 3), torch.arange(30) % 2) for name in ("north", "south", "west")}
+
+    def fit_local(names, **settings):
+        clients = ct.data.from_tensors({name: rows[name] for name in names}, seed=0)
+        return ct.fit("local", clients, ct.models.Logistic(), 2, checkpoint=tmp_path, settings=RunSettings(**settings))
+
+    fit_local(("north", "south"))
+    with pytest.raises(
+        ct.InputError, match=r"the set of clients has changed since round 2 \(west\).*resume with the same"
+    ):
+        fit_local(rows, resume=True, accept_change=("data", "clients"))
+
+
+def test_a_switch_of_torch_is_named_before_the_model(tmp_path):
+    def fit_logistic(**settings):
+        clients = ct.data.from_tensors({"a": (torch.ones(30, 3), torch.arange(30) % 2)}, seed=0)
+        return ct.fit("fedavg", clients, ct.models.Logistic(), 1, checkpoint=tmp_path, settings=RunSettings(**settings))
+
+    fit_logistic()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ct.InputError, match="default dtype has changed since round 1"):
+            fit_logistic(resume=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_what_cannot_be_read_is_named_in_the_record():
     problem = logistic()
     lock = types.SimpleNamespace(generator=iter([1.0]))

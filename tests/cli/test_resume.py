@@ -412,3 +412,53 @@ def test_a_model_that_diverges_ends_the_run_by_name(driver, tmp_path):
     shown = driver(tmp_path, "report", "run", "--no-html")
     assert shown.status == 0
     assert "Cleveland" in shown.out
+
+
+def test_after_a_power_loss_a_run_goes_on(tmp_path):
+    """A folder without experiment.toml is no run, and a checkpoint whose history was lost is of no use."""
+    from torture.apart import Setup, command
+    from torture.kills import lose_power, remember_disk
+
+    settings = ("--methods", "fedavg,local", "--rounds", "3", "--seeds", "1", "--folds", "0", "--no-report")
+    argv = ("compare", "heart-disease", *settings, "--out", "run")
+    assert command(tmp_path, *argv).status == 0
+    expected = contents(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+
+    def die_in_the_second_pair() -> None:
+        remember_disk()
+        from driver import arm
+
+        arm("os.replace", "before", "local-0/checkpoint.safetensors", 3)
+
+    killed = command(tmp_path, *argv, setup=Setup(die_in_the_second_pair))
+    assert killed.status == -9, killed.err
+    lose_power(tmp_path)
+    resumed = command(tmp_path, *argv, "--resume")
+    assert resumed.status == 0, resumed.err
+    assert_same(tmp_path / "run", expected)
+
+
+def test_killed_after_its_last_round_it_has_the_models_that_clients_kept(driver, tmp_path):
+    """The last round is looked at again, and what clients kept in it is not that of an attempt which was given up."""
+    argv = (
+        "compare",
+        "heart-disease",
+        "--methods",
+        "local",
+        "--rounds",
+        "3",
+        "--seeds",
+        "1",
+        "--no-report",
+        "--out",
+        "run",
+    )
+    assert driver(tmp_path, *argv).status == 0
+    expected = contents(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    killed = rename("before", "local-0/done.json")
+    assert driver(tmp_path, *argv, arm=killed).status == -9
+    resumed = driver(tmp_path, *argv, "--resume")
+    assert resumed.status == 0, resumed.err
+    assert_same(tmp_path / "run", expected)

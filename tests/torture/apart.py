@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -15,13 +16,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a try hangs."""
+SHORT_PATIENCE = 20.0
+"""Seconds after which a try within a process hangs."""
 MOST_MEMORY = 2 * 2**30
 """Bytes that a process may hold."""
 
 Try = Callable[[Any], str]
 """What is tried; it returns what is wrong, or nothing."""
+Tries = Iterator[tuple[Any, str, tuple[str, ...]]]
+"""Each try, what is wrong with it, and words for what it covers."""
 
 
 class Ended(NamedTuple):
@@ -33,21 +38,86 @@ class Ended(NamedTuple):
     wrong: str
 
 
-def command(cwd: Path, *argv: str, kill_after: float | None = None) -> Ended:
-    """Run the command in a process group of its own, and kill that after some time if it is told to."""
+class Setup(NamedTuple):
+    """The surroundings of a command: what is done before it in its process, and variables of its environment."""
+
+    before: Callable[[], object] | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+PLAIN = Setup()
+
+
+def command(
+    cwd: Path,
+    *argv: str,
+    signal_after: float | None = None,
+    number: int = signal.SIGKILL,
+    group: bool = True,
+    setup: Setup = PLAIN,
+) -> Ended:
+    """Run the command in a process group of its own, forked from this process.
+
+    Args:
+        cwd: Its folder.
+        argv: Its arguments.
+        signal_after: Seconds after which it gets a signal; None: none.
+        number: Which signal; after SIGSTOP comes SIGCONT.
+        group: Whether its workers get the signal too.
+        setup: Its surroundings.
+    """
     out, err = cwd / ".out", cwd / ".err"
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _become(cwd, argv, out, err)
-    deadline, wrong = started + (PATIENCE if kill_after is None else kill_after), ""
+        _become(cwd, argv, out, err, setup)
+    return _wait(pid, started, out, err, signal_after, number, group)
+
+
+def real_command(
+    cwd: Path,
+    *argv: str,
+    signal_after: float | None = None,
+    number: int = signal.SIGKILL,
+    group: bool = True,
+    setup: Setup = PLAIN,
+) -> Ended:
+    """Run `python -m coterie` as a process of its own; arguments of `command`."""
+    out, err = cwd / ".out", cwd / ".err"
+    started = time.monotonic()
+    with open(out, "wb") as out_file, open(err, "wb") as err_file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "coterie", *argv],
+            cwd=cwd,
+            env={**os.environ, **dict(setup.environment)},
+            stdin=subprocess.DEVNULL,
+            stdout=out_file,
+            stderr=err_file,
+            start_new_session=True,
+        )
+    ended = _wait(process.pid, started, out, err, signal_after, number, group)
+    process.returncode = ended.status
+    return ended
+
+
+def _wait(
+    pid: int, started: float, out: Path, err: Path, signal_after: float | None, number: int, group: bool
+) -> Ended:
+    due = None if signal_after is None else started + signal_after
+    deadline, wrong = started + PATIENCE, ""
     while True:
         done, code, used = os.wait4(pid, os.WNOHANG)
         if done:
             break
+        if due is not None and time.monotonic() > due:
+            due = None
+            _send(pid, number, group)
+            if number == signal.SIGSTOP:
+                time.sleep(0.3)
+                _send(pid, signal.SIGCONT, group)
         if time.monotonic() > deadline:
-            wrong = "hang" if kill_after is None else ""
-            os.killpg(pid, signal.SIGKILL) if _leads(pid) else os.kill(pid, signal.SIGKILL)
+            wrong = "hang"
+            _send(pid, signal.SIGKILL, True)
             _, code, used = os.wait4(pid, 0)
             break
         time.sleep(0.005)
@@ -61,18 +131,30 @@ def command(cwd: Path, *argv: str, kill_after: float | None = None) -> Ended:
     return Ended(os.waitstatus_to_exitcode(code), texts[0], texts[1], wrong)
 
 
-def _become(cwd: Path, argv: Sequence[str], out: Path, err: Path) -> None:
-    status = 70
+def _send(pid: int, number: int, group: bool) -> None:
+    os.killpg(pid, number) if group and _leads(pid) else os.kill(pid, number)
+
+
+def _become(cwd: Path, argv: Sequence[str], out: Path, err: Path, setup: Setup) -> None:
+    status, began = 70, False
     try:
         os.setsid()
         for number, path in ((1, out), (2, err)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         os.chdir(cwd)
-        from coterie.cli.main import main
+        sys.path.insert(0, str(cwd))  # as of `python -m coterie`
+        sys.argv = ["coterie", *argv]
+        from coterie.__main__ import main
 
-        status = main(argv)
-    except BaseException:
-        traceback.print_exc()
+        os.environ.update(setup.environment)
+        if setup.before is not None:
+            setup.before()
+        began = True
+        status = main()
+    except BaseException as error:
+        status = 130 if isinstance(error, KeyboardInterrupt) and not began else status
+        if status != 130:
+            traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -105,7 +187,7 @@ def _living(group: int) -> bool:
     return False
 
 
-def tried(tries: Sequence[Any], attempt: Try, until: float) -> Iterator[tuple[Any, str]]:
+def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Iterator[tuple[Any, str]]:
     """Each try with what is wrong with it, until the clock shows `until`; a process makes many tries, until one hangs or ends it."""
     left = list(tries)
     while left and time.monotonic() < until:
@@ -116,7 +198,7 @@ def tried(tries: Sequence[Any], attempt: Try, until: float) -> Iterator[tuple[An
         theirs.close()
         count, wrong = 0, ""
         while count < len(left) and (count == 0 or time.monotonic() < until):
-            if not mine.poll(PATIENCE):
+            if not mine.poll(SHORT_PATIENCE):
                 wrong = "hang"
                 break
             try:

@@ -1,23 +1,27 @@
-"""A fixed short form of `make torture`."""
+"""A fixed short form of `make torture`, and that it finds what is planted."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from torture.__main__ import counted
+from torture.__main__ import ROOT, run_campaign
 from torture.campaigns import CAMPAIGNS
+from torture.planted import FAULTS
 
-TRIES = {"kills, then `--resume`": 8, "damaged files of a run": 8}
-"""Of campaigns whose tries are runs of the command; of the others 150."""
+IN_PROCESS = ("mutated TOML", "mangled CSV folders", "odd values of arguments", "faults of a client's task")
+"""Campaigns of 150 tries here; the others, whose tries are runs of the command, have 10."""
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_nothing_of_a_short_campaign_is_wrong(name, monkeypatch):
-    monkeypatch.chdir(os.getcwd())
-    found = counted(name, 1, 600, TRIES.get(name, 150))
-    assert found.tries >= 8
-    assert found.wrong == []
+    monkeypatch.chdir(ROOT)
+    tally = run_campaign(name, 1, 600, 150 if name in IN_PROCESS else 10)
+    assert tally.tries >= 10
+    assert tally.wrong == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_each_planted_fault_has_its_term(fault):
+    assert (ROOT / "src" / "coterie" / fault.file).read_text().count(fault.term) == 1

@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from coterie.base.errors import InputError
 from coterie.report.card import card
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.study.predict import load_answers
+from coterie.study.predict import load_answers, predict
 from coterie.study.sweep import run_experiment
 
 
@@ -111,3 +113,15 @@ def test_the_card_says_how_sure_the_gain_of_this_one_model_is(folder: Path) -> N
     assert said
     assert said.groups() == tuple(map(results.gain_text, wider.interval))
     assert "This one model has luck" not in card(results, "hungary", "local", rows, 0.5, rounds=1)
+
+
+def test_a_pipe_is_predicted_as_its_file_is(folder: Path, tmp_path: Path) -> None:
+    columns = [c["name"] for c in json.loads((folder / "preprocess.json").read_text())["0"]["columns"]]
+    file, pipe = tmp_path / "new.csv", tmp_path / "pipe"
+    file.write_text(f"{','.join(columns)}\n{','.join('1' for _ in columns)}\n")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(file.read_bytes()))
+    writer.start()
+    from_pipe = predict(folder, pipe, client="hungary", method="fedavg")
+    writer.join()
+    assert from_pipe.table() == predict(folder, file, client="hungary", method="fedavg").table()

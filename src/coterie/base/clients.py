@@ -408,7 +408,7 @@ class Clients(Sequence[Client]):
 
     @property
     def multi_hot(self) -> bool:
-        """Whether all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
+        """Return True if all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
         return all(is_multi_hot(rows.labels) for _, rows in self.groups())
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:

@@ -66,7 +66,7 @@ def check_name(path: str | os.PathLike[str]) -> None:
 
 
 def path_exists(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
-    """Whether what a user named is there, as `kind` asks it.
+    """Return True if what a user named is there, as `kind` asks it.
 
     Raises `InputError` where the system cannot even look: the name is too long, or a folder above it may not be read.
     """

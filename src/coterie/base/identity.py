@@ -15,7 +15,7 @@ __all__ = ["code_hash", "identity"]
 
 
 def identity(value: Any, within: tuple[int, ...] = ()) -> Any:
-    """What makes two values the same setting, as JSON: the class and every field, also those that only Python can set.
+    """Return what makes two values the same setting, as JSON: the class and every field, also those that only Python can set.
 
     Of an object that declares no fields, what it keeps; of a function, its name. Nothing depends on where an object lies in memory.
 

@@ -54,7 +54,7 @@ def delay_interrupts() -> Iterator[None]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error that a client's code has not caught is Ctrl-C, as far as that can be told, or `end`."""
+    """Return True if an error that a client's code has not caught is Ctrl-C, as far as that can be told, or `end`."""
     certain = signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN)
     return isinstance(error, Ended | (Interrupted if certain else KeyboardInterrupt))
 

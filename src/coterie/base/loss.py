@@ -139,7 +139,7 @@ def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def is_multi_hot(labels: Tensor) -> bool:
-    """Whether labels [rows, C] say 0 or 1 for each of C > 1 classes."""
+    """Return True if labels [rows, C] say 0 or 1 for each of C > 1 classes."""
     return labels.ndim == 2 and labels.shape[1] > 1 and bool(((labels == 0) | (labels == 1)).all())
 
 

@@ -76,7 +76,7 @@ def user_modules() -> list[str]:
 
 
 def source_of(name: str) -> ModuleSource:
-    """What another process needs to import the module `name` of this one."""
+    """Return what another process needs to import the module `name` of this one."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or not name.startswith(PREFIX):
         return ModuleSource(name)

@@ -197,7 +197,7 @@ class Generators(NamedTuple):
             _set_state(generator, state)
 
     def differ(self) -> bool:
-        """Whether anything was drawn since."""
+        """Return True if anything was drawn since."""
         return not all(_same(state, _state(generator)) for generator, state in self.states)
 
 

@@ -271,7 +271,7 @@ class Part(NamedTuple):
         return Part(change(self.inputs, "inputs"), change(self.labels, None))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What of it is in memory, by name: inputs that are read, and `labels`."""
+        """Return what of it is in memory, by name: inputs that are read, and `labels`."""
         return {**({} if isinstance(self.inputs, LazyInputs) else tensors_by_name(self.inputs)), "labels": self.labels}
 
 

@@ -65,7 +65,7 @@ def variants(values: Iterable[str]) -> list[list[str]]:
 
 
 def alike(name_a: str, name_b: str) -> bool:
-    """Whether two names of columns are probably one: the same letters and digits but for a unit in brackets, or a slip of the pen.
+    """Return True if two names of columns are probably one: the same letters and digits but for a unit in brackets, or a slip.
 
     >>> alike("MEAN_RADIUS", "mean radius (mm)"), alike("colour", "coulour"), alike("x1", "x2")
     (True, True, False)
@@ -80,7 +80,7 @@ def alike(name_a: str, name_b: str) -> bool:
 
 
 def names_rows(column: str) -> bool:
-    """Whether a column of this name says which row, patient or case it is.
+    """Return True if a column of this name says which row, patient or case it is.
 
     >>> [names_rows(name) for name in ("PatientID", "case", "record number", "id_patient", "id_ratio", "caseload")]
     [True, True, True, True, False, False]

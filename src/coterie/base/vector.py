@@ -47,7 +47,7 @@ ALIGNMENT = 64
 
 
 def fits_alignment(values: Tensor) -> bool:
-    """Whether a tensor begins at a multiple of `ALIGNMENT` bytes."""
+    """Return True if a tensor begins at a multiple of `ALIGNMENT` bytes."""
     return values.data_ptr() % ALIGNMENT == 0
 
 
@@ -114,7 +114,7 @@ class Layout:
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
+    """Return True if `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
     parameters = list(module.parameters(recurse=False))
@@ -127,7 +127,7 @@ def freeze_statistics(module: nn.Module) -> None:
 
 
 def _averages(buffer: Tensor) -> bool:
-    """Whether a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
+    """Return True if a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
     return buffer.is_floating_point() and buffer.dtype.itemsize > 1 and bool(torch.isfinite(buffer).all())
 
 
@@ -261,7 +261,7 @@ def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = 
 
 
 def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
-    """What a state dict holds and a vector does not, by name: all that is frozen or counted."""
+    """Return what a state dict holds and a vector does not, by name: all that is frozen or counted."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     moved = {id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)}
     return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moved}

@@ -95,7 +95,7 @@ def _by_client(requirements: Requirements) -> dict[str, float]:
 def requirement_payload(
     requirements: Requirements, clients: tuple[str, ...], start: Tensor, ready: Collection[str], warm: LocalSGD
 ) -> dict[str, Any]:
-    """What a task sends so that `requirement` can be computed; the initial model `start` only if somebody is not `ready`.
+    """Return what a task sends so that `requirement` can be computed; the initial model `start` only if somebody is not `ready`.
 
     Who keeps its requirement is known to the federation: `federation.holders(KEPT)`. A client that failed may have lost it, so let it
     count no longer: `federation.discard(KEPT, replies.failed)`.
@@ -162,7 +162,7 @@ def measure(cohort: Cohort, *, x: OneModel, start: Start, required: Required, wa
 
 
 def _preferences(test: Tensor, right: Tensor, solo: Tensor) -> list[Tensor]:
-    """Whether a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
+    """Return where a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
     appeals = test < solo[:, 2]
     either = torch.where(appeals, right, solo[:, 3]), torch.maximum(right, solo[:, 3])
     return [torch.where(test.isnan(), test, appeals.double()), *either]

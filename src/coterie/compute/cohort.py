@@ -34,7 +34,7 @@ class Cohort(CohortRows):
     """The clients that a task is run for: what they remember, their training, and gradients and losses at given models."""
 
     def state(self, key: str, default: Tensor) -> ClientState:
-        """What the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
+        """Return what the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
 
         The server counts a value when it accepts a reply of the task that used or wrote it (`replies.forgot`).
 
@@ -91,7 +91,7 @@ class Cohort(CohortRows):
         self.memory.note(key, values, (self.seed, *of))
 
     def recall(self, key: str, compute: Callable[[Cohort], Tensor], *of: Any) -> Tensor:
-        """What an earlier task of this round computed from the same, [n, ...]; computed now for clients that have no such note.
+        """Return what an earlier task of this round computed from the same, [n, ...]; computed now for clients that have no such note.
 
         Args:
             key: of the notes.

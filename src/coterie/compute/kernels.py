@@ -339,7 +339,7 @@ class Batched:
 
     @cached_property
     def _factor(self) -> float:
-        """What the slope of the loss at an output carries beside the weight of its row."""
+        """Return what the slope of the loss at an output carries beside the weight of its row."""
         return {"classes": 1.0, "regression": 2 / self.layers[-1].outputs}.get(self.kind, 1 / self.layers[-1].outputs)
 
     def _slices(self, count: int, rows: int, columns: int) -> Tensor:

@@ -53,7 +53,7 @@ class Quadratic:
         grad.add_(y - cast("Tensor", self.anchor)[: len(y)], alpha=self.mu)
 
     def shift(self, lr: float, start: Tensor) -> Tensor:
-        """What the anchor adds to y in a step of length lr, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
+        """Return what the anchor adds to y in a step, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
         return lr * self.mu * (start if self.anchor is None else self.anchor)
 
 

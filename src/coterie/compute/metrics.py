@@ -148,7 +148,7 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
 
 
 def _hits(outputs: Tensor, labels: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Whether each prediction is right, and the labels, flat, without positions that are ignored."""
+    """Return which predictions are right, and the labels, flat, without positions that are ignored."""
     predicted = probabilities(kind, outputs).argmax(dim=1).reshape(labels.shape)
     counted = labels != IGNORED
     return (predicted == labels)[counted].double(), labels[counted]
@@ -346,7 +346,7 @@ def _drop_ignored_labels(labels: Tensor) -> Tensor:
 
 @task
 def baselines(cohort: Cohort, *, part: str) -> Shares:
-    """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
+    """Return what a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
     shares = [_constant(cohort, i, part) for i in range(len(cohort.names))]
     table = torch.tensor([pair or (0.0, 0.0) for pair in shares], dtype=torch.float64)
     return Shares(table[:, 0], table[:, 1], torch.tensor([pair is not None for pair in shares]))

@@ -90,7 +90,7 @@ class Rows(NamedTuple):
 
     @property
     def units(self) -> NDArray[np.int64]:
-        """What is drawn by chance, by number [R]: the patients, or the rows themselves."""
+        """Return what is drawn by chance, by number [R]: the patients, or the rows themselves."""
         return self.numbers if self.patients is None else self.patients
 
     @property
@@ -102,7 +102,7 @@ class Rows(NamedTuple):
 
     @property
     def classes(self) -> bool:
-        """Whether labels are classes and outputs are logits."""
+        """Return True if labels are classes and outputs are logits."""
         return self.labels is not None and np.issubdtype(self.labels.dtype, np.integer)
 
     @property
@@ -115,7 +115,7 @@ class Rows(NamedTuple):
 
     @property
     def scores(self) -> Vector:
-        """What ranks the rows: the logit [R, 1], or the probability of each class [R, C]."""
+        """Return what ranks the rows: the logit [R, 1], or the probability of each class [R, C]."""
         if self.outputs is None or self.outputs.shape[1] == 1:
             return np.zeros((len(self.loss), 1)) if self.outputs is None else self.outputs
         powers = np.exp(self.outputs - self.outputs.max(axis=1, keepdims=True))
@@ -135,7 +135,7 @@ class Rows(NamedTuple):
         return np.asarray((self.outputs[:, 0].astype(float) - self.labels) ** 2)
 
     def influence(self, metric: str, constant: bool = False) -> Influence | None:
-        """What each row adds to the error of a deciding metric; None if it has none here. A constant prediction has a loss alone."""
+        """Return what each row adds to the error of a deciding metric, or None; a constant prediction has a loss alone."""
         if metric == "loss":
             return mean_influence(self.units, self.constant if constant else self.loss)
         if constant:
@@ -175,7 +175,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
 def pair_influences(
     rows_a: Mapping[int, Rows], rows_b: Mapping[int, Rows], metric: str, *, constant: bool = False
 ) -> Pairs:
-    """What the rows of a client add to the error of a difference, for each seed that both have; the second may be the constant."""
+    """Return what the rows of a client add to the error of a difference, by seed; the second may be the constant."""
     pairs = [(rows_a[s].influence(metric), rows_b[s].influence(metric, constant)) for s in rows_a if s in rows_b]
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
@@ -242,7 +242,7 @@ def _centre(values: Vector) -> Vector:
 
 
 def _cluster_factor(patients: int, rows: int) -> float:
-    """What turns `_centre` of rows into that of patients who have several: their sums have P - 1 degrees of freedom, not n - 1."""
+    """Return what turns `_centre` of rows into that of patients who have several: sums with P - 1 degrees of freedom, not n - 1."""
     return math.sqrt(patients / (patients - 1) * (rows - 1) / rows) if 1 < patients < rows else 1.0
 
 
@@ -275,7 +275,7 @@ def error_by_resampling(a: Sequence[Influence], b: Sequence[Influence], rng: np.
 
 
 def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
-    """What each patient adds to the mean over seeds of the difference, [patients]; it sums to 0."""
+    """Return what each patient adds to the mean over seeds of the difference, [patients]; it sums to 0."""
     if len(a) != len(b):
         raise InputError(f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds")
     require(

@@ -61,6 +61,8 @@ class Shard:
         """Note what clients remember before this ask; one that repeats begins with what they remembered before the first."""
         # What an attempt that was given up wrote must be gone before it is known what an ask begins with.
         self.memory.begin(ask.context.round, ask.context.attempt)
+        if self.memory.unasked:
+            self.memory.drop_late(ask.names, ask.rounds_by_client())
         exchange = (ask.context.round, ask.context.attempt, ask.task, ask.context.stream)
         if exchange != self._exchange:
             self._exchange, self._before = exchange, {}

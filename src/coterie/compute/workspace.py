@@ -34,7 +34,7 @@ def _by_keyword(
 
 
 def _logits(result: Any) -> Any:
-    """What a model means as its outputs: a tensor, or what an object or a dict calls `logits`."""
+    """Return what a model means as its outputs: a tensor, or what an object or a dict calls `logits`."""
     if isinstance(result, Tensor):
         return result
     return result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
@@ -163,7 +163,7 @@ class Workspace:
             )
 
     def _has_unused_parameters(self, inputs: Inputs, labels: Tensor) -> bool:
-        """Whether the loss does not depend on all parameters. Raises `InputError` if it has no gradient."""
+        """Return True if the loss does not depend on all parameters. Raises `InputError` if it has no gradient."""
         with self.noise(), torch.enable_grad():
             value = self.loss.mean(self.model(inputs), labels)
         try:
@@ -176,7 +176,7 @@ class Workspace:
 
     @torch.no_grad()
     def _draws(self, inputs: Inputs) -> bool:
-        """Whether the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
+        """Return True if the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
         generators, start = Generators.now(self.generators), self.x.clone()
         outputs = self.model(inputs)
         drawn = generators.differ()
@@ -280,7 +280,7 @@ class Workspace:
             self.restart_counters()
 
     def _takes_channels_last(self, inputs: Inputs) -> bool:
-        """Whether the model goes through with images whose channels lie together, which convolutions of a CPU are faster with."""
+        """Return True if the model takes images whose channels lie together, which convolutions of a CPU are faster with."""
         if isinstance(inputs, dict) or inputs.ndim != 4:
             return False
         try:

@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What `--set` calls it."""
+        """Return what `--set` calls it."""
         return f"{self.table}.{self.name}"
 
     @property
@@ -82,7 +82,7 @@ class Key(NamedTuple):
             raise InputError(f"{self.flag} {error}") from error
 
     def meant(self, value: Any) -> Any:
-        """What a file says where the command line says `value`: there a list needs no brackets."""
+        """Return what a file says where the command line says `value`: there a list needs no brackets."""
         if isinstance(value, str):
             with suppress(InputError):  # which comes again where the table is read
                 value = self.option.parse(value)

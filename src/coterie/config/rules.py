@@ -54,6 +54,9 @@ class Rule(NamedTuple):
     words: tuple[str, ...] = ()
 
 
+LARGEST = 2**63
+"""Ints below this fit into a tensor; a count beyond it would never end."""
+
 POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number > 0")
 NOT_NEGATIVE = Rule(lambda v: is_number(v) and v >= 0, "a number >= 0")
 NUMBER = Rule(is_number, "a number")
@@ -130,7 +133,13 @@ def rule_of(hint: Any) -> Rule | None:
 
 def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
     """Raise `InputError` unless a value, which is called so, obeys the rule; a file may have spelled it otherwise."""
-    if not rule.test(value):
+    if type(value) is int and abs(value) >= LARGEST:
+        raise InputError(f"{called} must be below 2**63; got {cut(value)}")
+    try:
+        allowed = rule.test(value)
+    except Exception:  # comparing fails in the value's own code, as that of arrays does
+        allowed = False
+    if not allowed:
         close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}")
@@ -193,7 +202,7 @@ def _rule(declared: Any, hint: Any) -> Rule | None:
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Whether something can be called with so many arguments."""
+    """Return True if something can be called with so many arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -120,13 +120,13 @@ class Option(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What files call it."""
+        """Return what files call it."""
         if self.units is not None:
             return tuple(self.units.keys)
         return (self.name,) if self.files.said else ()
 
     def parse(self, text: str) -> Any:
-        """What a file would say in place of a text of the command line; there commas separate the entries of a list.
+        """Return what a file would say in place of a text of the command line; there commas separate the entries of a list.
 
         Raises `InputError` for a text where only numbers are allowed.
         """
@@ -181,7 +181,10 @@ def options(cls: type[T]) -> type[T]:
     def check(self: Any) -> None:
         for option in options_of(type(self)):
             value = getattr(self, option.name)
-            plain = native(_tuples(value) if isinstance(value, list) else value)
+            try:
+                plain = native(_tuples(value) if isinstance(value, list) else value)
+            except RecursionError as error:
+                raise InputError(f"{type(self).__name__}.{option.name} holds itself; give values") from error
             if option.registry is not None:
                 plain = _values(option.registry, plain, f"{type(self).__name__}.{option.name}")
             if plain is not value:
@@ -270,7 +273,7 @@ def _read_options(cls: Any) -> tuple[Option, ...]:
 
 
 def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = "") -> T:
-    """What `cls` makes of a table.
+    """Return what `cls` makes of a table.
 
     Args:
         cls: options, another dataclass, or any function.
@@ -301,7 +304,7 @@ def spell(value: Any) -> dict[str, Any]:
 
 
 def explanations(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and of its bases say of each field, under Attributes."""
+    """Return what the docstrings of a class and of its bases say of each field, under Attributes."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
@@ -323,6 +326,9 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
     rule = rule_of(declared) if checked else _first(Rule, extras)
     files, registry = _first(InFiles, extras) or InFiles(), next((e for e in extras if isinstance(e, Choice)), None)
     may_be_none = type(None) in get_args(hint) or (registry is not None and default is None)
+    if checked and rule is None and registry is None and kinds and all(map(dataclasses.is_dataclass, kinds)):
+        names = " or ".join(f"{kind.__name__}(...)" for kind in kinds)
+        rule = Rule(lambda v: isinstance(v, kinds) or (v is None and may_be_none), names)
     is_text = str in kinds and (rule is None or rule.test(files.none))
     return Option(
         field.name,
@@ -386,7 +392,7 @@ def _table(value: Any) -> Any:
 
 
 def _values(registry: Choice, value: Any, where: str) -> Any:
-    """What names and tables of a registry say, also within a tuple; objects as they are."""
+    """Return what names and tables of a registry say, also within a tuple; objects as they are."""
     if isinstance(value, str | Mapping):
         return registry.build(_table(value), where)
     if isinstance(value, tuple) and any(isinstance(item, str | Mapping) for item in value):

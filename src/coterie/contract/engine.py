@@ -71,7 +71,7 @@ class Engine(Protocol):
         ...
 
     def save_memory(self) -> dict[str, Tensor]:
-        """What clients remember, where the engine can tell; else empty."""
+        """Return what clients remember, where the engine can tell; else empty."""
         ...
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
@@ -101,7 +101,7 @@ class EngineSpec(ABC):
 
     @property
     def forks(self) -> bool:
-        """Whether processes forked from this one may each open it: not where it holds a device or threads of its own."""
+        """Return True if processes forked from this one may each open it: not where it holds a device or threads of its own."""
         return False
 
     @abstractmethod
@@ -112,7 +112,7 @@ class EngineSpec(ABC):
         """Raise `InputError` for what this machine does not have, before any work."""
 
     def keep_open(self) -> AbstractContextManager[None]:
-        """What several runs in a row share, such as the processes of a cluster."""
+        """Return what several runs in a row share, such as the processes of a cluster."""
         return nullcontext()
 
     def results(self) -> dict[str, Any]:

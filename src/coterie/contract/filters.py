@@ -66,7 +66,7 @@ class Passage:
         return streams(self.context, purpose, self.field, self.names)
 
     def residual(self, like: Tensor) -> Tensor:
-        """What earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
+        """Return what earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
         zeros = torch.zeros_like(like[0])
         residuals = [self.memory.only((name,)).get(self._key, zeros)[0] for name in self.names]
         return torch.stack([residual if residual.shape == zeros.shape else zeros for residual in residuals])
@@ -107,7 +107,7 @@ class Filter:
     packs: ClassVar[bool] = False
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
-        """What is sent in place of `rows` [n, ...], in the same form; called where the clients are."""
+        """Return what is sent in place of `rows` [n, ...], in the same form; called where the clients are."""
         return rows
 
     def pack(self, rows: Tensor) -> Mapping[str, Tensor]:
@@ -156,7 +156,7 @@ def _filter_field(
 
 
 def of_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
-    """What the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
+    """Return what the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
     if isinstance(sent, Tensor) and sent.shape == tuple(shape):
         return sent
     form = f"one of shape {list(sent.shape)}" if isinstance(sent, Tensor) else cut(sent)

@@ -49,12 +49,17 @@ class ClientState(NamedTuple):
 
 
 class Memory:
-    """Values by key and client, allocated when first written."""
+    """Values by key and client, allocated when first written.
+
+    Attributes:
+        unasked: Clients that were not asked in the present round yet, and may have values of an attempt that was given up.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
         self._notes: dict[str, dict[str, Note]] = {}
         self._round = (0, 0)
+        self.unasked: set[str] = set()
 
     @property
     def round(self) -> int:
@@ -65,12 +70,28 @@ class Memory:
         """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
         if (round, attempt) == self._round:
             return
+        if self.unasked:
+            self.drop_late(self.unasked, {})
         self._notes = {}
-        for by_client in self._values.values():
-            for rounds in by_client.values():
-                for late in [r for r in rounds if r >= round]:
-                    del rounds[late]
         self._round = (round, attempt)
+        if self._values:
+            self.unasked = {client for by_client in self._values.values() for client in by_client}
+
+    def drop_late(self, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]) -> None:
+        """Drop what clients had of the present round before they are asked in it: an attempt that was given up wrote that.
+
+        Args:
+            names: The clients.
+            counted: By key and client the round of the value that the server counts. Such a value belongs to a complete round, also
+                where that is the present one: a resumed run looks at its last round again.
+        """
+        clients = self.unasked.intersection(names)
+        self.unasked = self.unasked - clients
+        for key, by_client in self._values.items():
+            for client in clients & by_client.keys():
+                rounds = by_client[client]
+                for late in [r for r in rounds if r >= self.round and counted.get(key, {}).get(client) != r]:
+                    del rounds[late]
 
     def read(self, key: str, client: str) -> Tensor | None:
         """The newest value of this client, or None."""
@@ -82,7 +103,7 @@ class Memory:
         return max(self._values.get(key, {}).get(client, ()), default=NEVER)
 
     def has(self, client: str) -> bool:
-        """Whether this client remembers anything."""
+        """Return True if this client remembers anything."""
         return any(client in by_client for by_client in self._values.values())
 
     def note(self, key: str, client: str, note: Note) -> None:
@@ -90,11 +111,11 @@ class Memory:
         self._notes.setdefault(key, {})[client] = note
 
     def recall(self, key: str, client: str) -> Note | None:
-        """What was noted for this client in the present round, or None."""
+        """Return what was noted for this client in the present round, or None."""
         return self._notes.get(key, {}).get(client)
 
     def has_notes(self, client: str) -> bool:
-        """Whether anything is noted for this client."""
+        """Return True if anything is noted for this client."""
         return any(client in by_client for by_client in self._notes.values())
 
     def write(self, key: str, client: str, value: Tensor) -> None:
@@ -106,6 +127,8 @@ class Memory:
 
     def save(self) -> dict[str, Tensor]:
         """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
+        if self.unasked:
+            self.drop_late(self.unasked, {})
         return {
             _join_names(r, key, client): value
             for key, by_client in self._values.items()
@@ -116,14 +139,14 @@ class Memory:
     def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here."""
         local_clients = set(clients)
-        self._values, self._notes = {}, {}
+        self._values, self._notes, self.unasked = {}, {}, set()
         for name, value in saved.items():
             number, key, client = _split(name)
             if client in local_clients:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
     def round_values(self, client: str) -> dict[str, Tensor]:
-        """What `client` has remembered in the present round so far, by key, for `undo`."""
+        """Return what `client` has remembered in the present round so far, by key, for `undo`."""
         now, values = self._round[0], {}
         for key, by_client in self._values.items():
             if now in by_client.get(client, ()):
@@ -210,7 +233,7 @@ class MemoryView:
         return torch.tensor([self._memory.read(key, name) is not None for name in self._names])
 
     def state(self, key: str, default: Tensor) -> ClientState:
-        """What the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
+        """Return what the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
         values, counted = self.get(key, default), self._counted.get(key, {})
         now = self._memory.round if key in self._written else None
         rounds = [self._memory.round_of(key, name) if now is None else now for name in self._names]
@@ -249,7 +272,7 @@ class MemoryView:
         self._noted[key] = values.detach(), tuple(v.clone() if isinstance(v, Tensor) else v for v in of)
 
     def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
-        """What was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
+        """Return what was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
         notes = [self._memory.recall(key, name) for name in self._names]
         same = {id(source): _equal(source, of) for _, source in filter(None, notes)}
         return [note[0] if note is not None and same[id(note[1])] else None for note in notes]

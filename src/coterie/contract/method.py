@@ -47,7 +47,7 @@ by client, or by target and client."""
 
 
 def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
-    """What the hook `called` says of a round. Raises `InputError` unless it is a `Log`, with weights of these clients."""
+    """Return what the hook `called` says of a round. Raises `InputError` unless it is a `Log`, with weights of these clients."""
     if not isinstance(log, Mapping):
         raise InputError(f"{called} must return numbers by name as its log; got {cut(log)}")
     for key, value in log.items():
@@ -109,7 +109,7 @@ class Sampler(ABC):  # noqa: B024 - so that other classes can be registered
 
     @property
     def tasks(self) -> Sequence[Any]:
-        """What may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
+        """Return what may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
         return ()
 
     def at(self, cohort: Any, x: Tensor) -> Sampler:
@@ -171,7 +171,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def tasks(self) -> Sequence[Any]:
-        """What may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
+        """Return what may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
         return ()
 
     @property
@@ -181,22 +181,22 @@ class Method(ABC, Generic[S]):
 
     @property
     def pooled(self) -> bool:
-        """Whether the rows of all clients lie at the `server` (the `centralised` reference)."""
+        """Return True if the rows of all clients lie at the `server` (the `centralised` reference)."""
         return False
 
     @property
     def needs_server_rows(self) -> bool:
-        """Whether the method asks rows that the server holds."""
+        """Return True if the method asks rows that the server holds."""
         return False
 
     @property
     def is_reference(self) -> bool:
-        """Whether the method is a yardstick that nobody trains together, so that filters leave it alone."""
+        """Return True if the method is a yardstick that nobody trains together, so that filters leave it alone."""
         return False
 
     @property
     def needs_exact_uploads(self) -> bool:
-        """Whether what clients remember must equal what the server received, so that lossy filters are refused."""
+        """Return True if what clients remember must equal what the server received, so that lossy filters are refused."""
         return False
 
     @property
@@ -248,7 +248,7 @@ class Attack(Attackers, ABC):
     late: ClassVar[bool] = False
 
     def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """What attackers who know their own reply alone send in its place [a, ...]; called where the reply is made.
+        """Return what attackers who know their own reply alone send in its place [a, ...]; called where the reply is made.
 
         An attack with this hook travels, so it is a frozen dataclass registered with `@wire_type`.
 
@@ -260,7 +260,7 @@ class Attack(Attackers, ABC):
         return rows
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """What attackers who know what everybody replies send [a, ...]; called where all replies pass.
+        """Return what attackers who know what everybody replies send [a, ...]; called where all replies pass.
 
         Args:
             kind: of the field, `update`, `gradient`, `gap` or `stay`.
@@ -271,7 +271,7 @@ class Attack(Attackers, ABC):
         return rows[attackers]
 
     def fails(self, rng: Rng) -> bool:
-        """Whether an attacker fails in an ask."""
+        """Return True if an attacker fails in an ask."""
         return False
 
     def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:

@@ -125,7 +125,7 @@ VECTORS = ("update", "gradient")
 
 
 def has_form(value: Any, kind: str, count: int, layout: Layout) -> bool:
-    """Whether a field of a reply has a row for each of `count` clients, and an update or a gradient the form of a model vector."""
+    """Return True if a field of a reply has a row for each of `count` clients, and a vector the form of a model vector."""
     if not isinstance(value, Tensor):
         return kind == "other" and isinstance(value, tuple | list) and len(value) == count
     if value.shape[:1] != (count,):

@@ -208,7 +208,7 @@ class Task(Generic[R]):
 
     @cached_property
     def forms(self) -> Mapping[str, Form]:
-        """What fields must look like, where that is declared."""
+        """Return what fields must look like, where that is declared."""
         hints = get_type_hints(self.reply, include_extras=True)
         return {k: form for k, v in hints.items() for form in get_args(v)[2:] if isinstance(form, Form)}
 
@@ -219,7 +219,7 @@ class Task(Generic[R]):
 
     @cached_property
     def payload(self) -> Mapping[str, PayloadField]:
-        """What fields of the payload may be, by name."""
+        """Return what fields of the payload may be, by name."""
         hints = get_type_hints(self.function, include_extras=True)
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         return {p.name: _payload_field(hints.get(p.name), p.default is p.empty) for p in parameters}

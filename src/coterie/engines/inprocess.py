@@ -81,7 +81,7 @@ class InProcessEngine(LocalEngine):
         return self._shard.answer(ask) if self._workers is None else self._workers.ask(ask)
 
     def save_memory(self) -> dict[str, Tensor]:
-        """What all clients remember."""
+        """Return what all clients remember."""
         return self._shard.memory.save()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:

@@ -187,7 +187,7 @@ class RayEngine(LocalEngine):
         return seconds
 
     def _share_payload(self, payload: Mapping[str, Any], actors: int) -> Any:
-        """What every actor gets: as it is if it is small, else put into the object store once."""
+        """Return what every actor gets: as it is if it is small, else put into the object store once."""
         import ray
 
         packed = pack({k: v for k, v in payload.items() if not isinstance(v, PerClient)})
@@ -195,7 +195,7 @@ class RayEngine(LocalEngine):
         return ray.put(packed) if large else packed
 
     def save_memory(self) -> dict[str, Tensor]:
-        """What all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""
+        """Return what all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""
         import ray
 
         saved = self._shard.memory.save()

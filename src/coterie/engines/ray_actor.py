@@ -77,7 +77,7 @@ class Actor:
         self._shard_here.take_back(context)
 
     def save(self) -> Packed:
-        """What the clients here remember."""
+        """Return what the clients here remember."""
         return pack({"saved": Saved(self._shard_here.memory.save())})
 
     def load(self, saved: Packed) -> None:

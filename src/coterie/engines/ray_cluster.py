@@ -101,7 +101,7 @@ def _new_actor() -> Any:
 
 
 def result_of(call: Any, deadline: float) -> Any:
-    """What a call returned. Raises `GetTimeoutError` if it has not by the deadline, in seconds of `time.monotonic`."""
+    """Return what a call returned. Raises `GetTimeoutError` if it has not by the deadline, in seconds of `time.monotonic`."""
     import ray
 
     return ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
@@ -135,7 +135,7 @@ class Host:
         self.placed = self.handle.place.remote(parcel, pickled)
 
     def parcel(self, modules: set[str], task: Task[Any] | None = None) -> Parcel | None:
-        """What the actor does not know yet of these modules, of all payload types and of a task."""
+        """Return what the actor does not know yet of these modules, of all payload types and of a task."""
         from ray import cloudpickle
 
         types = wire_types().values()

@@ -230,7 +230,7 @@ class Homes:
         return {**self._passing, **self.lasting}
 
     def note(self, number: int, lasting: Iterable[str], passing: Iterable[str]) -> None:
-        """What a worker says of the clients that it has served."""
+        """Note what a worker says of the clients that it has served."""
         self.lasting.update(dict.fromkeys(lasting, number))
         self._passing.update(dict.fromkeys(passing, number))
 

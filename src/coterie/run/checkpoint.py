@@ -82,7 +82,8 @@ class RoundFiles:
 
     def save(self, state: Any, number: int, record: Record, session: Session, engine: Engine) -> None:
         """Save round `number`: it counts from the moment when its checkpoint is renamed into place."""
-        length = self._append(record, session)
+        durable = time.monotonic() > self._durable_until
+        length = self._append(record, session, durable=durable)
         meta = {
             **WRITER,
             "round": number,
@@ -94,15 +95,17 @@ class RoundFiles:
             "weights": record.weights,
             "counted": session.counted,
         }
-        durable = time.monotonic() > self._durable_until
         write_checkpoint(self._path, state, engine.save_memory(), meta, durable=durable)
         if durable:
             self._durable_until = time.monotonic() + PATIENCE
         self._count(length, record)
         self._asks = len(session.asks)
 
-    def _append(self, record: Record, session: Session) -> int:
-        """Write what is new behind what the last checkpoint knows of; returns the length of the file."""
+    def _append(self, record: Record, session: Session, *, durable: bool) -> int:
+        """Write what is new behind what the last checkpoint knows of; returns the length of the file.
+
+        A checkpoint that is on the disk needs its history there: without it nothing could go on after a power loss.
+        """
         fresh: dict[str, list[Any]] = {
             "history": record.history[self._written[0] :],
             "weights": record.weight_rows[self._written[1] :],
@@ -122,6 +125,8 @@ class RoundFiles:
                 file.write(line)
                 self._chain = _chain_hash(self._chain, line)
             file.flush()
+            if durable:
+                os.fsync(file.fileno())
             return file.tell()
 
     def read(self, rounds: int, device: torch.device) -> Checkpoint:

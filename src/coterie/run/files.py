@@ -133,10 +133,10 @@ def require_readable(folder: Path) -> None:
     require_format(written, folder)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
     text = json.dumps(value, indent=1, allow_nan=False)
-    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
+    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=durable)
 
 
 def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -40,6 +40,8 @@ PROVENANCE = "provenance.json"
 """The file of a record, in the folder of one method and seed."""
 ACCEPTABLE = ("code", "data", "machine")
 """Parts of which a change may be accepted; with another method, model or setting a run is another one."""
+PARTS = ("settings", "method", "code", "machine", "data", "model")
+"""Parts in the order in which changes are named: causes first, since code, machine and data change the initial model too."""
 MOST_NAMED = 3
 """Changes that a refusal names."""
 COUNTED = ("clients_per_round", "metrics", "merge_validation", "max_norm", "appeal", "contribution")
@@ -184,7 +186,8 @@ class Change(NamedTuple):
         """Name what has changed: a file, the data of clients, the initial model, or a setting by its name."""
         part, name, *leaf = self.path
         if part == "data":
-            return "the data of clients" if leaf else "the data of the server" if name == "server" else f"the {name}"
+            clients = "the data of clients" if self.can_be_accepted else "the set of clients"
+            return clients if leaf else "the data of the server" if name == "server" else f"the {name}"
         if part in ("code", "machine"):
             return name
         return (
@@ -203,9 +206,15 @@ class Change(NamedTuple):
         shown = f"{self.before}, now {self.now}"
         return shown if len(shown) <= SHORT else ""
 
+    @property
+    def can_be_accepted(self) -> bool:
+        """Return True if a run may go on with the change; states and weights belong to the clients with which it began."""
+        is_client = self.path[:2] == ("data", "clients")
+        return self.path[0] in ACCEPTABLE and not (is_client and None in (self.before, self.now))
+
     def matches(self, words: Collection[str]) -> bool:
         """Return True if one of the words names the file, the part or the leaf that changed."""
-        return self.path[0] in ACCEPTABLE and not {*self.path}.isdisjoint(words)
+        return self.can_be_accepted and not {*self.path}.isdisjoint(words)
 
 
 def changes(earlier: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Change]:
@@ -274,8 +283,8 @@ class Provenance:
         differing = list(changes(record_now, self._world))
         refused = [change for change in differing if not change.matches(self._accept)]
         if refused:
-            fatal = [change for change in refused if change.path[0] not in ACCEPTABLE]
-            raise InputError(f"{self.path.parent}: {name_changes(fatal or refused, since)}; {_ways_on(refused)}")
+            refused.sort(key=lambda change: PARTS.index(change.path[0]))
+            raise InputError(f"{self.path.parent}: {name_changes(refused, since)}; {_ways_on(refused)}")
         if differing:
             accepted = {"changes": name_changes(differing, since), "record": self._world}
             write_record(self.path, {**record, "accepted": [*record["accepted"], accepted]})
@@ -283,7 +292,7 @@ class Provenance:
 
 
 def _ways_on(refused: Sequence[Change]) -> str:
-    if any(change.path[0] not in ACCEPTABLE for change in refused):
+    if not all(change.can_be_accepted for change in refused):
         return "resume with the same, or choose another folder"
     words = list(dict.fromkeys(c.path[1] if c.path[0] != "data" else "data" for c in refused))
     flags = " ".join(f"--accept-change {shlex.quote(word)}" for word in words)

@@ -65,11 +65,11 @@ def read_folder_experiment(folder: Path, now: Experiment) -> Experiment:
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
-    """Write an experiment with all defaults spelled out."""
+    """Write an experiment with all defaults spelled out. Without this file a folder is no run, so it reaches the disk."""
     import tomli_w
 
     tables = experiment.tables()
     for free in ("out", "jobs"):  # where this file lies, and how many processes wrote beside it
         tables["run"].pop(free, None)
     text = tomli_w.dumps(tables)
-    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"), durable=True)

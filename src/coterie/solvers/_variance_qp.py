@@ -55,7 +55,7 @@ def _value(w: Array, factor: Array, m: int, linear: bool) -> float:
 
 
 def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value: float) -> bool:
-    """Whether weak duality shows that `value`, reached at w, exceeds the minimum by a share of at most `PROVEN`.
+    """Return True if weak duality shows that `value`, reached at w, exceeds the minimum by a share of at most `PROVEN`.
 
     For any vector r, `q(u) + ||factor @ y||^2 >= 2 (a u + r' factor @ y) - a^2 - r'r` with a = u at w (`linear`: a = 1 and
     no a^2), and the right side is linear in (u, y) and so least at a vertex. First r = factor @ y at w is tried. Where rows

@@ -57,7 +57,7 @@ def exact(worths: Values) -> Tensor:
 
 
 def leave_one_out(worth_of_all: float, worths_without: Values) -> Tensor:
-    """What is lost when one player stays away: U(all) - U(all without j).
+    """Return what is lost when one player stays away: U(all) - U(all without j).
 
     Args:
         worth_of_all: Worth of the set of all players.

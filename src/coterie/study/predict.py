@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,7 +37,7 @@ def predict(
 
     Args:
         folder: the run directory, or what `coterie finalise` wrote.
-        data: raw columns as in the client's own file; the label may be missing.
+        data: raw columns as in the client's own file, or a pipe of a CSV; the label may be missing.
         client: of a run, whose model; where a method has one model for everybody, that one.
         method: of a run, its label.
         seed: of the run whose model is used; None: the first.
@@ -46,6 +47,11 @@ def predict(
     Raises:
         InputError: a run without tables, an unknown client or method, a file that does not fit, or a model whose file is not trusted.
     """
+    if data.is_fifo():  # it is read twice
+        with tempfile.TemporaryDirectory() as place:
+            copy = Path(place) / "pipe.csv"
+            copy.write_bytes(data.read_bytes())
+            return predict(folder, copy, client=client, method=method, seed=seed, threshold=threshold, trust=trust)
     from coterie.data import apply_recipe
     from coterie.data.tables.read import cells_of
 

@@ -238,7 +238,7 @@ def _compare_worlds(experiment: Experiment, pair: Pair, clients: Clients, accept
 
 def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> None:
     (folder / TABLES).unlink(missing_ok=True)
-    write_json(folder / "format.json", WRITER)
+    write_json(folder / "format.json", WRITER, durable=True)
     write_experiment(folder / "experiment.toml", experiment)
     paths = own_files(experiment.tables())
     if paths:

@@ -1,0 +1,151 @@
+"""Runs of generated experiments get a signal at a random moment, or lose what had not reached the disk; then they go on."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from torture.apart import Ended, Setup, Tries, command, real_command
+from torture.generated import Generated, generate
+from torture.worlds import COMPARE, RESUME, complaint, numbers, run_whole, warm_up
+
+SIGNALS = {
+    "KILL": signal.SIGKILL,
+    "TERM": signal.SIGTERM,
+    "INT": signal.SIGINT,
+    "HUP": signal.SIGHUP,
+    "QUIT": signal.SIGQUIT,
+    "STOP and CONT": signal.SIGSTOP,
+    "power loss": signal.SIGKILL,
+}
+"""What happens to a run; a power loss is SIGKILL after which each file is as it was when it reached the disk last."""
+DISK = ".disk"
+"""Folder beside a run with each of its files as it reached the disk."""
+
+
+class Try(NamedTuple):
+    """One interruption of a run."""
+
+    fixture: Generated
+    signal: str
+    moment: float
+    group: bool
+    real: bool
+
+
+def remember_disk() -> None:
+    """Let this process copy each file beside the run when it reaches the disk, by `os.fsync` and after that by `os.replace`."""
+    fsync, replace, unlink, here = os.fsync, os.replace, os.unlink, Path.cwd()
+
+    def place(path: str | os.PathLike[str]) -> Path | None:
+        absolute = Path(path).resolve()
+        return here / DISK / absolute.relative_to(here / "run") if absolute.is_relative_to(here / "run") else None
+
+    def watched_fsync(number: int) -> None:
+        fsync(number)
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        copy = place(path)
+        if copy is not None and path.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            half = copy.with_name(copy.name + ".half")
+            shutil.copyfile(path, half)
+            replace(half, copy)
+
+    def watched_replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        copies = place(source), place(target)
+        replace(source, target)
+        if copies[0] is not None and copies[1] is not None and copies[0].exists():
+            replace(copies[0], copies[1])
+
+    def watched_unlink(path: str | os.PathLike[str], **options: int) -> None:
+        copy = place(path) if not options else None
+        unlink(path, **options)
+        if copy is not None and copy.is_file():
+            unlink(copy)
+
+    os.fsync, os.replace = watched_fsync, watched_replace
+    os.unlink = watched_unlink  # type: ignore[assignment]
+
+
+def lose_power(folder: Path) -> None:
+    """Put every file of a run back to what had reached the disk."""
+    for path in [path for path in (folder / "run").rglob("*") if path.is_file()]:
+        copy = folder / DISK / path.relative_to(folder / "run")
+        if copy.is_file():
+            shutil.copyfile(copy, path)
+        else:
+            path.unlink()
+    shutil.rmtree(folder / DISK, ignore_errors=True)
+
+
+def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
+    """Begin a run, interrupt it, let it go on, and say what is wrong, or nothing."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    setup = Setup(remember_disk) if one.signal == "power loss" else Setup()
+    call = real_command if one.real else command
+    ended = call(folder, *COMPARE, signal_after=one.moment, number=SIGNALS[one.signal], group=one.group, setup=setup)
+    if wrong := _after_signal(one, ended):
+        return wrong
+    if one.signal == "power loss":
+        lose_power(folder)
+    saved = folder / "run" / "experiment.toml"
+    by_file = saved.exists() and (folder / "run" / "checkpoint").is_dir() and one.group
+    again = ("run", "run/experiment.toml", "--resume", "--no-report") if by_file else RESUME
+    resumed = command(folder, *again)
+    if wrong := complaint(resumed):
+        return wrong
+    if resumed.status != 0:
+        return f"data lost: status {resumed.status}: {resumed.err[-300:]}"
+    if left := [path.name for path in (folder / "run").rglob(".*.tmp*")]:
+        return f"other: {left} left behind"
+    found = numbers(folder / "run")
+    differ = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    return f"silently different: {differ[:4]}" if differ else ""
+
+
+def _after_signal(one: Try, ended: Ended) -> str:
+    if wrong := complaint(ended):
+        return wrong
+    allowed = {"STOP and CONT": (0,), "INT": (0, 130, -2), "power loss": (0, -9)}.get(
+        one.signal, (0, -int(SIGNALS[one.signal]))
+    )
+    return "" if ended.status in allowed else f"other: status {ended.status} after {one.signal}: {ended.err[-300:]}"
+
+
+def kills(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
+    """Interruptions of generated experiments, five of each."""
+    warm_up(folder / "warm")
+    number = 0
+    names = [*SIGNALS]
+    turn = rng.randrange(len(names))
+    while time.monotonic() < until:
+        number += 1
+        base = folder / f"kill-{number}"
+        fixture = generate(rng, methods[number % len(methods)])
+        fixture.write(base)
+        started = time.monotonic()
+        whole = run_whole(base)
+        seconds = time.monotonic() - started
+        if whole.status == 0:
+            expected = numbers(base / "run")
+            for _ in range(5):
+                if time.monotonic() > until:
+                    break
+                turn += 1
+                name = names[turn % len(names)]
+                real = rng.random() < 0.08 and name != "power loss"
+                moment = rng.uniform(0, seconds * 1.1 + (2.5 if real else 0.0))
+                one = Try(fixture, name, moment, rng.random() < 0.5, real)
+                wrong = interrupt(one, base, expected)
+                covers = (*fixture.methods, *fixture.covers, f"signal: {name}", *(["real command"] if real else []))
+                yield (name, round(moment, 3), one.group, real, fixture.tables), wrong, covers
+        elif wrong := complaint(whole) or (
+            "" if whole.status == 2 else f"other: status {whole.status}: {whole.err[-300:]}"
+        ):
+            yield fixture.tables, wrong, fixture.methods
+        shutil.rmtree(base)
