@@ -163,7 +163,7 @@ class Evidence:
         if document is None:
             return {}
         name = quantity.removeprefix("first of ")
-        who, _, goal = quantity.removeprefix("rounds to ").partition("'s ")
+        who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
         if name == quantity and not goal:
             return document.by_seed(quantity, place.method)
         own = self._curves(place, prefix, goal or name)

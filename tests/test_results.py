@@ -460,6 +460,9 @@ def test_rounds_are_counted_until_the_last_accuracy_of_another_method():
     evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
     values = [evidence.values(claims.Place("e", "rounds to slow's acc", row.method)) for row in rows]
     assert values == [{0: 10}, {0: 5}, {0: 11}]
+    row = Row("one", 0, "s", "c", 8, 2, {"the server's rows": 3.0})
+    named = claims.Evidence({"e": Document("e", 3, [row])}, [], {}, [])
+    assert named.values(claims.Place("e", "the server's rows", "one")) == {0: 3.0}
 
 
 # Experiments by computation
