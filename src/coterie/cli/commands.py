@@ -315,10 +315,11 @@ def _plan_rows(args: argparse.Namespace) -> int:
 
     results = Results.load(args.folder)
     client = results.find_client(args.client)
-    numbers = [int(text) if text.isdecimal() else text for text in (args.rows or "").split(",") if text]
-    for number in numbers:
-        if not SIZE.test(number):
-            raise InputError(f"--rows must be numbers of rows, such as 100,500; got {number!r}")
+    texts = [text for text in (args.rows or "").split(",") if text]
+    for text in texts:
+        if not (text.isdecimal() and SIZE.test(int(text))):
+            raise InputError(f"--rows must be numbers of rows, such as 100,500; got {text!r}")
+    numbers = [int(text) for text in texts]
     plan = plan_rows(results, client, numbers)
     if args.json:
         _say(
