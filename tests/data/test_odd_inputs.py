@@ -153,3 +153,48 @@ def test_numbers_that_are_too_large_name_their_client(tmp_path):
         InputError, match=r"column 'x' holds numbers too large to square at c; rescale it or leave it out"
     ):
         data.from_folder(place, label="y")
+
+
+def board(to):
+    pytest.importorskip("torch.utils.tensorboard")
+    ct.TensorBoard(to).open("fedavg", 0, 1)
+
+
+PART = ct.Part(torch.from_numpy(X), torch.from_numpy(Y))
+OTHER_TYPES = {
+    "no part": (lambda: ct.Client("a", None), "client 'a': train must be a Part"),
+    "a pair of other things": (lambda: ct.Client("a", (1, 2)), "client 'a': train must be a Part"),
+    "an array to test": (lambda: ct.Client("a", PART, test=X), r"client 'a': test must be .* got a ndarray"),
+    "a name that is a number": (lambda: ct.Client(1, PART), "name of a client must be a text .* got 1"),
+    "no clients": (lambda: data.standardise(None), r"clients must be Clients, .* got None"),
+    "pairs": (lambda: data.standardise({"a": (X, Y)}), "clients must be Clients, as ct.data.from_tensors makes them"),
+    "a number of classes": (lambda: data.from_tensors({"a": (X, Y)}, classes=2), "classes must be a list of texts"),
+    "numbers of classes": (lambda: data.from_tensors({"a": (X, Y)}, classes=[0, 1]), "classes must be a list of texts"),
+    "a text of notes": (lambda: data.from_tensors({"a": (X, Y)}, notes="a"), "notes must be a list of texts; got 'a'"),
+    "no notes": (lambda: data.from_tensors({"a": (X, Y)}, notes=None), "notes must be a list of texts; got None"),
+    "an array for a task": (lambda: data.from_tensors({"a": (X, Y)}, task=X), "task must be .* got a ndarray"),
+    "a key that is a number": (lambda: ct.fit("fedavg", {"a": (X, Y)}, engine={1: "a"}), "unknown key 1; "),
+    "half a character": (lambda: board("runs\udcff"), r"TensorBoard cannot write to 'runs.udcff' \(.*name another"),
+    "a zero in a name": (lambda: board("runs\0"), r"TensorBoard cannot write to .*name another folder"),
+    "a long name": (lambda: board("r" * 1000), r"TensorBoard cannot write to .*name another folder"),
+    "a tau without a square": (
+        lambda: ct.FedAdam(tau=1e308),
+        r"FedAdam.tau must be a number > 0 and <= 1e15; got 1e\+308",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_TYPES)
+def test_a_value_of_another_type_is_refused_in_a_sentence_that_says_what_to_give(case):
+    call, words = OTHER_TYPES[case]
+    with pytest.raises(InputError, match=words):
+        call()
+
+
+def test_a_sentence_is_one_line_that_keeps_place_and_cure_however_long_a_name_is():
+    with pytest.raises(InputError) as refused:
+        ct.fit("f" * 10_000, {"a": (X, Y)})
+    assert str(refused.value).startswith("there is no method 'fff")
+    assert "varsel" in str(refused.value)
+    assert len(str(refused.value)) <= 600
+    assert str(InputError("a folder\nof two lines")) == "a folder of two lines"

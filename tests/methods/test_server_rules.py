@@ -116,7 +116,7 @@ def test_uniform_weights_count_clients_alike(rule):
     ((FedAvgM, {"beta": 1.0}), r"FedAvgM.beta must be in \[0, 1\); got 1"),
     ((FedAvgM, {"weights": "rows"}), r"FedAvgM.weights must be size \| uniform; got 'rows'"),
     ((FedAdam, {"betas": (0.9, 1.0)}), r"FedAdam.betas must be two numbers in \[0, 1\); got \(0.9, 1.0\)"),
-    ((FedYogi, {"tau": 0}), r"FedYogi.tau must be a number > 0; got 0"),
+    ((FedYogi, {"tau": 0}), r"FedYogi.tau must be a number > 0 and <= 1e15; got 0"),
     ((FedAdagrad, {"lr": -1}), r"FedAdagrad.lr must be a number > 0; got -1"),
 ])  # fmt: skip
 def test_bad_settings_are_refused_with_the_reason(fields, sentence):
@@ -127,7 +127,7 @@ def test_bad_settings_are_refused_with_the_reason(fields, sentence):
 
 def test_a_wrong_setting_ends_the_command_with_status_2(capsys, tmp_path):
     assert_refused_by_the_command(
-        "fedadam", "fedadam.tau=0", "FedAdam.tau must be a number > 0; got 0", capsys, tmp_path
+        "fedadam", "fedadam.tau=0", "FedAdam.tau must be a number > 0 and <= 1e15; got 0", capsys, tmp_path
     )
 
 

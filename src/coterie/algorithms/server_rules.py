@@ -31,17 +31,20 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.base.errors import is_number
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
-from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, one_of
+from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, Rule, one_of
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "State"]
+
+TAU = Rule(lambda v: is_number(v) and 0 < v <= 1e15, "a number > 0 and <= 1e15")  # float32 holds its square
 
 
 class State(NamedTuple):
@@ -158,7 +161,7 @@ class FedAdam(_ServerRule):
     """
 
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
-    tau: Annotated[float, POSITIVE] = 1e-3
+    tau: Annotated[float, TAU] = 1e-3
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
@@ -191,7 +194,7 @@ class FedYogi(_ServerRule):
     """
 
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
-    tau: Annotated[float, POSITIVE] = 1e-3
+    tau: Annotated[float, TAU] = 1e-3
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
@@ -225,7 +228,7 @@ class FedAdagrad(_ServerRule):
     """
 
     beta: Annotated[float, BELOW_ONE] = 0.0
-    tau: Annotated[float, POSITIVE] = 1e-3
+    tau: Annotated[float, TAU] = 1e-3
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -57,10 +57,16 @@ class Client:
     row_groups: Mapping[str, Array] | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InputError("a client needs a name that is not empty")
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"the name of a client must be a text that is not empty; got {cut(self.name)}")
         if len(self.name) > 200:
             raise InputError(f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200")
+        for part_name in PARTS[:3]:
+            part = getattr(self, part_name)
+            if not isinstance(part, Part) and (part is not None or part_name == "train"):
+                raise InputError(
+                    f"client {self.name!r}: {part_name} must be a Part, such as ct.Part(inputs, labels); got {cut(part)}"
+                )
         for part_name, part in self.parts():
             where = f"client {self.name!r}, {part_name} rows"
             tensors = part.tensors()
@@ -91,6 +97,15 @@ class Client:
         if not isinstance(part, Part):
             raise InputError(f"client {self.name!r} has no {name} rows")
         return part
+
+
+def _texts(values: Any, what: str) -> tuple[str, ...]:
+    """Return texts as a tuple. Raises `InputError` for a single text and for what is no list of texts."""
+    listed = isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) != 0
+    texts = tuple(values) if listed else ()
+    if not listed or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{what} must be a list of texts; got {cut(values)}")
+    return texts
 
 
 def _form_of(part: Part) -> dict[str, str]:
@@ -228,10 +243,8 @@ class Clients(Sequence[Client]):
         reserved: bool = False,
     ) -> None:
         self.names = tuple(names)
-        if isinstance(classes, str):
-            raise InputError(f"classes must be a list of names; got {classes!r}")
-        self.name, self.classes, self.recipe = name, tuple(classes), recipe
-        self.notes, self.server, self.unseen = tuple(notes), server, unseen
+        self.name, self.classes, self.recipe = name, _texts(classes, "classes"), recipe
+        self.notes, self.server, self.unseen = _texts(notes, "notes"), server, unseen
         usual = _form_of(Part(self.train.inputs, self.train.labels))
         if server is not None:
             _check_alike(Client("server", server).train, usual, "the server", ", its clients")

@@ -13,6 +13,7 @@ from typing import Any
 
 __all__ = [
     "CRASH",
+    "LONGEST",
     "CoterieError",
     "InputError",
     "RunError",
@@ -33,8 +34,15 @@ CRASH = "coterie-crash.txt"
 """The file that holds the traceback of an error that nobody expected."""
 
 
+LONGEST = 600
+"""Characters of an error's sentence at most."""
+
+
 class CoterieError(Exception):
-    """Base of all errors that coterie raises on purpose."""
+    """Base of all errors that coterie raises on purpose: one line of at most 600 characters."""
+
+    def __init__(self, sentence: object = "") -> None:
+        super().__init__(shorten(" ".join(map(str.strip, str(sentence).splitlines())), LONGEST))
 
 
 class InputError(CoterieError, ValueError):
@@ -52,7 +60,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     "did you mean 'fedavg'? (allowed: fedavg, local)"
     """
     allowed = sorted(allowed)
-    word = word[:100]  # the time to compare grows with the square of the length
+    word = str(word)[:100]  # the time to compare grows with the square of the length
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     choices = f"allowed: {', '.join(allowed)}"
     return f"did you mean {close[0]!r}? ({choices})" if close else choices

@@ -10,14 +10,11 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.base.errors import CoterieError, InputError, shorten, write_crash
+from coterie.base.errors import LONGEST, CoterieError, InputError, shorten, write_crash
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 
 __all__ = ["main"]
-
-LONGEST = 600
-"""Characters of an error on the screen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

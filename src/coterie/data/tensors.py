@@ -121,7 +121,7 @@ def with_task(clients: Clients, task: str | None) -> Clients:
     Raises:
         InputError: No task says what floats that are only 0.0 and 1.0 mean, or classes that are not whole numbers.
     """
-    if task not in (None, "classification", "regression"):
+    if task is not None and not (isinstance(task, str) and task in ("classification", "regression")):
         raise InputError(f'task must be "classification" or "regression"; got {cut(task)}')
     labels = clients.train.labels
     floats = labels.is_floating_point()
@@ -153,6 +153,8 @@ def standardise(clients: Clients) -> Clients:
     Raises:
         InputError: labels that are the same in all training rows, or clients that are standardised already, such as those of tables.
     """
+    if not isinstance(clients, Clients):
+        raise InputError(f"clients must be Clients, as ct.data.from_tensors makes them; got {cut(clients)}")
     if clients.recipe is not None:
         raise InputError(f"the clients of {clients.name!r} are standardised already; use them as they are")
     if isinstance(clients.train.inputs, LazyInputs):

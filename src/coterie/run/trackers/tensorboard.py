@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, cut, plain
 from coterie.config.rules import TEXT
 from coterie.config.schema import options
 from coterie.run.files import safe_name
@@ -29,8 +29,14 @@ class TensorBoard(Tracker):
         _writer()
 
     def open(self, label: str, seed: int, rounds: int) -> Sink:
-        """A new file of events. Raises `InputError` if TensorBoard is not installed."""
-        writer = _writer()(str(Path(self.to) / safe_name(f"{label}-{seed}")))
+        """A new file of events. Raises `InputError` if TensorBoard is not installed, or cannot write to the folder."""
+        make = _writer()
+        try:
+            writer = make(str(Path(self.to) / safe_name(f"{label}-{seed}")))
+        except (OSError, ValueError) as error:  # a ValueError: a name that no folder can have
+            raise InputError(
+                f"TensorBoard cannot write to {cut(self.to)} ({plain(str(error), 100)}); name another folder"
+            ) from error
         return Sink(writer.add_scalar, writer.close)
 
 
