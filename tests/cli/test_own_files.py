@@ -164,3 +164,25 @@ def test_show_explains_it(kind, own, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown["text"].strip()
     assert shown["kind"] == (KINDS[kind].kind if KINDS[kind].base else "type" if kind == "models" else "function")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--folds", "5"],
+            "own.py:towns has no parameter split for split.folds; write def towns(*, seed, split):, which gives",
+        ),
+        (["--set", "data.size=3"], "own.py:towns has no parameter size for data.size; write def towns(*, seed, size):"),
+    ],
+)
+def test_a_function_of_clients_that_takes_too_little_is_named_with_the_line_to_write(words, sentence, own, capsys):
+    assert main(["compare", "own.py:towns", "--methods", "fedavg", "--rounds", "1", *words, "--out", "run"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_folds_of_a_function_of_clients_that_takes_a_split(own):
+    text = own.read_text(encoding="utf-8").replace("(*, seed=0)", "(*, seed=0, split=None)")
+    own.write_text(text.replace("seed=seed,", "seed=seed, split=split,"), encoding="utf-8")
+    usual = ["--methods", "fedavg", "--rounds", "1", "--seeds", "1", "--set", "local.steps=2"]
+    assert main(["compare", "own.py:towns", *usual, "--folds", "2", "--out", "run"]) == 0

@@ -69,6 +69,10 @@ def test_a_function_gives_the_clients_of_the_seed(own):
     assert_same_bits(ct.fit("fedavg", towns, rounds=1, seed=3), ct.fit("fedavg", towns(3), rounds=1, seed=3))
 
 
+def fails(*, seed):
+    return [][seed]
+
+
 WRONG = {
     "tuning": (
         ("fedavg+bias", "heart-disease"),
@@ -80,7 +84,8 @@ WRONG = {
         {},
         "the model is the class MLP; call it, say MLP()",
     ),
-    "a function that fails": (("fedavg", len), {}, "len failed: TypeError: len() takes"),
+    "a function that takes no seed": (("fedavg", len), {}, "len has no parameter seed; write def len(*, seed):"),
+    "a function that fails": (("fedavg", fails), {}, "fails failed: IndexError: list index out of range"),
     "a method": (("fedagv", "heart-disease"), {}, "there is no method 'fedagv'; did you mean 'fedavg'"),
     "a data set": (("fedavg", "haert-disease"), {}, "did you mean 'heart-disease'"),
     "a model": (("fedavg", "heart-disease", "logistc"), {}, "there is no model 'logistc'; did you mean 'logistic'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -126,7 +127,8 @@ def clients_of(
 ) -> Clients:
     """Clients that are ready, or those that a function makes of `seed=...`, of `split=...` if there is one, and of `options`.
 
-    Raises `InputError`, which calls it `name`, for a function that fails, for what is not `Clients`, and for settings of ready clients.
+    Raises `InputError`, which calls it `name`, for a function that fails or does not take these arguments, for what is not `Clients`,
+    and for settings of ready clients.
     """
     if isinstance(source, Clients):
         unused = [f"data.{key}" for key in options] + [f"split.{key}" for key in table_of(split)]
@@ -134,8 +136,10 @@ def clients_of(
             raise InputError(f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set")
         return source
     if callable(source):
+        arguments = {"seed": seed, **options, **({"split": table_of(split)} if split else {})}
+        _check_takes(source, arguments, name)
         try:
-            source = source(seed=seed, **options, **({"split": table_of(split)} if split else {}))
+            source = source(**arguments)
         except InputError:
             raise
         except Exception as error:
@@ -145,3 +149,22 @@ def clients_of(
             f"{name} gives a {type(source).__name__}; it must give Clients, as coterie.data.from_tensors does"
         )
     return source
+
+
+def _check_takes(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
+    """Raise `InputError` unless a function can be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # nothing is known of how it is called
+        return
+    parameters = signature.parameters.values()
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    refused = [key for key in arguments if not anything and key not in taken]
+    if refused:
+        settings = [f"split.{key}" for key in arguments["split"]] if "split" in refused else []
+        settings += [f"data.{key}" for key in refused if key not in ("seed", "split")]
+        reason = f" for {', '.join(settings)}" if settings else ""
+        line = f"def {getattr(function, '__name__', 'clients')}(*, {', '.join(dict.fromkeys([*taken, *refused]))}):"
+        cure = ", which gives split to ct.data.from_tensors" if "split" in refused else ""
+        raise InputError(f"{name} has no parameter {' and no '.join(refused)}{reason}; write {line}{cure}")
