@@ -176,7 +176,7 @@ def test_show_explains_it(kind, own, capsys):
         (["--set", "data.size=3"], "own.py:towns has no parameter size for data.size; write def towns(*, seed, size):"),
     ],
 )
-def test_a_function_of_clients_that_takes_too_little_is_named_with_the_line_to_write(words, sentence, own, capsys):
+def test_a_function_of_clients_without_a_parameter_is_named(words, sentence, own, capsys):
     assert main(["compare", "own.py:towns", "--methods", "fedavg", "--rounds", "1", *words, "--out", "run"]) == 2
     assert sentence in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 import torch
 
+import coterie as ct
 from coterie.base.errors import InputError
 from coterie.base.identity import identity
 from coterie.config.registry import Registry
@@ -35,6 +36,11 @@ class Boat:
 class Rocket:
     fuel: str
     stages: Annotated[int, SIZE] = 3
+
+
+@options
+class Lamp:
+    word: Annotated[str, one_of("red", "green")] = "red"
 
 
 VEHICLES = Registry("vehicle", "vehicles", {})
@@ -245,3 +251,54 @@ def test_the_identity_of_a_setting_is_what_it_holds_and_not_where_it_lies():
 def test_options_know_their_keys():
     keys = [key for option in options_of(Journey) for key in option.keys]
     assert keys == ["start", "stops", "hours", "days", "speed", "crew", "note", "insured", "fare", "vehicle"]
+
+
+class NoComparison:
+    def __eq__(self, other):
+        raise LookupError("compared")
+
+    __hash__ = None
+
+    def __repr__(self):
+        return "no comparison"
+
+
+def list_within_itself():
+    ring = ["a"]
+    ring.append(ring)
+    return ring
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Boat(sails=10**30), r"Boat.sails must be below 2\*\*63; got 1000"),
+        (lambda: Boat(sails=-(2**63)), r"Boat.sails must be below 2\*\*63; got -9223"),
+        (lambda: build(Boat, {"sails": 2**63}, "t"), r"t: Boat.sails must be below 2\*\*63; got 9223"),
+        (
+            lambda: Journey("x", stops=(NoComparison(),)),
+            r"Journey.stops must be a list of a, b, c; got \(no comparison,\)",
+        ),
+        (lambda: Lamp(word=torch.zeros(3)), r"Lamp.word must be red \| green; got a Tensor of shape \[3\]"),
+        (lambda: Lamp(word=NoComparison()), r"Lamp.word must be red \| green; got no comparison"),
+        (lambda: Journey("x", stops=list_within_itself()), r"Journey.stops holds itself; give values"),
+        (
+            lambda: build(Journey, {"start": "x", "stops": list_within_itself()}, "t"),
+            r"t: a list holds itself; give values",
+        ),
+    ],
+)
+def test_values_that_never_end_or_cannot_be_compared_are_refused(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+def test_the_largest_int_is_taken():
+    assert Boat(sails=2**63 - 1).sails == 2**63 - 1
+
+
+@pytest.mark.parametrize("method", [ct.ISFL, ct.ISFedAvg, ct.UniformIS])
+@pytest.mark.parametrize("local", ["x", 3, None, ct.LocalSGD, {"lr": 0.1}])
+def test_local_training_of_a_sampler_s_method_is_an_object(method, local):
+    with pytest.raises(InputError, match=rf"^{method.__name__}\.local must be LocalSGD\(\.\.\.\); got "):
+        method(local=local)

@@ -182,7 +182,7 @@ def options(cls: type[T]) -> type[T]:
         for option in options_of(type(self)):
             value = getattr(self, option.name)
             try:
-                plain = native(_tuples(value) if isinstance(value, list) else value)
+                plain = native(_tuple_of(value) if isinstance(value, list) else value)
             except RecursionError as error:
                 raise InputError(f"{type(self).__name__}.{option.name} holds itself; give values") from error
             if option.registry is not None:
@@ -401,9 +401,16 @@ def _values(registry: Choice, value: Any, where: str) -> Any:
 
 
 def _tuples(value: Any) -> Any:
+    try:
+        return _tuple_of(value)
+    except RecursionError as error:
+        raise InputError("a list holds itself; give values") from error
+
+
+def _tuple_of(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {k: _tuples(v) for k, v in value.items()}
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+        return {k: _tuple_of(v) for k, v in value.items()}
+    return tuple(_tuple_of(v) for v in value) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:
