@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
+from typing import Any
 
 __all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES", "PRINTED", "find_metric", "short_names"]
 
@@ -56,10 +57,10 @@ def find_metric(name: str, metrics: Iterable[str]) -> str:
     return name
 
 
-def short_names(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of metrics without the file of the user's own ones.
+def short_names(metrics: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of metrics without the file of the user's own ones; of functions, what they are called.
 
     >>> short_names(["accuracy", "own.py:margin"])
     ('accuracy', 'margin')
     """
-    return tuple(metric.rpartition(":")[2] for metric in metrics)
+    return tuple(str(getattr(metric, "__name__", metric)).rpartition(":")[2] for metric in metrics)

@@ -86,8 +86,8 @@ _LOSS = Rule(
     LOSSES,
 )
 _METRICS = Rule(
-    lambda v: list_of(TEXT, "", empty=True).test(v) and _are_names(short_names(v)),
-    'a list of names, each once, such as "auc" or "FILE.py:FUNCTION"',
+    lambda v: _are_metrics(v) and _are_names(short_names(v)),
+    'a list of names, each once, such as "auc" or "FILE.py:FUNCTION"; in Python also functions, or a dict of them by name',
 )
 PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
@@ -104,6 +104,12 @@ _CALLBACKS = Rule(
 )
 
 
+def _are_metrics(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and callable(metric) for name, metric in value.items())
+    return isinstance(value, tuple) and all(TEXT.test(metric) or callable(metric) for metric in value)
+
+
 def _are_names(names: tuple[str, ...]) -> bool:
     return all(map(str.isidentifier, names)) and len(set(names)) == len(names)
 
@@ -115,7 +121,8 @@ class RunSettings:
     Attributes:
         clients_per_round: clients drawn for each round; None: all.
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
-        metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own.
+        metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own. In Python also functions of (outputs, labels,
+            kind) or (outputs, labels), or a dict of such functions by name.
         loss: auto (from model and labels), binary, classes, classes-last or squared; FILE.py:FUNCTION, or in Python a function, of
             (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs; or one of torch's, such as
             nn.CrossEntropyLoss().
@@ -172,8 +179,8 @@ class RunSettings:
             raise InputError(
                 f"clients_per_round must be between 1 and {count} (clients); got {self.per_round(count)!r}"
             )
-        for metric in self.metrics:
-            METRICS.find(metric)
+        for name in short_names(self.metrics):
+            METRICS.find(name)
         for callback in self.callbacks:
             if isinstance(callback, CALLBACKS.base):
                 check_object(callback, CALLBACKS.base)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY, SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Divergence", "Evaluator", "add_metrics", "models_of"]
+__all__ = ["Divergence", "Evaluator", "add_metrics", "models_of", "name_metrics"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
@@ -171,6 +173,28 @@ def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str],
         yield list(here), next(iter(here.values())) if common else PerClient(torch.stack(list(here.values())))
     if len(here) < len(used):
         yield [name for name, x in used.items() if x is None], None
+
+
+def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
+    """Register the functions among metrics, or those of a dict, and return the metrics by their names."""
+    functions = metrics if isinstance(metrics, Mapping) else {}
+    for entry in metrics:
+        metric, (name,) = functions.get(entry, entry), short_names([entry])
+        if callable(metric) and not (name in METRICS and METRICS[name] is metric):
+            METRICS.add(name, _with_kind(metric))
+    return tuple(entry if isinstance(entry, str) else entry.__name__ for entry in metrics)
+
+
+def _with_kind(metric: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as every metric is called, with outputs, labels and kind; one that takes two is not told the kind."""
+    signature = inspect.signature(metric)
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return metric
+    if "kind" in signature.parameters:
+        return metric
+    return functools.wraps(metric)(lambda outputs, labels, kind: metric(outputs, labels))
 
 
 def add_metrics(metrics: Iterable[str]) -> None:

@@ -35,7 +35,7 @@ from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
 from coterie.run.checkpoint import RoundFiles
-from coterie.run.evaluation import add_metrics
+from coterie.run.evaluation import add_metrics, name_metrics
 from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
@@ -204,9 +204,10 @@ def _clients(source: Any, seed: int) -> Clients:
 
 def _with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
     """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
-    add_metrics(settings.metrics)
+    names = name_metrics(settings.metrics)
+    add_metrics(names)
     usual = settings.metrics == DEFAULT_METRICS
-    return replace(settings, metrics=short_names(settings.metrics) + (metrics_by_label(clients) if usual else ()))
+    return replace(settings, metrics=short_names(names) + (metrics_by_label(clients) if usual else ()))
 
 
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:

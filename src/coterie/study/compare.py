@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from coterie.config.rules import Rule, obey
 from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
 from coterie.engines.specs import InProcess
+from coterie.run.evaluation import name_metrics
 from coterie.run.files import YARDSTICKS
 from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes
@@ -99,6 +101,7 @@ def compare(
     obey(FILTER_LIST, filters, "filters")
     obey(_SETTINGS, settings, "settings")
     study = settings if isinstance(settings, StudySettings) else StudySettings(**vars(settings))
+    study = replace(study, metrics=name_metrics(study.metrics))
     if study.resume and folder is None:
         raise InputError("resume needs the folder of the run that goes on")
     run_table = {"rounds": rounds, "seeds": seeds}
