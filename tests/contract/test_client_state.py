@@ -130,6 +130,10 @@ REMEMBERING = [
 ]
 
 
+LAYERS = {name: {"personal": ("*bias",)} for name in ("fedper", "fedrep", "fedbn")}
+"""Settings of methods that need a layer to keep and one to share."""
+
+
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_a_client_that_forgets_is_named_and_heals(name, monkeypatch):
     honest = Shard.answer
@@ -140,7 +144,7 @@ def test_a_client_that_forgets_is_named_and_heals(name, monkeypatch):
         return honest(self, ask)
 
     monkeypatch.setattr(Shard, "answer", answer)
-    disturbed = run((name, {}), rounds=6, evaluate=6)
+    disturbed = run((name, LAYERS.get(name, {})), rounds=6, evaluate=6)
     assert list(disturbed.failures) == ["b"]
     assert disturbed.failures["b"].startswith("round 3")
     assert "lost" in disturbed.failures["b"]

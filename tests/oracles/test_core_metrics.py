@@ -91,7 +91,7 @@ def test_pixels_are_rows_of_accuracy_and_have_no_auc():
     assert metrics.auc(outputs, labels, "classes") is None
 
 
-REGRESSION = ("mae", "rmse", "r2")
+REGRESSION = ("mae", "rmse", "r2", "poisson_deviance")
 
 
 @pytest.mark.parametrize("name", list(metrics.METRICS))

@@ -176,7 +176,7 @@ def test_gradient_in_train_mode_uses_the_statistics_of_the_batch():
 
 
 @pytest.mark.parametrize(("call", "sentence"), [
-    (lambda c, x: c.gradient(x, part="tset"), "part must be train, validation or test; got 'tset'"),
+    (lambda c, x: c.gradient(x, part="tset"), "part must be train, validation, test, contribution; got 'tset'"),
     (lambda c, x: c.loss(x, part="test"), "client 'a' has no test rows"),
     (lambda c, x: c.gradient(x, mode="training"), "mode must be eval or train; got 'training'"),
 ])  # fmt: skip

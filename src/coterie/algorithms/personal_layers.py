@@ -270,6 +270,7 @@ class FedBABU(_PersonalLayers):
 
     Paper: J. Oh, S. Kim, S.-Y. Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022.
 
+    Memory: none.
     Use: as for `fedper`, where clients cannot remember anything, or new clients come.
     Avoid: clients have too few rows to tune a head.
     Formula: x \leftarrow x - \eta \nabla_x f_i(x, v_0), \quad \text{at the end} \quad (x, v_i) \leftarrow (x, v_0) - \eta

@@ -37,7 +37,6 @@ __all__ = [
     "f1",
     "find_metrics",
     "mae",
-    "metrics_by_label",
     "npv",
     "poisson_deviance",
     "ppv",
@@ -115,8 +114,8 @@ def auprc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     """Area under the precision-recall curve of class 1, as average precision: mean over its rows of the share of class 1 among all
     rows with at least their risk. By chance it is the share of class 1, so that it tells models of rare outcomes apart.
 
-    >>> auprc(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([0, 0, 1, 1]), "binary")
-    0.8333333333333334
+    >>> round(auprc(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([0, 0, 1, 1]), "binary"), 12)
+    0.833333333333
     """
     risk = _risks(outputs, labels, kind)
     positive = labels.cpu().reshape(-1) == 1
@@ -187,7 +186,7 @@ RARE = 0.05
 
 
 def metrics_by_label(clients: Clients) -> tuple[str, ...]:
-    """Names of the metrics that a label calls for beside the usual ones: of counts, of classes with an order, of a rare outcome."""
+    """Return names of the metrics that a label calls for beside the usual ones: of counts, of ordered classes, of a rare outcome."""
     label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
     if label.get("count"):
         return ("poisson_deviance",)
