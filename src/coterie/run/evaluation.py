@@ -177,6 +177,8 @@ def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str],
 
 def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
     """Register the functions among metrics, or those of a dict, and return the metrics by their names."""
+    if not isinstance(metrics, Mapping) and {str}.issuperset(map(type, metrics)):
+        return tuple(metrics)
     functions = metrics if isinstance(metrics, Mapping) else {}
     for entry in metrics:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
