@@ -166,7 +166,7 @@ def test_a_full_disk_names_the_file(tmp_path):
         "table.csv": lambda path: write_atomically(path, lambda p: p.write_bytes(bytes(5000))),
         "model.safetensors": lambda path: write_checkpoint(path, Some(torch.zeros(5000)), {}, {}),
         "history.jsonl": lambda path: RoundFiles(tmp_path, Provenance(tmp_path, {}))._append(
-            Record(weight_rows=[(1, "x" * 5000, "a", 1.0)]), Session()
+            Record(weight_rows=[(1, "x" * 5000, "a", 1.0)]), Session(), durable=True
         ),
     }
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -26,7 +26,7 @@ class Engine(EngineSpec):
         return Writing(clients, model, loss, self.diary)
 
     @contextmanager
-    def kept_open(self):
+    def keep_open(self):
         Path("kept.txt").write_text("open")
         yield
         Path("kept.txt").write_text("closed")

@@ -58,11 +58,8 @@ def test_an_attack_changes_the_models_of_the_honest(case):
 
 
 def test_clients_that_train_alone_and_rows_in_one_place_are_out_of_reach():
-    pooled = FIRST["centralised"]
-    assert_same_bits(run(pooled), run(pooled, attack=Noise(on=("b",))))
-    alone, attacked = run(FIRST["local"]), run(FIRST["local"], attack=Noise(on=("b",)))
-    for name, x in alone.models.items():
-        assert torch.equal(x, attacked.models[name]) == (name != "b")
+    for case in (FIRST["centralised"], FIRST["local"]):
+        assert_same_bits(run(case), run(case, attack=Noise(on=("b",))))
 
 
 @pytest.mark.parametrize("where", [2, pytest.param("ray", marks=pytest.mark.engines)])

@@ -147,5 +147,5 @@ def test_memory_and_generator_of_a_gpu_are_asked_for_by_its_number(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     for device, own in ((torch.device("cuda"), several[0]), (torch.device("cuda:1"), several[1])):
         assert generators_of(nn.Linear(1, 1), device) == (own,)
-        with noise.forked(3, (own,)):
+        with noise.fork_generators(3, (own,)):
             assert torch.initial_seed() != own.initial_seed()

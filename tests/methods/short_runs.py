@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.algorithms.local import train_alone
 from coterie.base.clients import Client, Clients
 from coterie.base.rng import Rng, batches
 from coterie.base.rows import Part
@@ -86,11 +87,11 @@ def chosen_by_round(found):
 
 
 def unplug(monkeypatch, victim):
-    """Let one client fail whenever it is asked for an update."""
+    """Let one client fail whenever it is asked to train."""
     honest = Task.__call__
 
     def call(self, cohort, /, **payload):
-        if "update" in self.kinds.values() and victim in cohort.names:
+        if ("update" in self.kinds.values() or self is train_alone) and victim in cohort.names:
             raise OSError("unplugged")
         return honest(self, cohort, **payload)
 

@@ -44,8 +44,8 @@ def test_the_fixed_point_hardly_depends_on_numbers_of_steps(method, limit, monke
     """f_a(w) = w^2 and f_b(w) = (w - 4)^2, a taking one step and b three, each of which halves the way; the optimum is 2."""
     problem = quadratic({"a": [0.0], "b": [4.0]}, {"a": 10, "b": 30})
     local = LocalSGD(lr=0.25, steps=Epochs(1), batch_size=10)
-    honest = Exchange._weights
-    monkeypatch.setattr(Exchange, "_weights", lambda self, *asked: dict.fromkeys(honest(self, *asked), 1.0))  # alike
+    honest = Exchange.weights
+    monkeypatch.setattr(Exchange, "weights", lambda self, *asked: dict.fromkeys(honest(self, *asked), 1.0))  # alike
     assert float(trained(method(local), problem, 60).x) == pytest.approx(limit, abs=1e-4)
     if method is FedNova:
         nearly = replace(local, lr=0.002)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -130,6 +130,7 @@ class Exchange(Generic[R]):
     task: Task[R]
     ask: Ask
     need: Need
+    observer: Callable[[Task[Any], Mapping[str, Any], Replies[Any]], object] | None
 
     def collect(self) -> Replies[R]:
         """The replies of all clients."""
@@ -140,11 +141,13 @@ class Exchange(Generic[R]):
             blocks = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
             replies, answer = self._check_replies(self.ask, Answer(blocks, again.failed)), Answer.join([answer, more])
         self._settle(replies, answer)
+        if self.observer is not None:
+            self.observer(self.task, self.ask.payload, replies)
         return replies
 
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors with these `weights` of clients, and all else stacked."""
-        if len(weights) <= self._at_once or self.engine.needs_all:
+        if len(weights) <= self._at_once or self.engine.needs_all or self.observer is not None:
             return self.mean(self.collect(), weights)
         return self._average_blocks(weights)
 

@@ -122,10 +122,7 @@ class Federation:
             QuorumError: too few replies.
             InputError: unknown client, what is no task, another `need`, or a payload that cannot travel.
         """
-        replies = self._exchange(tuple(clients), task, payload, need).collect()
-        if self.observer is not None:
-            self.observer(task, payload, replies)
-        return replies
+        return self._exchange(tuple(clients), task, payload, need).collect()
 
     def own_models(self, clients: Iterable[str], task: Task[R], /, **payload: Any) -> dict[str, Tensor | None]:
         """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
@@ -169,14 +166,8 @@ class Federation:
             QuorumError: too few replies.
             InputError: as for `ask`.
         """
-        names = tuple(clients)
-        exchange = self._exchange(names, task, payload, need)
-        weight_of = exchange.weights(names, weights)
-        if self.observer is None:
-            return exchange.average(weight_of)
-        replies = exchange.collect()
-        self.observer(task, payload, replies)
-        return exchange.mean(replies, weight_of)
+        exchange = self._exchange(names := tuple(clients), task, payload, need)
+        return exchange.average(exchange.weights(names, weights))
 
     def _exchange(self, clients: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         if not isinstance(task, Task):
@@ -198,7 +189,7 @@ class Federation:
         )
         values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask = Ask(names, task.name, values, context, self.session.rounds_of(names), self.filters)
-        return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need)
+        return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need, self.observer)
 
     def _check_names(self, names: tuple[str, ...]) -> None:
         twice = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []

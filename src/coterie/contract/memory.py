@@ -90,7 +90,8 @@ class Memory:
         for key, by_client in self._values.items():
             for client in clients & by_client.keys():
                 rounds = by_client[client]
-                for late in [r for r in rounds if r >= self.round and counted.get(key, {}).get(client) != r]:
+                counted_now = counted.get(key, {}).get(client) == self.round
+                for late in [r for r in rounds if r > self.round or (r == self.round and not counted_now)]:
                     del rounds[late]
 
     def read(self, key: str, client: str) -> Tensor | None:
