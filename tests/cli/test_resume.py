@@ -16,6 +16,8 @@ import time
 import pytest
 from commands import HERE, ROOT, contents, environment
 
+import coterie as ct
+
 HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = f"local,meritfed,{HERE / 'remembers.py'}:Momentum"
 SETTINGS = ("--methods", METHODS, "--rounds", "6", "--seeds", "1", "--set", "run.evaluate=2", "--no-report")
@@ -268,6 +270,7 @@ def imported(name, *rest, **more):
     return honest(name, *rest, **more)
 builtins.__import__ = imported
 sys.argv = ["coterie", "compare", "heart-disease"]
+import coterie as ct
 from coterie.__main__ import main
 sys.exit(main())
 """
@@ -282,7 +285,59 @@ def test_ctrl_c_in_the_middle_of_an_import_ends_with_a_sentence(tmp_path, at):
     assert (ended.returncode, ended.stderr) == (130, "coterie: stopped\n")
 
 
+INTERRUPTED_AT_A_LINE = """
+import os, signal, sys
+lines = 0
+def at_line(frame, event, argument):
+    global lines
+    lines += event == "line"
+    if lines == {number}:
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGINT)
+    return at_line
+import coterie as ct
+from coterie.__main__ import main
+sys.argv = ["coterie", "methods"]
+sys.settrace(lambda frame, event, argument: at_line if frame.f_code.co_filename == main.__code__.co_filename else None)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 12])
+def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(tmp_path, number):
+    """Before the handler that leaves at once is there: the first line is `try` itself."""
+    script = INTERRUPTED_AT_A_LINE.format(number=number)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "coterie: stopped\n")
+
+
 # ---- what a run directory accepts
+
+
+def test_half_a_file_of_a_killed_run_goes_with_the_next_start(driver, tmp_path):
+    killed = rename("before", "fedavg-0/checkpoint.safetensors", 2)
+    argv = ("compare", "heart-disease", "--methods", "fedavg", "--rounds", "2", "--seeds", "1", "--no-report", "--out")
+    assert driver(tmp_path, *argv, "run", arm=killed).status == -9
+    (leftover,) = (tmp_path / "run").rglob(".*.tmp*")
+    assert leftover.name.startswith(".checkpoint.safetensors.tmp")
+    assert driver(tmp_path, *argv, "run", "--resume").status == 0
+    assert list((tmp_path / "run").rglob(".*.tmp*")) == []
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_half_a_checkpoint_of_a_killed_fit_goes_with_the_next_start(tmp_path, resume):
+    def fit(**settings):
+        ct.fit("fedavg", "heart-disease", rounds=1, checkpoint=tmp_path / "c", settings=ct.RunSettings(**settings))
+
+    fit()
+    leftover = tmp_path / "c" / ".checkpoint.safetensors.tmp4711"
+    leftover.write_bytes(b"half")
+    mine = tmp_path / "c" / ".tmp-of-mine"
+    mine.write_bytes(b"whole")
+    fit(resume=resume)
+    assert (leftover.exists(), mine.exists()) == (False, True)
 
 
 def test_a_run_is_not_overwritten(driver, killed):

@@ -35,6 +35,7 @@ __all__ = [
     "read_json",
     "read_text",
     "read_toml",
+    "remove_leftovers",
     "save_state",
     "write_atomically",
     "write_checkpoint",
@@ -198,6 +199,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
                 _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that `write_atomically` left in a folder, or below it, when its process was killed."""
+    for leftover in folder.rglob(".*.tmp[0-9]*"):
+        leftover.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from coterie.base.errors import InputError, plain
-from coterie.base.files import Checkpoint, naming, read_checkpoint, write_checkpoint
+from coterie.base.files import Checkpoint, naming, read_checkpoint, remove_leftovers, write_checkpoint
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
 from coterie.run.contribution import ContributionRow
@@ -76,6 +76,7 @@ class RoundFiles:
             raise InputError(
                 f"{plain(str(folder))} cannot be made a folder for checkpoints ({error}); choose another"
             ) from error
+        remove_leftovers(folder)
         self._history.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._record_hash = self._provenance.write()
@@ -132,6 +133,7 @@ class RoundFiles:
     def read(self, rounds: int, device: torch.device) -> Checkpoint:
         """The last complete round, on `device`. Raises `InputError` if it is of another run or version, or beyond `rounds`."""
         saved = read_checkpoint(self._path, device)
+        remove_leftovers(self._path.parent)
         require_format(saved.meta, self._path)
         number = saved.meta["round"]
         self._record_hash = self._provenance.compare(f"round {number}")

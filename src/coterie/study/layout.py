@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
+from coterie.base.files import remove_leftovers
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
@@ -84,8 +85,7 @@ def exclusive(folder: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
         except BlockingIOError as error:
             raise InputError(f"{folder} is being written by another process; wait for it to end") from error
-        for leftover in folder.rglob(".*.tmp[0-9]*"):
-            leftover.unlink()
+        remove_leftovers(folder)
         yield
 
 
