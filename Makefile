@@ -64,7 +64,7 @@ torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangl
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
-claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (2 minutes)
+claims: $(VENV)/.dev  ## the numbers that the README states, over 20 single splits and 20 others (2 minutes)
 	$(BIN)/python -m benchmarks.claims
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes)
@@ -87,7 +87,7 @@ results: $(VENV)/.dev  ## write docs/results.md from experiments/results and ben
 sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print
 	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md
 
-pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report after 20 seeds (2 minutes; needs chromium; RUN=its run directory)
+pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report of the demo (a minute; needs chromium; RUN=its run directory)
 	$(BIN)/python docs/screenshots.py $(RUN)
 
 lint: $(VENV)/.dev  ##! style, types and spelling, as pre-commit runs them, wording and names

@@ -1,6 +1,6 @@
 """Write the pictures of the README, the terminal and the report of four hospitals: `python docs/screenshots.py [RUN]`.
 
-Without the run directory of `coterie compare heart-disease --seeds 20` it makes one, in two minutes. It needs chromium.
+Without the run directory of `coterie compare heart-disease` it makes one, in a minute. It needs chromium.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coterie.report.html import write
 from coterie.report.results import Results
 
 IMAGES = Path(__file__).parent / "images"
-COMMAND = ("compare", "heart-disease", "--seeds", "20")
+COMMAND = ("compare", "heart-disease")
 NAME = "runs/heart-disease"
 TERMINAL = """<!DOCTYPE html><meta charset="utf-8"><style>
 body { margin: 0; padding: 18px 22px; background: #1b1e23; color: #e8eaed; }
