@@ -39,18 +39,30 @@ LONGEST = 600
 
 
 class CoterieError(Exception):
-    """Base of all errors that coterie raises on purpose: one line of at most 600 characters."""
+    """Base of all errors that coterie raises on purpose: one line of at most 600 characters.
+
+    Args:
+        sentence: What is wrong, where, and what to do.
+    """
 
     def __init__(self, sentence: object = "") -> None:
         super().__init__(shorten(" ".join(map(str.strip, str(sentence).splitlines())), LONGEST))
 
 
 class InputError(CoterieError, ValueError):
-    """Bad input of any kind, found before work starts. The command ends with exit status 2."""
+    """Bad input of any kind, found before work starts. The command ends with exit status 2.
+
+    Args:
+        sentence: What is wrong, where, and what to do.
+    """
 
 
 class RunError(CoterieError, RuntimeError):
-    """A run that cannot go on; what was saved stays. The command ends with exit status 1."""
+    """A run that cannot go on; what was saved stays. The command ends with exit status 1.
+
+    Args:
+        sentence: What is wrong, where, and what to do.
+    """
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
