@@ -65,7 +65,7 @@ class Place(NamedTuple):
 REQUIRED: dict[str, Any] = {
     "targets": "all", "internal": ("a", "b"), "members": "*", "target": "c", "count": 2, "lr": 0.1, "on": ("a",), "mu": 0.5,
     "name": "a", "k": 0.1, "alpha": 0.1, "byzantine": 1, "rate": 2.0, "keep": 0.5, "factor": 0.5, "every": 2, "preselect": "smallest",
-    "bound": 1.0, "fraction": 0.1, "share": 0.5, "epsilon": 0.1,
+    "bound": 1.0, "fraction": 0.1, "share": 0.5, "epsilon": 0.1, "train": ct.Part(torch.randn(12, 3), torch.arange(12) % 2),
 }  # fmt: skip
 """What a required argument of this name is where another one is odd; classes that need others are tried without."""
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -128,6 +128,8 @@ def _use(kind: str, value: Any) -> None:
         options["local"] = ct.LocalSGD(sampler=value)
     elif kind in ("callbacks", "trackers"):
         options["settings"] = ct.RunSettings(callbacks=(value,))
+    elif isinstance(value, ct.Client):
+        options |= {"clients": ct.Clients([value]), "model": torch.nn.Linear(3, 2)}
     elif isinstance(value, ct.LocalSGD):
         options["local"] = value
     elif isinstance(value, ct.RunSettings):
