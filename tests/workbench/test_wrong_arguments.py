@@ -56,7 +56,7 @@ WRONG = {
         r"split must be a Split or a table such as .*; got 'x'",
     ),
     "label": (lambda: data.load("tests", label=["num"]), r"label = \['num'\] must be the name of a column"),
-    "classes": (lambda: data.from_tensors(TWO, classes="no"), "classes must be a list of names; got 'no'"),
+    "classes": (lambda: data.from_tensors(TWO, classes="no"), "classes must be a list of texts; got 'no'"),
     "resume": (
         lambda: ct.fit("fedavg", PROBLEM.clients, settings=ct.RunSettings(resume=True)),
         "resume needs the checkpoint of the run that goes on; give checkpoint",
