@@ -24,7 +24,7 @@ class Half(ct.FedAvg):
 
 @ct.wire_type
 @ct.options
-class FirstRows(ct.Sampler):
+class TopRows(ct.Sampler):
     """Take the first rows of each client again and again."""
 
     def rows(self, cohort, client, rng, steps, batch_size):
@@ -93,7 +93,7 @@ class Quiet(ct.Callback):
 
 USED = {
     "methods": ["--methods", "OWN:Half"],
-    "samplers": ["--set", "local.sampler=OWN:FirstRows"],
+    "samplers": ["--set", "local.sampler=OWN:TopRows"],
     "filters": ["--set", "filters=OWN:Halved"],
     "attacks": ["--attack", "OWN:Doubled", "--set", "attack.on=['north']"],
     "models": ["--model", "OWN:Narrow"],
@@ -107,7 +107,7 @@ USED = {
 
 PYTHON = {
     "methods": lambda own: {"method": f"{own}:Half"},
-    "samplers": lambda own: {"local": ct.LocalSGD(sampler=f"{own}:FirstRows")},
+    "samplers": lambda own: {"local": ct.LocalSGD(sampler=f"{own}:TopRows")},
     "filters": lambda own: {"filters": [f"{own}:Halved"]},
     "attacks": lambda own: {"attack": {"name": f"{own}:Doubled", "on": ["north"]}},
     "models": lambda own: {"model": f"{own}:Narrow"},
@@ -129,7 +129,7 @@ def own(tmp_path, monkeypatch):
     yield path
     for name in [*METRICS.added]:
         del METRICS[name]
-    for name in ("FirstRows", "Halved", "Doubled"):
+    for name in ("TopRows", "Halved", "Doubled"):
         wire_types().pop(name, None)
 
 
