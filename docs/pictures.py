@@ -47,7 +47,8 @@ def measured(entry: Entry) -> dict[str, Any]:
     file = KEPT / f"{entry.name}.json"
     if file.exists() and (kept := json.loads(file.read_text(encoding="utf-8")))["state"] == state:
         return dict(kept["numbers"])
-    run = ct.fit(_method(entry), _clients(), "logistic", ROUNDS, settings=ct.RunSettings(evaluate=1))
+    model = _layers if hasattr(entry.cls, "personal") else "logistic"
+    run = ct.fit(_method(entry), _clients(), model, ROUNDS, settings=ct.RunSettings(evaluate=1))
     tested = [row for row in run.history if (row.metric, row.split) == ("loss", "test")]
     losses = {name: [row.value for row in tested if row.client == name] for name in NAMES}
     weights = {str(who): {name: float(row.get(name, 0.0)) for name in NAMES} for who, row in run.weights.items()}
@@ -61,6 +62,12 @@ def _method(entry: Entry) -> Any:
     cls = entry.cls
     local = {"local": LOCAL} if "local" in getattr(cls, "__dataclass_fields__", {}) else {}
     return cls(**local, **NEEDED.get(entry.name, {}))
+
+
+def _layers() -> torch.nn.Module:
+    """A model for methods that keep a layer at each client."""
+    body = torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()
+    return torch.nn.Sequential(*body, torch.nn.Linear(8, 2))
 
 
 def _clients() -> ct.Clients:

@@ -23,9 +23,9 @@ CALLED = dict(zip("abcd", HOSPITALS, strict=True))
 
 
 def in_toml(value: Any) -> Any:
-    """A constructor argument as an experiment's file has it; clients by the hospitals' names."""
+    """A constructor argument as an experiment's file has it; clients by the hospitals' names, of which there is one less."""
     if isinstance(value, tuple):
-        return [CALLED[v] for v in value if v in CALLED]
+        return [CALLED.get(v, v) for v in value if v != "e"]
     return CALLED.get(value, value) if isinstance(value, str) else value
 
 
@@ -57,6 +57,8 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
         "resume": False,
         "timeout": 300.0,
         "accept": [],
+        "described": {},
+        "seeds": [0],
         "hash": plan_hash(path),
     }
     text = json.dumps({**plan, "where": "a test", "command": "a test"}).encode().hex()
