@@ -21,7 +21,10 @@ run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=5)
 assert run.history.select("accuracy", "a", "test")[-1][1] > 0.9
 PY
 "$folder/venv/bin/coterie" compare heart-disease --seeds 1 --rounds 5 --methods local,fedavg --out bare >table 2>progress || { cat table progress; exit 1; }
-grep -q Switzerland table && grep -q 'coterie\[report\]' table || { echo "a missing extra must be named:"; cat table; exit 1; }
+grep -q Switzerland table && test -s bare/report.html || { cat table; exit 1; }
+if "$folder/venv/bin/coterie" compare digits --seeds 1 --rounds 1 --methods fedavg --out digits >table 2>progress || ! grep -q 'coterie\[data\]' progress; then
+  echo "a missing extra must be named:"; cat table progress; exit 1
+fi
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c "$project/constraints.txt" "$wheel[data,report]"
 "$folder/venv/bin/pip" check
 "$folder/venv/bin/coterie" compare heart-disease --seeds 1 --rounds 5 --methods local,fedavg --out run >table 2>progress || { cat table progress; exit 1; }
