@@ -153,7 +153,7 @@ def test_a_row_of_totals_is_named(tmp_path):
     "numbers", [RNG.exponential(3, 200), RNG.poisson(2, 200), np.arange(200) % 2, RNG.normal(0, 1, 200)]
 )
 def test_numbers_that_are_skewed_or_few_are_not_far_off(numbers):
-    assert _far_off(np.append(numbers, np.nan).astype(float), np.unique(numbers).astype(float)) == []
+    assert _far_off(np.append(numbers, np.nan).astype(float)) == []
 
 
 def test_yes_and_no_under_other_numbers_are_named(tmp_path):

@@ -63,7 +63,7 @@ _EVENTS = frozenset(
 _TIMES = re.compile(
     "(os )?time|survival( time| months| days)?|follow ?up( time)?|duration|(time|days) to (event|death)|futime"
 )
-"""What a label is called that says whether something happened, and the column beside it that says when (survival analysis)."""
+"""Names of a label that says whether something happened, and of the column beside it that says when (survival analysis)."""
 
 Told = dict[str, dict[str, Any]]
 
@@ -157,7 +157,7 @@ def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
 
 
 Drafted = tuple[ColumnRecipe | None, list[str]]
-"""What a column becomes and remarks on it, or None and the one reason to leave it out."""
+"""The column as the recipe takes it and remarks on it, or None and the one reason to leave it out."""
 
 
 def _column(column: str, clients: Told, chosen: bool) -> Drafted:
@@ -330,7 +330,7 @@ def _cut_at(name: str, above: float) -> list[str]:
 
 
 def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> Iterator[str]:
-    """What a reader should know of classes: numbers that may be quantities, classes of one client, clients of one class."""
+    """Return remarks on classes: numbers that may be quantities, classes of one client, clients of one class."""
     numbers = label["kind"] == "number" and not (settings.task or settings.classes)
     integers = all(client["label"]["whole"] for client in clients.values())
     if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not integers):
@@ -369,7 +369,7 @@ def _refuse_variants(name: str, about: Told) -> None:
 
 
 def _is_quantity(name: str, kind: str, distinct: int, integers: bool, task: str | None) -> bool:
-    """Whether the label is a number to regress on; an error where a guess would be a gamble."""
+    """Return True if the label is a number to regress on; an error where a guess would be a gamble."""
     if kind == "date":
         raise InputError(f"label {name!r} holds dates; predict a number or a class")
     if task == "regression":
@@ -446,7 +446,7 @@ def _scale(what: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tupl
 
 
 def _is_constant(mean: float, variance: float) -> bool:
-    """Whether numbers with these moments are all the same, up to rounding."""
+    """Return True if numbers with these moments are all the same, up to rounding."""
     return bool(variance**0.5 <= 1e-9 * max(abs(mean), 1e-300))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "Reading",
     "Table",
     "Written",
+    "are_whole",
     "complaint",
     "from_numbers",
     "from_texts",
@@ -35,6 +37,7 @@ Texts = NDArray[np.object_]
 NOTHING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "nan", "-nan", "null", "none", "<na>", "nat"})
 """Cells that mean "missing" in every column, in lower case (those of pandas, and the question mark of UCI)."""
 
+_LOOKED_AT = 64  # numbers
 _BOOLEAN = {"true": 1.0, "false": 0.0}
 _MONTH = r"(jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-zä]*\.?"
 _DAY = rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.](\d{{4}}|\d{{2}})|\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}"
@@ -70,18 +73,27 @@ class Column:
         """Which rows have a value, bool [rows]."""
         if self.numbers is not None:
             return ~np.isnan(self.numbers)
-        return np.array([t is not None for t in self.spelled], dtype=bool)
+        return self.levels[1] >= 0
+
+    @cached_property
+    def levels(self) -> tuple[list[str], NDArray[np.int64]]:
+        """The different values as names of categories or classes, and for each row which it has, -1 where missing."""
+        if self.numbers is None:
+            values = [] if self.texts is None else self.texts.tolist()
+            names = [*dict.fromkeys(values)]
+            if None in names:
+                names.remove(None)
+            place = {None: -1, **dict(zip(names, range(len(names)), strict=True))}
+            return [*map(str, names)], np.array([place[text] for text in values], dtype=np.int64)
+        distinct, codes = np.unique(self.numbers, return_inverse=True)  # all NaN are one, at the end
+        names = [_spell_as(self.kind, value) for value in distinct[~np.isnan(distinct)].tolist()]
+        return names, np.where(codes < len(names), codes, -1)
 
     @property
     def spelled(self) -> Texts:
         """Every value as the name of a category or class, None where missing, [rows]."""
-        if self.texts is not None:
-            return self.texts
-        numbers = np.zeros(0) if self.numbers is None else self.numbers
-        out = np.empty(len(numbers), dtype=object)
-        names = {v: _spell_as(self.kind, float(v)) for v in np.unique(numbers[~np.isnan(numbers)])}
-        out[:] = [names.get(v) for v in numbers]
-        return out
+        names, codes = self.levels
+        return np.array([*names, None], dtype=object)[codes] if self.texts is None else self.texts
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ class Table:
     """The rows of one client before any preprocessing.
 
     Attributes:
-        name: of the client.
+        name: name of the client.
         source: what a sentence calls it: the file, or the frame.
         columns: by name, in the order of the source.
         parts: row numbers of train, validation and test; empty before the split.
@@ -164,8 +176,14 @@ def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **abou
     return Column("boolean" if boolean else "number", numbers, **about)
 
 
+def are_whole(numbers: Floats) -> bool:
+    """Return True if all are whole numbers; the first ones tell of most columns that they are not."""
+    leading = numbers[:_LOOKED_AT]
+    return bool((np.floor(leading) == leading).all() and (np.floor(numbers) == numbers).all())
+
+
 def _are_dates(numbers: Floats) -> bool:
-    """Whether all are dates such as 20230131, on more than one day."""
+    """Return True if all are dates such as 20230131, on more than one day."""
     if numbers.min() == numbers.max() or numbers.min() < 19000101 or numbers.max() > 21001231:
         return False
     days, months = numbers % 100, numbers // 100 % 100
@@ -239,7 +257,7 @@ def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | Non
 
 
 Comma = Literal["decimal", "unseen", "thousands", ""]
-"""What a comma in a number means in a file; "unseen": it would be decimal, but no number has one. The empty text: nobody can tell."""
+"""Meanings of a comma in numbers; "unseen": it would be decimal, but no number has one. The empty text: it cannot be told."""
 
 UNKNOWN = frozenset({"-", "--", ".", "unknown", "missing", "n.a."})
 """Cells that mean "missing" in a column of numbers, in lower case; among texts they are a value like others."""
@@ -294,7 +312,7 @@ def with_signs(signs: Sequence[str]) -> str:
 
 
 def complaint(kind: str, row: int, cell: str, choice: str = ", or name the column in categorical or drop") -> str:
-    """What is wrong with a column of numbers and how to cure it, to be put behind its name. `choice`: what else may be done.
+    """Return the defect of a column of numbers and its cure, to be put behind its name. `choice`: what else may be done.
 
     >>> complaint("infinite", 3, "inf")
     'is inf in data row 3; give a finite number or leave the cell empty'
@@ -378,7 +396,7 @@ def _alone(text: str) -> str:
 
 
 def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
-    """Whether dots in the numbers `texts` stand for thousands, as where a comma is the decimal sign: all before three digits.
+    """Return True if dots in the numbers `texts` stand for thousands, as where a comma is the decimal sign: all before three digits.
 
     >>> [thousands_dots(cells, "unseen") for cells in ({"950", "1.500"}, {"2.125", "1.500"})]
     [True, False]

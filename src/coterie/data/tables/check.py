@@ -1,4 +1,4 @@
-"""What is wrong with the tables of all clients, in one go, and how alike the clients are. Nothing is trained."""
+"""Check the tables of all clients in one go, and tell how alike the clients are. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Facts(NamedTuple):
 
     Attributes:
         kind: number, boolean, text, date or empty.
-        rows: of the table.
+        rows: rows of the table.
         missing: share of the rows, from 0 to 1.
         low, high, mean, deviation: of numbers (deviation: the standard one); None for texts.
         shares: of each text among those that are there, the largest first; empty for numbers.
@@ -72,7 +72,7 @@ class Drift(NamedTuple):
         client, column: which.
         measure: "mean difference", in standard deviations (the root of the mean of both variances), with its sign; or "total
             variation", half the sum of the absolute differences of all shares, from 0 to 1.
-        value: of the measure.
+        value: value of the measure.
         chance: what a client with so few values hardly ever exceeds if it is like the others.
     """
 
@@ -85,7 +85,7 @@ class Drift(NamedTuple):
 
 @dataclass(frozen=True)
 class TableCheck:
-    """What `check_tables` found.
+    """The findings of `check_tables`.
 
     Attributes:
         problems: sentences; with one of them no run would start. Questions, each with the setting for either answer, are among them.
@@ -247,7 +247,7 @@ def _classes(label: Column, settings: Tables) -> Column:
 
 
 def facts_of(column: Column) -> Facts:
-    """What can be said of a column at one client."""
+    """Return the description of a column at one client."""
     present = column.present
     missing = 1 - float(present.mean())
     if column.numbers is None:

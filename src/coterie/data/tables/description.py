@@ -1,4 +1,4 @@
-"""What a client tells of its table before a recipe is agreed on: written by `recipe.describe`, read by whoever it is sent to."""
+"""Description of a client's table before a recipe is agreed on: written by `recipe.describe`, read by the receiver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from coterie.base.errors import InputError, plain
@@ -120,8 +120,8 @@ class TableDescription:
 
     def text(self) -> str:
         """Return the description as JSON."""
-        columns = {name: {k: v for k, v in asdict(c).items() if v is not None} for name, c in self.columns.items()}
-        return json.dumps({"rows": self.rows, "source": self.source, "columns": columns, "label": asdict(self.label)})
+        columns = {name: {k: v for k, v in vars(c).items() if v is not None} for name, c in self.columns.items()}
+        return json.dumps({"rows": self.rows, "source": self.source, "columns": columns, "label": vars(self.label)})
 
     @classmethod
     def parse(cls, text: Any, chosen: Collection[str] = ()) -> TableDescription:

@@ -21,7 +21,7 @@ from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import deal
 from coterie.data.splits import number_names, stratified
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
-from coterie.data.tables.cells import Column, Reading, Table, complaint, number
+from coterie.data.tables.cells import Column, Reading, Table, are_whole, complaint, number
 from coterie.data.tables.read import (
     files_of,
     holds_arrays,
@@ -133,6 +133,12 @@ def from_frames(
 
     Raises:
         InputError: One sentence with frame, column and cure.
+
+    >>> import coterie as ct
+    >>> import pandas as pd
+    >>> frames = {name: pd.DataFrame({"age": range(40, 80), "ill": [0, 1] * 20}) for name in ("north", "south")}
+    >>> ct.data.from_frames(frames, label="ill")
+    <2 clients of 'frames', 42 training rows>
     """
     if isinstance(frames, list | tuple):
         frames = dict(zip(number_names(len(frames)), frames, strict=True))
@@ -476,14 +482,15 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     return replace(table, columns=columns, parts=parts)
 
 
-def _strata(column: Column, settings: Tables) -> NDArray[np.str_] | None:
+def _strata(column: Column, settings: Tables) -> NDArray[np.int64] | None:
+    """Return a number for each row, in the order of the names of classes; None where the label has none."""
     if settings.task == "regression" or column.kind == "date":
         return None
     if settings.above is not None and column.numbers is not None:
-        return (column.numbers > settings.above).astype(str)
-    values = column.spelled.astype(str)
-    distinct = len(np.unique(values))
-    integers = column.numbers is None or bool((column.numbers % 1 == 0).all())
+        return (column.numbers > settings.above).astype(np.int64)
+    names, codes = column.levels
+    distinct = len(names)
+    integers = column.numbers is None or are_whole(column.numbers)
     if settings.task is None and (distinct > MANY_CLASSES or (not integers and distinct > FEW_NUMBERS)):
         return None
-    return values
+    return np.argsort(np.argsort(names))[codes]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, explain_imports
 from coterie.base.files import check_name, path_exists
 from coterie.base.spelling import fold, legible, listing
 from coterie.config.data import EVERY_FILE, Tables
@@ -157,7 +157,7 @@ def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
 
 
 def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
-    """The columns of a file as they are written, for whoever hands them on; none of a file of arrays. Errors are those of `read`."""
+    """Return the columns of a file as they are written; none of a file of arrays. Errors are those of `read`."""
     path = Path(path)
     if path.suffix.lower() == ".npz":
         return {}
@@ -197,7 +197,8 @@ def _csv_text(path: Path) -> tuple[str, str]:
     if nul >= 0:
         raise InputError(f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"')
     text = re.sub(r"\Asep=.\r?(?=\n)", "", text)  # a word to Excel, which the first lines say as well
-    return text, _separator([line for line in text.split("\n", 20)[:20] if line.strip()])
+    first_lines = text.split("\n", 20)[:20]
+    return text, _separator([line for line in first_lines if line.strip()])
 
 
 def _csv_cells(path: Path, text: str, separator: str) -> tuple[list[str], list[Sequence[str]]]:
@@ -234,7 +235,7 @@ def _csv_cells(path: Path, text: str, separator: str) -> tuple[list[str], list[S
 
 
 def _comma(separator: str, text: str) -> Comma:
-    """What a comma in a number of `text` means."""
+    """Return the meaning of a comma in a number of `text`."""
     if separator == ";":
         return "decimal" if re.search(r"\d,\d", text) else "unseen"
     return "thousands" if separator == "," else ""
@@ -261,10 +262,8 @@ def _xlsx(path: Path, reading: Reading) -> Columns:
 
 def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
     """Header and columns of the only sheet of a workbook, its cells as a CSV would write them; formulas as they were last computed."""
-    try:
+    with explain_imports("reading Excel needs openpyxl", "data"):
         import openpyxl
-    except ImportError as error:
-        raise InputError('reading Excel needs openpyxl: pip install "coterie[data]"') from error
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheets = {
@@ -298,11 +297,9 @@ def _cell(cell: Any) -> str:
 
 
 def _parquet_table(path: Path) -> Any:
-    try:
+    with explain_imports("reading Parquet needs pyarrow", "data"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise InputError('reading Parquet needs pyarrow: pip install "coterie[data]"') from error
     try:
         return pq.ParquetFile(path).read()  # one file, whatever its folder is called: no Hive partitions
     except (pa.ArrowException, OSError, ValueError) as error:

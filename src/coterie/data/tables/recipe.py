@@ -31,7 +31,7 @@ from coterie.base.errors import InputError
 from coterie.base.spelling import fold, listing, names_rows
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
-from coterie.data.tables.cells import Column, Table, complaint, with_signs
+from coterie.data.tables.cells import Column, Table, are_whole, complaint, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES, ColumnDescription, LabelDescription, TableDescription
 
 __all__ = [
@@ -63,7 +63,7 @@ class ColumnRecipe(TypedDict, total=False):
     """How one column becomes features.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         kind: "number" or "category".
         mean, scale: of a number: (value - mean) / scale.
         signs: units that its numbers are written with.
@@ -81,7 +81,7 @@ class ColumnRecipe(TypedDict, total=False):
 
 
 class LabelRecipe(TypedDict, total=False):
-    """What is predicted.
+    """The label that is predicted.
 
     Attributes:
         column, kind: of the table.
@@ -160,7 +160,7 @@ class Moments(NamedTuple):
 
 @task
 def describe(cohort: TableCohort, *, label: str, categorical: str = "[]", rare: int = 0) -> Description:
-    """What the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
+    """Reply with what the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
 
     Categories are those of training rows, without those of fewer than `rare` rows. Those of a column that looks like an
     identifier stay where they are.
@@ -177,7 +177,7 @@ def describe_table(table: Table, label: str, categorical: set[str], rare: int) -
         if name != label:
             columns[name] = _describe_column(name, column, train, name in categorical, rare)
     target = table.columns[label]
-    values = {str(t) for t in target.spelled if t is not None}
+    values = set(target.levels[0])
     about_label = LabelDescription(
         target.kind,
         whole=target.numbers is not None and bool((target.numbers % 1 == 0).all()),
@@ -195,19 +195,21 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
     elif column.kind == "number" and not chosen:
         numbers = (column.numbers if column.numbers is not None else np.zeros(0))[train]
         numbers = numbers[~np.isnan(numbers)]
-        distinct, integers = len(np.unique(numbers)), bool((numbers % 1 == 0).all())
-        out["unique"] = integers and distinct == len(numbers)
-        out["identifier"] = integers and 2 * distinct >= len(numbers) and names_rows(name)
+        distinct = len(np.unique(numbers)) if are_whole(numbers) else -1
+        out["unique"] = distinct == len(numbers)
+        out["identifier"] = distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
-        present = [str(t) for t in column.spelled[train] if t is not None]
-        spelled = Counter(present)
+        names, codes = column.levels
+        there = np.bincount(codes[train] + 1, minlength=len(names) + 1)[1:]
+        spelled = {text: count for text, count in zip(names, there.tolist(), strict=True) if count}
         counts = Counter[str]()
         for text, count in spelled.items():
             counts[fold(text)] += count
-        unique = len(spelled) == len(present)
+        present = sum(spelled.values())
+        unique = len(spelled) == present
         categories = [text for text in sorted(spelled) if counts[fold(text)] >= rare]
         out["pooled"] = len(categories) < len(spelled)
-        out["identifier"] = unique and len(present) >= ENOUGH_TO_TELL
+        out["identifier"] = unique and present >= ENOUGH_TO_TELL
         out["unique"] = unique
         hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
         out["categories"] = [] if hidden else categories
@@ -285,7 +287,8 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
 
 def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
-    scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
+    scaled: NDArray[np.float64] = (numbers - spec["mean"]) / spec["scale"]
+    scaled[np.isnan(scaled)] = 0
     wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
     if len(wild):
         raise InputError(
@@ -298,7 +301,7 @@ def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str
 def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[str]:
     """A question if half of the numbers and more are far from the training rows, as where a file has another unit."""
     present = np.abs(scaled[scaled != 0])
-    middle = float(np.median(present)) if len(present) else 0.0
+    middle = float(np.median(present)) if len(present) and 2 * np.count_nonzero(present >= FAR) >= len(present) else 0.0
     if middle < FAR:
         return []
     return [f"{source}: {spec['name']} is {middle:.0f} standard deviations from the mean of training; the same unit?"]
@@ -326,13 +329,12 @@ def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], sourc
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
     rare = position[RARE] if spec.get("rare") else None
-    texts = column.spelled
-    values = {str(text) for text in texts if text is not None}
-    place = {text: position.get(text, folded.get(fold(text), rare)) for text in values}
-    columns = np.array([-1 if (j := place.get(text)) is None else j for text in texts.tolist()], dtype=np.int64)
+    names, codes = column.levels
+    place = {text: position.get(text, folded.get(fold(text), rare)) for text in names}
+    columns = np.array([-1 if j is None else j for j in (*place.values(), None)])[codes]
     rows = np.flatnonzero(columns >= 0)
     out[rows, columns[rows]] = 1.0
-    unknown = [repr(text) for text in sorted(values) if place[text] is None]
+    unknown = [repr(text) for text in sorted(names) if place[text] is None]
     if not unknown:
         return []
     return [f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"]
@@ -348,13 +350,13 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
     elif spec["values"]:
         position = {value: j for j, value in enumerate(spec["values"])}
         spellings = spec.get("spellings", {})
-        texts = column.spelled
-        codes = [position.get(spellings.get(text, text), -1) for text in texts]
-        if min(codes) >= 0:
-            return torch.tensor(codes, dtype=torch.int64), []
-        row = codes.index(-1)
+        names, levels = column.levels
+        codes = np.array([position.get(spellings.get(text, text), -1) for text in names])[levels]
+        if codes.min() >= 0:
+            return torch.from_numpy(codes), []
+        row = int(np.argmax(codes < 0))
         problem = (
-            f"{table.source}: label {name!r} is {texts[row]!r} in data row {row + 1}, which is none of "
+            f"{table.source}: label {name!r} is {names[levels[row]]!r} in data row {row + 1}, which is none of "
             f"{', '.join(spec['values'][:10])}"
         )
     elif column.problem is not None:

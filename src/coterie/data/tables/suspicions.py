@@ -1,4 +1,4 @@
-"""What makes results other than they are: a column that says the label, copied rows, numbers that are codes, totals or slips."""
+"""Warn of tables whose results would mislead: a column that says the label, copied rows, numbers that are codes, totals or slips."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ _FAR_OFF = 3  # numbers at one end that can be far from all others together, suc
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
 _FEW_NOTES = 3  # columns up to which each has a note of a kind by itself
 _KINDS = ("the mean of all clients stands in", "name a code for missing under missing", "the same unit?")
-_NONE = np.zeros(0)
+_FIRST = 128  # numbers by which most columns tell that theirs are many
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
 Array = NDArray[Any]
+Far = dict[tuple[str, str], dict[float, Array]]
+"""Data rows of the numbers that are far from all others, by client and column."""
 
 
 def find_doubts(
     clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> tuple[list[str], list[str]]:
-    """Return notes about the rows of all clients, encoded and as `tables`, for whoever has them on one machine; and questions: what may
+    """Return notes about the rows of all clients, encoded and as `tables`, for a machine that has them all; and questions: what may
     make results wrong, each with the setting for either answer, and nothing that is answered.
     """
     columns = _that_say_the_label([client.train for client in clients], recipe)
@@ -55,13 +57,14 @@ def find_doubts(
     }
     notes = [f"{listing(names)}: {doubt}" for doubt, names in doubts.items() if names]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"] if copied else []
-    notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe), *_of_codes(tables, recipe)]
+    far = _find_far_numbers(tables, recipe)
+    notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe, far), *_of_codes(tables, recipe)]
     telling = [*dict.fromkeys([*columns, *filled, *_telling_columns(clients, tables, recipe)])]
     questions = [
         *_on_patients(tables, recipe, settings),
         *_on_the_task(tables, recipe, settings),
         *_on_telling_columns([name for name in telling if name not in settings.keep]),
-        *_on_gaps(clients, tables, recipe, (*telling, *settings.keep)),
+        *_on_gaps(clients, tables, recipe, far, (*telling, *settings.keep)),
         *_on_units(recipe, settings),
     ]
     return notes, questions
@@ -167,7 +170,7 @@ def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
 
 
 def _on_gaps(
-    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, answered: Sequence[str]
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, far: Far, answered: Sequence[str]
 ) -> Iterator[str]:
     """Ask about columns whose missing values, or numbers far from all others, are those of one class alone."""
     classes = recipe["label"]["classes"]
@@ -180,8 +183,12 @@ def _on_gaps(
         name = column["name"]
         if name in answered:
             continue
-        parts = [(table.columns[name], table.parts["train"]) for table in tables]
-        for what, odd in (("missing", _are_missing(parts)), ("far from all others", _are_far_off(parts))):
+        for what, odd in (
+            ("missing", _are_missing(tables, name)),
+            ("far from all others", _are_far_off(tables, name, far)),
+        ):
+            if not odd.any():
+                continue
             count = np.bincount(labels[odd], minlength=len(classes))
             only = int(count.argmax())
             if count[only] == count.sum() >= _FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
@@ -194,20 +201,19 @@ def _on_gaps(
         )
 
 
-def _are_missing(parts: Sequence[tuple[Column, Array]]) -> Array:
+def _are_missing(tables: Sequence[Table], name: str) -> Array:
     """Return which training rows have no value, [rows of all clients]."""
-    return np.concatenate([~column.present[at] for column, at in parts])
+    return np.concatenate([~table.columns[name].present[table.parts["train"]] for table in tables])
 
 
-def _are_far_off(parts: Sequence[tuple[Column, Array]]) -> Array:
+def _are_far_off(tables: Sequence[Table], name: str, far: Far) -> Array:
     """Return which training rows have a number that is far from all others of their client, [rows of all clients]."""
     masks = []
-    for column, at in parts:
-        numbers = (
-            column.numbers if column.kind == "number" and column.numbers is not None else np.full(len(column), np.nan)
-        )
-        far = _far_off(numbers, np.unique(numbers[~np.isnan(numbers)]))
-        masks.append(np.isin(numbers[at], far))
+    for table in tables:
+        mask = np.zeros(len(table), dtype=bool)
+        for rows in far.get((table.name, name), {}).values():
+            mask[rows] = True
+        masks.append(mask[table.parts["train"]])
     return np.concatenate(masks)
 
 
@@ -252,7 +258,9 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         return []
     rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
-    tells = _are_apart_in(rows, labels) if classes else _are_in_a_line_with(rows, labels)
+    apart = bool(classes) and _are_apart_in(rows[:_LOOKED_AT], labels[:_LOOKED_AT]).any()
+    tells = _are_apart_in(rows, labels) if apart else np.zeros(rows.shape[1], dtype=bool)
+    tells = tells if classes else _are_in_a_line_with(rows, labels)
     names, at = [], 0
     for column in recipe["columns"]:
         width = len(column["categories"]) if column["kind"] == "category" else 1
@@ -305,21 +313,24 @@ def _names_the_class(categories: Array, classes: Array) -> bool:
     return len(np.unique(pairs)) == len(np.unique(codes))
 
 
-def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _find_far_numbers(tables: Sequence[Table], recipe: Recipe) -> Far:
+    """Return the numbers of each column that are far from all others there, in the order of clients."""
+    names = [recipe["label"]["column"], *(column["name"] for column in recipe["columns"])]
+    far: Far = {}
+    for table in tables:
+        for name in names:
+            numbers = table.columns[name].numbers if table.columns[name].kind == "number" else None
+            values = [] if numbers is None else _far_off(numbers)
+            if numbers is not None and values:
+                far[table.name, name] = {value: np.flatnonzero(numbers == value) for value in values}
+    return far
+
+
+def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
     """Questions about numbers that are far from all others of their client, and about two ways to write yes and no."""
     label = recipe["label"]["column"]
     names = [label, *(column["name"] for column in recipe["columns"] if column["kind"] == "number")]
-    numbers = {
-        (table.name, name): column.numbers
-        for table in tables
-        for name in names
-        if (column := table.columns[name]).numbers is not None and column.kind == "number"
-    }
-    distinct = {key: np.unique(values_here[~np.isnan(values_here)]) for key, values_here in numbers.items()}
-    far = {
-        key: {value: np.flatnonzero(values_here == value) for value in _far_off(values_here, distinct[key])}
-        for key, values_here in numbers.items()
-    }
+    far = {key: extremes for key, extremes in far.items() if key[1] in names}
     odd = Counter(
         (client, int(at[0])) for (client, _), extremes in far.items() for at in extremes.values() if len(at) == 1
     )
@@ -337,23 +348,44 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         ]
         cure = "correct a slip, name a code for missing under missing"
         notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
-        values = {
-            t.name: values_here.tolist() for t in tables if len(values_here := distinct.get((t.name, name), _NONE)) == 2
-        }
+        values = {table.name: _two_codes(table.columns[name]) for table in tables if name != label}
         written = [[client for client, pair in values.items() if pair == codes] for codes in ([0.0, 1.0], [1.0, 2.0])]
-        if all(written) and name != label:
+        if all(written):
             notes.append(
                 f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
             )
     return notes
 
 
-def _far_off(numbers: Array, distinct: Array) -> list[float]:
-    """Return the few numbers at either end that are far from all others; `distinct`: the different ones, sorted.
+def _two_codes(column: Column) -> list[float]:
+    """Return the two numbers that a column consists of; none if there are more, or fewer."""
+    if column.numbers is None or column.kind != "number" or len({*column.numbers[:_FIRST].tolist()}) > _FAR_OFF:
+        return []
+    codes: list[float] = np.unique(column.numbers[~np.isnan(column.numbers)]).tolist()
+    return codes if len(codes) == 2 else []
+
+
+def _may_be_far(numbers: Array) -> bool:
+    """Return False where the ends alone tell that no number is far from all others: more than a few lie in each half of the range,
+    and no few below or at 0 end it.
+    """
+    low, high = (numbers.min(), numbers.max()) if len(numbers) else (0.0, 0.0)
+    middle, leading = low / 2 + high / 2, numbers[:_FIRST]
+    fewest = min(len({*leading[leading < middle].tolist()}), len({*leading[leading > middle].tolist()}))
+    negative = len({*leading[leading < 0].tolist()}) if low < 0 else len(numbers)
+    return low == 0 or high <= 0 or min(fewest, negative) <= _FAR_OFF
+
+
+def _far_off(numbers: Array) -> list[float]:
+    """Return the few numbers at either end that are far from all others.
 
     Far is more than `_GAP` ranges of all others. For a number that people write for "missing" one range is enough, and for a
     negative one that all others are not negative; for 0 that the others are all far above it, measured by their deviation.
     """
+    numbers = numbers[~np.isnan(numbers)]
+    if not _may_be_far(numbers):
+        return []
+    distinct = np.unique(numbers)
     out: list[float] = []
     most = min(_FAR_OFF, len(distinct) - 2)
     for ends in (distinct[: _FAR_OFF + 1].tolist(), distinct[: -_FAR_OFF - 2 : -1].tolist()):
@@ -372,7 +404,7 @@ def _is_apart_from(ends: list[float], nearest: float, last: float, count: int, n
     if count >= _ENOUGH and gap > _GAP * spread:
         return True
     if ends == [0.0]:
-        rest_of_numbers = numbers[(numbers != 0) & ~np.isnan(numbers)]
+        rest_of_numbers = numbers[numbers != 0]
         zeros = np.count_nonzero(numbers == 0)
         return bool(zeros > 1 and count >= _ENOUGH and rest_of_numbers.mean() > _GAP * rest_of_numbers.std())
     negative = max(ends) < 0 <= min(nearest, last) and max(nearest, last) > 2
@@ -399,20 +431,20 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
 def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
     """The share of its different rows that some other client has, too, of each client that hardly has a row twice."""
     rows = {client.name: _rows(client) for client in clients}
-    owners = Counter(row for client_rows in rows.values() for row in set(client_rows))
-    shared = {row for row, count in owners.items() if count > 1}
-    shares = {}
-    for name, client_rows in rows.items():
-        different = set(client_rows)
-        if len(different) >= _DISTINCT * len(client_rows):
-            shares[name] = len(different & shared) / len(different)
-    return shares
+    different = {name: np.unique(numbers) for name, numbers in rows.items()}
+    numbers, owners = np.unique(np.concatenate(list(different.values())), return_counts=True)
+    shared = numbers[owners > 1]
+    return {
+        name: np.isin(numbers, shared).sum() / len(numbers)
+        for name, numbers in different.items()
+        if len(numbers) >= _DISTINCT * len(rows[name])
+    }
 
 
-def _rows(client: Client) -> list[int]:
+def _rows(client: Client) -> Array:
     """A number for each row, the same for equal ones."""
     numbers: list[int] = []
     for chunk in (chunk for _, part in client.parts() for chunk in part.chunks()):
         rows = np.column_stack([np.asarray(column, dtype=np.float32) for column in chunk])
         numbers += map(hash, rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel().tolist())
-    return numbers
+    return np.array(numbers)
