@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
+from coterie.base.rng import numpy_generators
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.dealing import deal
 from coterie.data.splits import (
@@ -20,6 +23,7 @@ from coterie.data.splits import (
     number_names,
     shards,
     stratified,
+    stratify,
     subset,
     target_groups,
 )
@@ -476,3 +480,39 @@ def test_inputs_that_are_read_on_demand_are_read_once_for_used_rows():
     eager = split_over(torch.arange(1200)[:, None].float(), TEN, rule, seed=3)
     assert numbers(clients) == numbers(eager)
     assert torch.equal(clients.pool_training_rows().labels, eager.pool_training_rows().labels)
+
+
+def test_streams_of_many_names_are_those_of_default_rng():
+    digests = [
+        bytes(16),
+        b"\x01" + bytes(15),
+        bytes(15) + b"\xff",
+        *(hashlib.md5(bytes([i])).digest() for i in range(40)),
+    ]
+    for digest, stream in zip(digests, numpy_generators(digests), strict=True):
+        expected = np.random.default_rng(int.from_bytes(digest, "little"))
+        assert stream.random(5).tolist() == expected.random(5).tolist()
+        assert stream.permutation(9).tolist() == expected.permutation(9).tolist()
+
+
+def test_many_clients_are_dealt_as_each_alone():
+    draw = np.random.default_rng(0)
+    sizes = [1, 2, 3, 40, 1, 7, 100, 5]
+    names = [f"c{i}" for i in range(len(sizes))]
+    classes = draw.integers(0, 5, sum(sizes)) * 10
+    part = stratify(classes, sizes, DEFAULT_PARTS, seed=3, names=names)
+    pairs = zip(np.split(classes, np.cumsum(sizes)[:-1]), np.split(part, np.cumsum(sizes)[:-1]), strict=True)
+    for name, (own, dealt) in zip(names, pairs, strict=True):
+        alone = stratified(own, DEFAULT_PARTS, seed=3, name=name)
+        assert {k: np.flatnonzero(dealt == i).tolist() for i, k in enumerate(DEFAULT_PARTS)} == {
+            k: at.tolist() for k, at in alone.items()
+        }
+
+
+def test_a_clients_rows_are_dealt_as_they_always_were():
+    dealt = stratified([0, 0, 1, 1, 1, 2, 0, 1], DEFAULT_PARTS, seed=1, name="cleveland")
+    assert {k: at.tolist() for k, at in dealt.items()} == {
+        "train": [0, 2, 5, 7],
+        "validation": [4],
+        "test": [1, 3, 6],
+    }

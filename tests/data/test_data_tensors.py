@@ -229,3 +229,38 @@ def test_items_that_are_no_pairs_are_refused():
         from_dataset(Items(make=lambda i: (np.zeros(i), 0)), [[0, 1]])
     with pytest.raises(InputError, match="input and label name columns, which this data set does not have"):
         from_dataset(Items(), [[0]], label="y")
+
+
+def test_pairs_of_tensors_are_joined_once_and_give_each_client_the_same_rows(monkeypatch):
+    pairs = {f"c{i}": pair(5 + 7 * i, i) for i in range(6)}
+    slow = from_tensors(
+        {name: value if name != "c0" else tuple(v.numpy() for v in value) for name, value in pairs.items()}
+    )
+    monkeypatch.setattr("coterie.data.tensors._client", None)  # nothing is made client by client
+    fast = from_tensors(pairs)
+    assert fast.names == slow.names
+    assert fast.train.inputs is fast.test.inputs
+    assert fast.fingerprints() == slow.fingerprints()
+    assert fast.merge_validation().fingerprints() == slow.merge_validation().fingerprints()
+    assert fast.merge_validation(["c1", "c4"]).fingerprints() == slow.merge_validation(["c1", "c4"]).fingerprints()
+    for clients in (fast, slow):
+        merged = clients.merge_validation(["c1", "c4"])
+        assert merged.sizes("validation")["c1"] == clients.sizes("validation")["c1"]
+        assert merged.sizes("validation")["c2"] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ((torch.full((9, 3), torch.nan), torch.zeros(9, dtype=torch.int64)), "client 'b'.* NaN or Inf"),
+        ((torch.zeros(9, 3), -torch.ones(9, dtype=torch.int64)), "client 'b' has the label -1"),
+        ((torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64)), "client 'b' has inputs of shape"),
+        ((torch.zeros(8, 3), torch.zeros(9, dtype=torch.int64)), "client 'b' has 8 rows of inputs but 9 labels"),
+        ((torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), "client 'b' has no rows"),
+        ((torch.tensor(1.0), torch.tensor(1)), "client 'b', inputs has no rows"),
+        ((torch.zeros(9, 3), torch.zeros(9)), "client 'b' has labels of shape"),
+    ],
+)
+def test_one_wrong_pair_among_many_is_still_named(value, sentence):
+    with pytest.raises(InputError, match=sentence):
+        from_tensors({"a": pair(9), "b": value, "c": pair(9, 2)})

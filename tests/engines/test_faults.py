@@ -16,7 +16,7 @@ import torch
 
 from coterie import SCAFFOLD, FedAvg, task
 from coterie.base.errors import InputError
-from coterie.base.interrupts import end, raise_interrupts
+from coterie.base.interrupts import delay_interrupts, end, raise_interrupts
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
@@ -211,6 +211,26 @@ def test_a_job_that_is_ended_while_it_opens_a_file_says_nothing(tmp_path):
     command = [sys.executable, "-W", "error", "-c", OPENS, str(tmp_path / "file")]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_end_waits_until_a_process_is_forked(number):
+    usual = {name: signal.signal(name, end) for name in (signal.SIGINT, signal.SIGTERM)}
+    reached = []
+
+    def fork():
+        with delay_interrupts():
+            signal.raise_signal(number)
+            reached.append(number)
+
+    try:
+        with pytest.raises(SystemExit):
+            fork()
+        assert reached == [number]
+        assert signal.getsignal(number) is end
+    finally:
+        for name, handler in usual.items():
+            signal.signal(name, handler)
 
 
 # ---- a worker that dies, or does not answer

@@ -15,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from coterie.report.results import Results
+from coterie.report.verdicts import verdict
 from coterie.sites.flare.kits import provision
 from deployment import HOSPITALS, deployed, differences
 
@@ -24,6 +26,17 @@ pytest.importorskip(
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 FEDAVG = '[[methods]]\nname = "fedavg"\n'
+IN_FOLDS = """
+[[methods]]
+name = "local"
+local = { weight_decay = 0.01 }
+
+[[methods]]
+name = "fedavg"
+
+[split]
+folds = 2
+"""
 TWO = FEDAVG + '[[methods]]\nname = "meritfed"\ntargets = ["switzerland"]\n'
 
 
@@ -84,6 +97,23 @@ def test_seven_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_pa
     assert not differences(tmp_path / "here", tmp_path / "there", *deployment.kept)
     log = (deployment.kits / "long-beach" / "local" / "asks.jsonl").read_text()
     assert "coterie.algorithms.varsel:distances" in log
+
+
+def test_a_plan_with_folds_has_the_words_of_one_machine(deployment, plan, tmp_path):
+    path = plan(IN_FOLDS, rounds=2)
+    here, there = tmp_path / "here", tmp_path / "there"
+    deployment.coterie("run", path, "--out", here, "--no-report")
+    done = deployment.coterie("submit", path, "--out", there)
+    assert "seed 0, fold all  fedavg" in done.stderr
+    assert (there / "report.html").is_file()
+    assert not (there / "outcomes").exists()
+    assert "test" not in {row["split"] for row in json.loads((there / "summary.json").read_text())}
+    one, sites = Results.load(here), Results.load(there)
+    for client in one.clients:
+        mine, theirs = (results.comparisons.gain("fedavg", client, "loss") for results in (one, sites))
+        assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
+        assert theirs.error == pytest.approx(mine.error, rel=0.15)
+        assert verdict(sites, client).kind == verdict(one, client).kind
 
 
 def test_a_job_brings_no_code_and_a_site_sends_no_log(deployment):

@@ -383,7 +383,7 @@ def helper(after, before):
 class State(NamedTuple):
     x: Tensor
 
-class Mine:
+class Mine(ct.Method):
     local = ct.LocalSGD(lr=0.3, steps=ct.Steps(2), batch_size=4)
     def init(self, x, federation): return State(x)
     def round(self, state, federation, rng):

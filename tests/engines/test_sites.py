@@ -22,6 +22,7 @@ from site_forks import Forked, serve
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - the settings of a site may name their tasks
 from coterie.base.errors import InputError, RunError
+from coterie.cli import main as cli
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import decode, encode
@@ -75,7 +76,7 @@ def a_site(name, folder, plan=None, **settings):
     """A site with settings of its own that has approved a plan. Its minima are 1: these tests compare with one process, whose
     metrics and batches are of any size."""
     folder.mkdir(parents=True, exist_ok=True)
-    minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
+    minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch", "largest_layer"), 1)
     own = {"data": str(FOLDER / f"{name}.csv"), **minima, **settings}
     (folder / "coterie.toml").write_text(tomli_w.dumps({"site": own}))
     approve(plan_in(folder, plan or {}), folder / "coterie.toml")
@@ -247,6 +248,50 @@ def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_pa
         for site in fresh.values():
             site.close()
     assert not differences(tmp_path / "whole", tmp_path / "there")
+
+
+def test_other_rows_of_a_site_are_refused_by_its_name_or_accepted(hospitals, tmp_path):
+    _, make = hospitals
+    table = tmp_path / "hungary.csv"
+    table.write_bytes((FOLDER / "hungary.csv").read_bytes())
+    sites, plan = make("hungary", data=str(table)), experiment([{"name": "fedavg"}], rounds=2)
+    run_experiment(plan, tmp_path / "run", backend=Sites(remote(sites)))
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header, *reversed(rows)]) + "\n")
+    changed = Site("hungary", sites["hungary"].folder / "coterie.toml", sites["hungary"].folder)
+    now = {**sites, "hungary": changed}
+
+    def resume(**options):
+        for site in now.values():
+            site._newest = -1  # a job of its own
+        run_experiment(plan, tmp_path / "run", backend=Sites(remote(now)), resume=True, **options)
+
+    try:
+        with pytest.raises(InputError, match=r"data of clients has changed .*\(hungary\).*--accept-change data"):
+            resume()
+        resume(accept_change=["data"])
+    finally:
+        changed.close()
+    assert "its user accepted that" in (tmp_path / "run" / "notes.json").read_text()
+
+
+def test_what_an_operator_accepts_travels_to_the_server(monkeypatch, tmp_path):
+    sent = []
+    for name in ("need_flare", "_session", "_await_sites", "_follow", "_bring_back"):
+        monkeypatch.setattr(
+            f"coterie.sites.flare.submit.{name}", lambda *arguments: SimpleNamespace(close=lambda: None)
+        )
+    monkeypatch.setattr(
+        "coterie.sites.flare.submit._start", lambda session, message, sites: sent.append(message) or "job"
+    )
+    monkeypatch.setattr("coterie.cli.commands._present", lambda *arguments, **options: 0)
+    (tmp_path / "kits" / "operator@coterie.org").mkdir(parents=True)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / ".submission.json").write_text('{"run": "r", "job": "j"}')
+    plan = plan_in(tmp_path, {"deploy": {"kits": "kits"}})
+    command = ["submit", str(plan), "--out", str(tmp_path / "there"), "--resume", "--accept-change", "data"]
+    assert cli.main(command) == 0
+    assert sent[0]["accept_change"] == ["data"]
 
 
 def test_rows_at_the_server_are_asked_there(tmp_path):

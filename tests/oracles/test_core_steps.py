@@ -11,12 +11,13 @@ import torch
 
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.config.schema import wire_type
+from coterie.contract.method import Sampler
 from federations import SIZES, batch_norm, cohort_of, dropout, logistic, start
 
 
 @wire_type
 @dataclass(frozen=True)
-class EarlyRows:
+class EarlyRows(Sampler):
     """The first rows, and fewer of them than there are."""
 
     sample_ratio: float = 0.6

@@ -19,6 +19,7 @@ from coterie.compute import cohort_rows
 from coterie.compute.local_training import Quadratic
 from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
 from coterie.config.schema import build, spell, wire_type
+from coterie.contract.method import Sampler
 from federations import (
     PROBLEMS,
     SIZES,
@@ -346,7 +347,7 @@ def test_a_rule_that_returns_a_tensor_of_its_own_keeps_it():
 
 @wire_type
 @dataclass(frozen=True)
-class FirstRows:
+class FirstRows(Sampler):
     """Takes the first rows in every step."""
 
     shift: int = 0

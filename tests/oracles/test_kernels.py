@@ -371,3 +371,13 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
     assert cohort(problem("mlp")).workspace.batched is not None  # what was found before is kept
     monkeypatch.setattr(workspace, "_STEADY", {})
     assert cohort(problem("mlp")).workspace.batched is None
+
+
+@pytest.mark.parametrize(("width", "clients"), [(30, 75), (1000, 4), (1900, 1)])
+def test_the_weights_of_a_chunk_fit_into_sixteen_megabytes(width, clients):
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    layout = Layout.of(model)
+    layers = recognise(model, layout, torch.zeros(1, width))
+    kernel = kernels.Batched(layers, "classes", layout, torch.device("cpu"))
+    assert kernel.width(32) == clients
+    assert clients <= kernel._least or clients * layout.dim * 4 <= 1 << 24

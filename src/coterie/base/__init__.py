@@ -1,1 +1,1 @@
-"""What every room may use: errors, files from outside, random streams, vectors, and clients with their rows."""
+"""Tools that every room may use: errors, files from outside, random streams, vectors, and clients with their rows."""

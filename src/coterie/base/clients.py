@@ -18,12 +18,16 @@ from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
-from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, row_shapes, rows
+from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, describe_inputs, row_shapes, rows
+from coterie.base.spelling import html_table
 
 __all__ = ["PARTS", "Client", "Clients", "Transform", "joint_fingerprint"]
 
 PARTS = ("train", "validation", "test", "contribution")
 """Parts of the rows of clients; the last are validation rows on which contributions are measured (`reserve_validation`)."""
+
+SHOWN = 20
+"""Clients that a notebook lists."""
 
 Transform = Callable[[Any, Rng], Any]
 """(inputs of one row, rng) -> inputs of one row: a tensor [...], or a dict of tensors."""
@@ -47,6 +51,12 @@ class Client:
         test: Test rows, or None.
         test_numbers: Number of each test row in the partner's own source, or None.
         row_groups: By part, the number of each row's group, such as its patient, or None.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> rows = ct.Part(torch.zeros(40, 3), torch.arange(40) % 2)
+    >>> ct.Client("hungary", train=rows)
+    <client 'hungary': 40 training rows of float32 [3]>
     """
 
     name: str
@@ -55,6 +65,11 @@ class Client:
     test: Part | None = None
     test_numbers: Array | None = None
     row_groups: Mapping[str, Array] | None = None
+
+    def __repr__(self) -> str:
+        parts = (("training", self.train), ("validation", self.validation), ("test", self.test))
+        counts = ", ".join(f"{len(part)} {called}" for called, part in parts if part is not None)
+        return f"<client {self.name!r}: {counts} rows of {describe_inputs(self.train.inputs)}>"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -136,7 +151,7 @@ class Clients(Sequence[Client]):
         clients: The clients, in any order, when they are made.
         names: Sorted names of the clients.
         train, validation, test: the rows of all clients (`Rows`); None where no client has that part.
-        name: of the data set, as a user would type it.
+        name: name of the data set, as a user would type it.
         classes: names of the classes in the order of their numbers; empty where they have no names.
         recipe: how raw rows become inputs (`preprocess.json`), or None.
         notes: sentences about how the data was handled, for the report.
@@ -145,6 +160,7 @@ class Clients(Sequence[Client]):
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
         row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
         questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
+        rows_elsewhere: True if rows of zeros stand for rows that other institutions have.
         contribution: validation rows on which contributions are measured, made by `reserve_validation`, or None.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
             data, see `with_draw`), or None. The same rng must give the same rows.
@@ -160,6 +176,7 @@ class Clients(Sequence[Client]):
     test_numbers: Mapping[str, Array] = MappingProxyType({})
     row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     questions: tuple[str, ...] = ()
+    rows_elsewhere: bool = False
     contribution: Rows | None = None
 
     def __init__(
@@ -297,6 +314,14 @@ class Clients(Sequence[Client]):
     def __repr__(self) -> str:
         return f"<{len(self)} clients of {self.name!r}, {int(self.train.sizes.sum())} training rows>"
 
+    def _repr_html_(self) -> str:
+        """A table of the clients and their numbers of rows, the first `SHOWN` of them."""
+        parts = {name: rows for name in PARTS if (rows := getattr(self, name)) is not None}
+        lines = [["client", *(f"{name} rows" for name in parts)]]
+        lines += [[n, *(str(int(rows.sizes[i])) for rows in parts.values())] for i, n in enumerate(self.names[:SHOWN])]
+        more = f"<p>and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        return html_table(repr(self)[1:-1], lines) + more
+
     def merge_validation(self, keep: Collection[str] = ()) -> Clients:
         """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
         validation = self.validation
@@ -309,15 +334,16 @@ class Clients(Sequence[Client]):
             if joined_rows is None:
                 return self
             inputs, labels, shift = joined_rows.inputs, joined_rows.labels, len(self.train.labels)
-        train_lists, validation_lists = [], []
-        for i, name in enumerate(self.names):
-            train_numbers, validation_numbers = self.train.numbers(i), validation.numbers(i) + shift
-            train_lists.append(train_numbers if name in keep else np.concatenate([train_numbers, validation_numbers]))
-            validation_lists.append(validation_numbers if name in keep else validation_numbers[:0])
+        keeps = np.array([name in keep for name in self.names])
+        trained, held = self.train.owners(), validation.owners()
+        merged, stays = ~keeps[held], keeps[held]
+        numbers = np.concatenate([self.train.all_numbers(), validation.all_numbers()[merged] + shift])
+        order = np.argsort(np.concatenate([trained, held[merged]]), kind="stable")
         clients = copy(self)
-        clients.train = Rows.from_indices(inputs, labels, train_lists)
+        clients.train = Rows(inputs, labels, _ends(self.train.sizes + validation.sizes * ~keeps), numbers[order])
+        offsets = _ends(validation.sizes * keeps)
         clients.validation = (
-            Rows.from_indices(inputs, labels, validation_lists) if any(len(r) for r in validation_lists) else None
+            Rows(inputs, labels, offsets, validation.all_numbers()[stays] + shift) if offsets[-1] else None
         )
         clients.row_groups = MappingProxyType(
             {name: parts if name in keep else _merge_groups(parts) for name, parts in self.row_groups.items()}
@@ -463,6 +489,10 @@ class Clients(Sequence[Client]):
         """A short hash of rows and names: a checkpoint refuses to go on with other data."""
         changed = {} if self.transform is None else {"transform": code_hash(self.transform)}
         return joint_fingerprint({**self.fingerprints(), **changed})
+
+
+def _ends(sizes: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def joint_fingerprint(fingerprints: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "InputError",
     "RunError",
     "cut",
+    "explain_imports",
     "is_number",
     "native",
     "nearest",
@@ -43,6 +44,10 @@ class CoterieError(Exception):
 
     Args:
         sentence: What is wrong, where, and what to do.
+
+    >>> import coterie as ct
+    >>> issubclass(ct.InputError, ct.CoterieError), issubclass(ct.RunError, ct.CoterieError)
+    (True, True)
     """
 
     def __init__(self, sentence: object = "") -> None:
@@ -54,6 +59,13 @@ class InputError(CoterieError, ValueError):
 
     Args:
         sentence: What is wrong, where, and what to do.
+
+    >>> import coterie as ct
+    >>> try:
+    ...     ct.LocalSGD(lr=-1)
+    ... except ct.InputError as error:
+    ...     print(error)
+    LocalSGD.lr must be a number > 0; got -1
     """
 
 
@@ -63,6 +75,27 @@ class RunError(CoterieError, RuntimeError):
     Args:
         sentence: What is wrong, where, and what to do.
     """
+
+
+@contextmanager
+def explain_imports(purpose: str, extra: str) -> Iterator[None]:
+    """Turn a failed import of an optional package into one sentence.
+
+    Args:
+        purpose: What needs the package, with its verb: `the HTML report needs jinja2`.
+        extra: The extra of coterie that installs it.
+
+    Raises:
+        InputError: The package, or one that it imports, is missing; or it is there and fails to import, for the reason that is shown.
+    """
+    cure = f'pip install "coterie[{extra}]"'
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(f"{purpose}: {cure}") from error
+    except ImportError as error:
+        reason = plain(" ".join(str(error).split()), 200)
+        raise InputError(f"{purpose}, which is installed and fails to import ({reason}); renew it: {cure}") from error
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

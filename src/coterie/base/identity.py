@@ -1,4 +1,4 @@
-"""What makes two settings, functions or objects the same one, wherever they lie in memory."""
+"""The identity of settings, functions and objects, wherever they lie in memory."""
 
 from __future__ import annotations
 

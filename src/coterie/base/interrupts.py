@@ -7,7 +7,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 __all__ = ["Ended", "Interrupted", "delay_interrupts", "end", "is_interrupt", "leave_at_once", "raise_interrupts"]
@@ -39,18 +39,21 @@ def _leave(number: int, frame: Any) -> NoReturn:
 def raise_interrupts() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
     usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
-    with _handle_interrupts(_interrupt) if usual else nullcontext():
+    with _handle(signal.SIGINT, _interrupt) if usual else nullcontext():
         yield
 
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait: within `os.fork`, whose hooks are Python, it would be printed and forgotten."""
+    """Let Ctrl-C and `end` wait: within `os.fork`, whose hooks are Python, they would be printed and forgotten."""
     waiting: list[int] = []
-    with _handle_interrupts(lambda number, frame: waiting.append(number)):
+    with ExitStack() as stack:
+        for handled in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(handled)):
+                stack.enter_context(_handle(handled, lambda number, frame: waiting.append(number)))
         yield
-    if waiting:
-        signal.raise_signal(signal.SIGINT)
+    for number in waiting:
+        signal.raise_signal(number)
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -70,14 +73,14 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
 
 
 @contextmanager
-def _handle_interrupts(handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    old_handler = signal.getsignal(signal.SIGINT)
+def _handle(number: int, handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    old_handler = signal.getsignal(number)
     # Only the main thread may choose; and what is not Python's own could not be put back.
     if old_handler is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, old_handler)
+        signal.signal(number, old_handler)

@@ -210,8 +210,8 @@ def are_probabilities(kind: Kind, outputs: Sequence[Tensor]) -> bool:
     """Return True if outputs can only be probabilities, where a loss on classes takes logits.
 
     Args:
-        kind: of the loss.
-        outputs: of the same rows at several scales of the inputs, with C outputs in dimension 1. Logits leave [0, 1] when inputs grow;
+        kind: kind of the loss.
+        outputs: those of the same rows at several scales of inputs, C in dimension 1. Logits leave [0, 1] when inputs grow;
             a logit that is the same for all rows says nothing.
     """
     rows = torch.cat(list(outputs))

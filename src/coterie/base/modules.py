@@ -25,7 +25,7 @@ class ModuleSource(NamedTuple):
     Attributes:
         name: in `sys.modules`, and in the names of its tasks.
         file: where it was read, for tracebacks.
-        text: of the file, or None.
+        text: text of the file, or None.
     """
 
     name: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,12 +23,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["Generator", "Generators", "Rng", "batches", "fork_generators", "generators_of", "normal", "seed_noise"]
+__all__ = [
+    "Generator",
+    "Generators",
+    "Rng",
+    "batches",
+    "fork_generators",
+    "generators_of",
+    "normal",
+    "numpy_generators",
+    "seed_noise",
+]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_HASH_A, _HASH_B = (0x43B0D7E5, 0x931E8875), (0x8B51F9DD, 0x58F38DED)
+_MASK_128, _PCG = (1 << 128) - 1, 0x2360ED051FC65DA44385DF649FCCF645
 _HASHES = 1 << 16
 """Row numbers of several short epochs that are put in order at once."""
 
@@ -166,6 +178,39 @@ def batches(
                 drawn.append(order[start : start + size])
             open_steps -= present
     return drawn
+
+
+def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
+    """Yield what `numpy.random.default_rng(int.from_bytes(digest, "little"))` gives for each digest of 16 bytes, until the next one.
+
+    A seed is mixed as numpy's `SeedSequence` does, for all digests at once, since making one takes longer than a client's draws.
+    """
+    words = np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 4).T.astype(np.uint32)
+    state, after = np.uint32(_HASH_A[0]), np.uint32
+
+    def mixed(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:
+        nonlocal state
+        values = values ^ state
+        state = after(int(state) * multiplier & 0xFFFFFFFF)
+        values = values * state
+        return values ^ (values >> after(16))
+
+    pool = [mixed(word, _HASH_A[1]) for word in words]
+    for source in range(4):
+        for target in range(4):
+            if source != target:
+                value = pool[target] * after(0xCA01F9DD) - mixed(pool[source], _HASH_A[1]) * after(0x4973F715)
+                pool[target] = value ^ (value >> after(16))
+    state = after(_HASH_B[0])
+    halves = [mixed(pool[k % 4], _HASH_B[1]).astype(np.uint64) for k in range(8)]
+    numbers = [(halves[k] | halves[k + 1] << np.uint64(32)).tolist() for k in (0, 2, 4, 6)]
+    bits = np.random.PCG64(0)
+    generator, form = np.random.Generator(bits), bits.state
+    for high, low, increment_high, increment_low in zip(*numbers, strict=True):
+        increment = ((increment_high << 64 | increment_low) << 1 | 1) & _MASK_128
+        first = ((increment + (high << 64 | low)) * _PCG + increment) & _MASK_128
+        bits.state = {**form, "state": {"state": first, "inc": increment}}
+        yield generator
 
 
 def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:

@@ -27,6 +27,7 @@ __all__ = [
     "Rows",
     "Source",
     "check_plain",
+    "describe_inputs",
     "join_inputs",
     "row_shapes",
     "row_size",
@@ -130,6 +131,23 @@ class LazyInputs:
 
 Held = Inputs | LazyInputs
 """Inputs in memory, or unread."""
+
+
+def describe_inputs(inputs: Held) -> str:
+    """Type and shape of a row, without a value.
+
+    >>> describe_inputs(torch.zeros(5, 3))
+    'float32 [3]'
+    """
+    if isinstance(inputs, LazyInputs):
+        return "unread inputs"
+    if isinstance(inputs, dict):
+        return ", ".join(f"{key} {_describe(value)}" for key, value in inputs.items())
+    return _describe(inputs)
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}"
 
 
 def rows(inputs: Held) -> int:
@@ -238,6 +256,12 @@ class Part(NamedTuple):
     Attributes:
         inputs: Tensor [rows, ...], a dict of such tensors, or rows that are read when they are needed.
         labels: Labels [rows, ...].
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> part = ct.Part(torch.zeros(40, 3), torch.arange(40) % 2)
+    >>> part.select(slice(0, 10))
+    <10 rows of float32 [3], labels int64 []>
     """
 
     inputs: Held
@@ -245,6 +269,9 @@ class Part(NamedTuple):
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows of {describe_inputs(self.inputs)}, labels {_describe(self.labels)}>"
 
     def select(self, index: Tensor | slice) -> Part:
         """The rows `index` of this part; unread ones stay so."""
@@ -329,6 +356,14 @@ class Rows:
         """The same as an array of row numbers."""
         where = self.positions(client)
         return np.arange(where.start, where.stop, dtype=np.int64) if isinstance(where, slice) else where
+
+    def owners(self) -> Array:
+        """Return the number of the client to which each position belongs."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
+
+    def all_numbers(self) -> Array:
+        """Return the row numbers of all positions."""
+        return np.arange(self.offsets[-1]) if self.index is None else self.index
 
     def part(self, client: int) -> Part:
         """The rows of client number `client` (a view where they lie together, else a copy; unread ones stay so)."""

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import html
 import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["alike", "fold", "legible", "listing", "names_rows", "quote_toml", "spell", "variants"]
+__all__ = [
+    "alike",
+    "duration",
+    "fold",
+    "html_table",
+    "legible",
+    "listing",
+    "names_rows",
+    "quote_toml",
+    "spell",
+    "variants",
+]
 
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
@@ -28,6 +40,25 @@ def spell(value: float) -> str:
     ('3', '0.5')
     """
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(7.2), duration(95), duration(8000)
+    ('7 s', '1 min 35 s', '2 h 13 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def html_table(title: str, lines: Iterable[Sequence[str]]) -> str:
+    """A table for a notebook under its title; every text is escaped."""
+    cells = (("".join(f"<td>{html.escape(cell)}</td>" for cell in line)) for line in lines)
+    return f"<p>{html.escape(title)}</p><table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
 
 def legible(text: str) -> str:

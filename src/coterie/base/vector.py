@@ -69,7 +69,7 @@ class Layout:
     Attributes:
         parameters: name and shape of each trainable parameter, in order.
         buffers: name and shape of each float buffer, in order, without those with Inf (masks) and those of frozen batch norm.
-        dtype: of the vector.
+        dtype: type of the numbers of the vector.
         norms: name of each module that normalises, and whether it is a batch norm.
     """
 

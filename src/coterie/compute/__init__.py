@@ -1,1 +1,1 @@
-"""What happens where the rows are: cohorts, local training, kernels, the workspace of a model, metrics."""
+"""Work where the rows are: cohorts, local training, kernels, the workspace of a model, metrics."""

@@ -1,4 +1,4 @@
-"""What a client requires of a model, and how far a model appeals to clients: shared by the methods that weigh clients by it.
+"""Requirements of clients on a model, and how far a model meets them: shared by the methods that weigh clients by it.
 
 A client requires the loss of the model xhat_k that it would get by some local steps of its own from the initial model (Cho et al.,
 "Maximizing Global Model Appeal in Federated Learning", Eq. 1 and Section 5), or a loss that its user names. It is computed when the
@@ -135,7 +135,7 @@ class Measured(NamedTuple):
 Start = Annotated[Tensor, Holds(("model",))]
 """The initial model, from which a client trains its own."""
 Required = Annotated[Tensor, Holds((), torch.float64, each=True, finite=False)]
-"""What the user requires of the loss; NaN: what the client's own model reaches."""
+"""The loss that the user requires; NaN: the one that the client's own model reaches."""
 
 
 @task

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from math import nan
-from operator import itemgetter
 from typing import Any, Unpack, cast
 
 import torch
@@ -22,7 +20,7 @@ from coterie.base.errors import InputError
 from coterie.base.loss import Kind
 from coterie.base.rows import Inputs, take
 from coterie.compute import cohort_rows
-from coterie.compute.cohort_rows import CohortRows
+from coterie.compute.cohort_rows import CohortRows, answers_of
 from coterie.compute.local_training import LocalTraining, StepBatches, TrainOptions, of_client
 from coterie.config.local import LocalSGD
 from coterie.contract.memory import ClientState
@@ -63,6 +61,7 @@ class Cohort(CohortRows):
             purpose: Name of the random stream, so that the same purpose draws the same batches; "train" if none is given.
             steps: Number of batches of each client [n], in place of `local.steps`.
             moving: Bool [d + b], the entries that training may change; None: all.
+            weight_decays: Of each client [n], in place of `local.weight_decay`.
 
         Returns:
             Local models [n, d + b].
@@ -84,7 +83,7 @@ class Cohort(CohortRows):
         """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `recall`.
 
         Args:
-            key: of the notes.
+            key: key of the notes.
             values: of each client; they must not change any more.
             of: all that they were computed from beside the clients: tensors, numbers, settings.
         """
@@ -94,7 +93,7 @@ class Cohort(CohortRows):
         """Return what an earlier task of this round computed from the same, [n, ...]; computed now for clients that have no such note.
 
         Args:
-            key: of the notes.
+            key: key of the notes.
             compute: gives the same numbers for a cohort of some of these clients, [k, ...].
             of: as for `note`.
         """
@@ -154,7 +153,7 @@ class Cohort(CohortRows):
         Args:
             x: as for `gradient`, like all that follows but `parts`.
             parts: number of shares, >= 1 and at most the rows of a batch.
-            part: of the client's rows.
+            part: part of the client's rows.
             batch_size: rows of all shares together; None: all rows.
             purpose: name of the random batch.
             mode: `eval` or `train`.
@@ -242,18 +241,6 @@ class Cohort(CohortRows):
                 result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
         return result
 
-    @torch.no_grad()
-    def outputs(self, x: Tensor, *, part: str = "test") -> Iterator[tuple[Tensor, Tensor]]:
-        """Outputs and labels of all rows of each client in turn, [rows, ...]; every client must have some."""
-        for _, chunks in groupby(self.chunks(x, part, None, "round", "eval"), itemgetter(0)):
-            # A model whose output is its parameter would give that parameter.
-            pairs = [(self.workspace.model(inputs).detach(), labels) for _, inputs, labels in chunks]
-            outputs, labels = pairs[0]
-            if len(pairs) > 1:
-                outputs, labels = torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
-            self.spent["row_losses"] += len(labels)
-            yield outputs, labels
-
     def evaluate(
         self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, Kind], float | None]], *, part: str = "test"
     ) -> dict[str, Tensor]:
@@ -263,31 +250,56 @@ class Cohort(CohortRows):
 
         Args:
             x: model [d + b], or one per client [n, d + b].
-            metrics: by name, functions (outputs, labels, kind of task) -> number, or None where undefined.
+            metrics: by name, functions (outputs, labels, kind of task) -> number, or None where undefined. Their attribute `each`, if
+                they have one, is a function (outputs, labels, kind, `Segments`) -> numbers [n] of many clients, NaN where undefined.
             part: `train`, `validation` or `test`. A client without such rows has n = 0 and no metric.
 
         Returns:
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
-        sizes = [self.size(i, part) for i in range(len(self.names))]
-        has = [i for i, size in enumerate(sizes) if size]
-        columns = {k: [nan] * len(self.names) for k in ("loss", *metrics)}
-        columns["n"] = [float(size) for size in sizes]
-        loss, scale = self.workspace.loss, self.clients.label_scale
-        # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
-        # at once would depend on who shares the cohort; and no memory grows with the rows of all.
-        present = self.only(has).outputs(x if x.ndim == 1 else x[has], part=part) if has else ()
-        for i, (outputs, labels) in zip(has, present, strict=True):
-            values = loss.rows(outputs, labels).double().cpu()
-            columns["loss"][i] = values.sum().item() / len(values)
+        count, loss, scale = len(self.names), self.workspace.loss, self.clients.label_scale
+        columns = {k: torch.full((count,), nan, dtype=torch.float64) for k in ("loss", *metrics)}
+        columns["n"] = torch.zeros(count, dtype=torch.float64)
+        for group in self.groups(part):
+            labels, of = self.labels_of(group, part)
+            outputs, values = self._answers(group, x, part)
+            columns["n"][group], columns["loss"][group] = (
+                of.sizes,
+                of.mean(values.clamp(max=self.workspace.largest_loss)),
+            )
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.align_classes(outputs)
             for name, metric in metrics.items():
-                value = metric(outputs, labels, loss.kind)
-                if value is not None:
-                    columns[name][i] = float(value)
-        return {k: torch.tensor(column, dtype=torch.float64) for k, column in columns.items()}
+                if each := getattr(metric, "each", None):
+                    measured = each(outputs, labels, loss.kind, of)
+                else:
+                    sizes = of.sizes.long().tolist()
+                    pairs = zip(outputs.split(sizes), labels.split(sizes), strict=True)
+                    of_clients = [metric(*pair, loss.kind) for pair in pairs]
+                    measured = torch.tensor([nan if v is None else v for v in of_clients], dtype=torch.float64)
+                if measured is not None:
+                    columns[name][group] = measured
+        return columns
+
+    @torch.no_grad()
+    def _answers(self, group: Sequence[int], x: Tensor, part: str) -> tuple[Tensor, Tensor]:
+        """Outputs and losses of all rows of some clients, one client behind the other, on the CPU."""
+        workspace, all_rows, pairs = self.workspace, getattr(self.clients, part), []
+        for i in group:
+            self.require_enough(i, None, part)
+        for start, run in [(x, group)] if x.ndim == 1 else [(x[i], [i]) for i in group]:
+            workspace.load(start)
+            if not workspace.always_random:
+                pairs.append(answers_of(workspace, all_rows, [self.index[i] for i in run]))
+                continue
+            with workspace.noise():
+                for i in run:
+                    self.restart_layers(i, "round")
+                    pairs.append(answers_of(workspace, all_rows, [self.index[i]]))
+        outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
+        self.spent["row_losses"] += len(losses)
+        return outputs, losses
 
     # ---- rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,20 +12,87 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, fork_generators, seed_noise
-from coterie.base.rows import Inputs, Part, Rows, rows
+from coterie.base.rows import Inputs, Part, Rows, row_size, rows, take_rows
 from coterie.base.vector import Layout
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import MemoryView
 
-__all__ = ["Batch", "CohortRows"]
+__all__ = ["Batch", "CohortRows", "Segments", "answers_of", "padded"]
 
 Batch = tuple[Inputs, Tensor]
 BLOCK = 1 << 24
 """Elements gathered at once for several local steps."""
+GROUP = 1 << 22
+"""Numbers in the inputs, or labels, of clients that are evaluated together."""
+LANES = 64
+"""A multiple of the numbers that a vector unit takes at once; the few left over behind are rounded otherwise."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Whose rows these are: those of `count` clients lie behind each other in the order of the clients.
+
+    Sums run one row after the other, so that a client's does not depend on who lies beside it.
+
+    Attributes:
+        place: The client of each row, int64 [rows].
+        count: Number of clients.
+    """
+
+    place: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[int] | NDArray[np.int64]) -> Segments:
+        """Return those of clients with so many rows each."""
+        return cls(torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), len(sizes))
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Rows of each client, float64 [n]."""
+        return torch.bincount(self.place, minlength=self.count).double()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum values [rows] by client, float64 [n]."""
+        return torch.bincount(self.place, values.double(), self.count)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average values [rows] by client, float64 [n]; NaN where there are no rows."""
+        return self.sum(values) / self.sizes
+
+    def repeat(self, labels: Tensor) -> Segments:
+        """Return whose the labels [rows, ...] are, one after the other."""
+        return Segments(self.place.repeat_interleave(labels[:1].numel()), self.count) if labels.ndim > 1 else self
+
+    def divide(self, classes: Tensor, width: int) -> Segments:
+        """Return the rows of each client by their class [rows], one of `width`; sums are [n * width]."""
+        return Segments(self.place * width + classes, self.count * width)
+
+    def ties(self, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return to which group of equal scores each row belongs [rows], and of which client each group is, ascending."""
+        order = score.argsort(stable=True)
+        order = order[self.place[order].argsort(stable=True)]
+        scores, clients = score[order], self.place[order]
+        new = torch.ones(len(order), dtype=torch.bool)
+        new[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
+        return torch.empty_like(order).scatter_(0, order, new.cumsum(0) - 1), clients[new]
+
+    def cumulate(self, values: Tensor) -> Tensor:
+        """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
+        total = values.double().cumsum(0)
+        before = self.sum(values).cumsum(0) - self.sum(values)
+        return total - before[self.place]
+
+
+def padded(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+    """Apply a function number by number, so that what it gives for one does not depend on how many there are."""
+    shape, count = values[0].shape, values[0].numel()
+    return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[:count].view(shape)
 
 
 @dataclass(frozen=True)
@@ -111,6 +178,27 @@ class CohortRows:
     def labels(self, client: int, part: str = "train") -> Tensor:
         """Return the labels of a client."""
         return self.rows_of(part, client).part(self.index[client]).labels
+
+    def groups(self, part: str) -> Iterator[list[int]]:
+        """Yield the clients that have rows of this part, as many at a time as have few numbers in all."""
+        all_rows: Rows | None = getattr(self.clients, part)
+        if all_rows is None:
+            return
+        at = np.asarray(self.index, dtype=np.int64)
+        sizes = all_rows.offsets[at + 1] - all_rows.offsets[at]
+        (present,) = np.nonzero(sizes)
+        per_row = max(row_size(all_rows.inputs), all_rows.labels[:1].numel())
+        group = (np.cumsum(sizes[present]) * per_row) // GROUP
+        for number in np.unique(group):
+            yield present[group == number].tolist()
+
+    def labels_of(self, group: Sequence[int], part: str) -> tuple[Tensor, Segments]:
+        """Return the labels of some clients on the CPU, and whose they are."""
+        all_rows: Rows = getattr(self.clients, part)
+        at = np.array([self.index[i] for i in group])
+        low, sizes = all_rows.offsets[at], all_rows.offsets[at + 1] - all_rows.offsets[at]
+        where = _runs(low, sizes) if all_rows.index is None else all_rows.index[_runs(low, sizes)]
+        return take_rows(all_rows.labels, torch.from_numpy(where)).cpu(), Segments.of(sizes)
 
     def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
         """Return a client's training rows of these numbers, as the model takes them."""
@@ -221,6 +309,52 @@ class CohortRows:
                 "mean-estimation or clients made with `with_draw`, and a batch size; take validation or train rows"
             )
         return self.clients.draw(self.names[client], batch_size, rng)
+
+
+@torch.no_grad()
+def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Outputs and losses that the loaded model gives for all rows of some clients, one client behind the other, on the CPU.
+
+    Rows are read in blocks of one of the workspace's heights. A client's begin at a multiple of the least; where they end before one,
+    its first row fills up. A model whose rows see each other reads each client by itself.
+
+    Args:
+        workspace: With the model.
+        all_rows: Rows of all clients in one part.
+        clients: Positions of the clients, who have rows of this part.
+    """
+    outputs, losses = [], []
+    if not workspace.rowwise:
+        workspace.train(False)
+        for client in clients:
+            part = all_rows.part(client)
+            # A model whose output is its parameter would give that parameter.
+            chunks = [workspace.model(workspace.prepare(chunk.read())).detach() for chunk in part.chunks()]
+            outputs.append(torch.cat(chunks))
+            losses.append(workspace.loss.rows(outputs[-1], part.labels.to(workspace.device)).cpu())
+        return torch.cat([answer.cpu() for answer in outputs]), torch.cat(losses)
+    at, least = np.asarray(clients), workspace.heights[-1]
+    low, sizes = all_rows.offsets[at], all_rows.offsets[at + 1] - all_rows.offsets[at]
+    wide = -(-sizes // least) * least
+    number = _runs(np.zeros_like(wide), wide)
+    counts = number < np.repeat(sizes, wide)
+    where = np.repeat(low, wide) + number * counts
+    places = torch.from_numpy(where if all_rows.index is None else all_rows.index[where])
+    counted = torch.from_numpy(counts)
+    begin, part = 0, Part(all_rows.inputs, all_rows.labels)
+    while begin < len(places):
+        block = slice(begin, begin + next(h for h in workspace.heights if h <= len(places) - begin))
+        piece = part.select(places[block])
+        answer, values = workspace.answer(workspace.prepare(piece.read()), piece.labels.to(workspace.device))
+        outputs.append(answer.cpu()[counted[block]])
+        losses.append(values.cpu()[counted[block]])
+        begin = block.stop
+    return torch.cat(outputs), torch.cat(losses)
+
+
+def _runs(low: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return low[0], low[0] + 1, ..., so many numbers as sizes[0] says, then those from low[1] on."""
+    return np.repeat(low - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
 
 
 def _row(inputs: Inputs, k: int) -> Any:

@@ -86,6 +86,8 @@ _WIDTH = 16
 """Clients of a chunk at most: stacked weights of many more leave the cache (1.8 times the loop's speed fell to 1.3 at 50)."""
 _CACHE = 1 << 20
 """Bytes of weights and rows up to which more than `_WIDTH` clients make a chunk."""
+_STACKED = 1 << 24
+"""Bytes of the weights of a chunk, unless it has the least number of clients."""
 _PROBED = 1 << 24
 """Bytes of the largest layer that `Batched.steady` tries."""
 _BLOCK = 1 << 18
@@ -100,16 +102,16 @@ class RowSource(NamedTuple):
 
 
 class StepRule(NamedTuple):
-    """What a step does with the gradient g at y: `y <- (1 - lr (decay + mu)) y + lr (mu anchor - correction) - lr g`.
+    """The step that is taken with the gradient g at y: `y <- (1 - lr (decay + mu)) y + lr (mu anchor - correction) - lr g`.
 
     Attributes:
         lr: learning rate.
-        shrink: 1 - lr (decay + mu).
+        shrink: 1 - lr (decay + mu), or float64 [n], one for each client.
         shift: lr (mu anchor - correction), [1, d] or [n, d]; None: 0.
     """
 
     lr: float
-    shrink: float = 1.0
+    shrink: float | Tensor = 1.0
     shift: Tensor | None = None
 
 
@@ -179,7 +181,7 @@ class _Move(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """What a step needs of one layer; made once for many steps, since views of small tensors cost as much as small products.
+    """Tensors of one layer that a step needs; made once for many steps, since views of small tensors cost as much as small products.
 
     Attributes:
         relu: whether a ReLU follows.
@@ -216,7 +218,8 @@ class Batched:
     def width(self, batch: int) -> int:
         """Clients of a chunk with batches of this size."""
         values = self.layout.dim + batch * (self.layers[0].inputs + sum(layer.outputs for layer in self.layers))
-        return min(256, max(_WIDTH, _CACHE // (self._itemsize * values)))
+        most = max(self._least, _STACKED // (self._itemsize * self.layout.dim))
+        return min(256, most, max(_WIDTH, _CACHE // (self._itemsize * values)))
 
     def train(
         self, x: Tensor, chunk: Chunk, source: RowSource, rule: StepRule, result: Tensor, *, relative: bool = False
@@ -229,6 +232,8 @@ class Batched:
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
         start = [self._align(v) for v in self._split(_of(x, members))]
         shift = [] if rule.shift is None else self._split(_of(rule.shift, members))
+        if isinstance(rule.shrink, Tensor):
+            rule = rule._replace(shrink=rule.shrink.to(self.device)[members, None, None])
         # Kept from call to call, since fresh pages cost as much as a small step.
         if not self._stacks or len(self._stacks[0]) < slots:
             self._stacks = [self._slices(slots, *shape) for shape in self._shapes]
@@ -237,6 +242,8 @@ class Batched:
         if chunk.steps[0] == 1:
             batch = next(self._feed(chunk, slots, source))
             return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
+        if isinstance(rule.shrink, Tensor):
+            rule = rule._replace(shrink=rule.shrink.to(self.layout.dtype))
         alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
         wide, sides = 0, []
         for step, batch in enumerate(self._feed(chunk, slots, source)):
@@ -260,8 +267,11 @@ class Batched:
         """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
         wide = [v.expand(len(grads[0]), -1, -1) for v in old]
         self._step(self._sides(wide, grads, space, []), *batch, _GRADIENT)
-        old_share = rule.shrink - relative  # share of `old` in what is written
-        base = [v if old_share == 1 else v * old_share for v in old] if old_share else []
+        old_share = rule.shrink - float(relative)  # share of `old` in what is written
+        if isinstance(old_share, Tensor):
+            base = [v * old_share.to(v.dtype) for v in old]
+        else:
+            base = [v if old_share == 1 else v * old_share for v in old] if old_share else []
         base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
         lowest, highest = chunk.members[0], chunk.members[-1]
         together = highest - lowest == len(chunk.members) - 1  # single steps keep the order of clients
@@ -458,7 +468,11 @@ class Batched:
             if back is not None and weight is not None:  # before the weight moves
                 torch.bmm(slope, weight, out=back)
             for old, new, lhs, rhs, shift in moves:
-                torch.baddbmm(old, lhs, inputs if rhs is None else rhs, beta=keep, alpha=pace, out=new)
+                below = inputs if rhs is None else rhs
+                if isinstance(keep, Tensor):  # the same bits as a factor of the product
+                    torch.baddbmm(torch.mul(old, keep[: len(new)], out=new), lhs, below, alpha=pace, out=new)
+                else:
+                    torch.baddbmm(old, lhs, below, beta=keep, alpha=pace, out=new)
                 if shift is not None:
                     new.add_(shift)
             if back is not None:  # in place of the outputs, which nobody needs any more

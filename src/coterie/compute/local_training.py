@@ -58,7 +58,7 @@ class Quadratic:
 
 
 class Step(NamedTuple):
-    """What a penalty of the user's own sees of one local step."""
+    """One local step, as a penalty of the user's own sees it."""
 
     outputs: Tensor
     inputs: Any
@@ -96,6 +96,7 @@ class TrainOptions(TypedDict, total=False):
     purpose: str
     steps: Sequence[int] | None
     moving: Tensor | None
+    weight_decays: Sequence[float] | None
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ class LocalTraining:
         self.penalty, self.correction = options.get("penalty"), options.get("correction")
         self.rule, self.purpose = options.get("gradient_rule"), options.get("purpose", "train")
         self._steps, self._moving = options.get("steps"), options.get("moving")
+        self._decays = options.get("weight_decays")
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
@@ -265,7 +267,11 @@ class LocalTraining:
         if self.correction is not None:
             pull = _each(self.correction) * -lr
             shift = pull if shift is None else shift + pull
-        rule = StepRule(lr, 1 - lr * (self.local.weight_decay + mu), shift)
+        if self._decays is None:
+            shrink: float | Tensor = 1 - lr * (self.local.weight_decay + mu)
+        else:
+            shrink = torch.tensor([1 - lr * (decay + mu) for decay in self._decays], dtype=torch.float64)
+        rule = StepRule(lr, shrink, shift)
         part = cohort.clients.train
         where = [part.positions(number) for number in cohort.index]
 
@@ -290,6 +296,8 @@ class LocalTraining:
 
     def _train_one(self, client: int) -> None:
         workspace, local, lr, moving = self.cohort.workspace, self.local, self.lr, self._moving
+        if self._decays is not None:
+            local = replace(local, weight_decay=self._decays[client])
         start = None if moving is None else workspace.x.clone()
         head, every = workspace.head, self._batches(client)
         optimiser = make_optimiser(local, head, lr)

@@ -1,30 +1,30 @@
 """Metrics per client: functions `(outputs, labels, kind) -> number`, and the task that computes them.
 
-A metric is None where it is undefined: another kind of task, several labels a row, or a share of nothing.
+A metric is None where it is undefined: another kind of task, several labels a row, or a share of nothing. Those of this file are
+computed for many clients at once, from their rows behind each other (`Segments`), as `metric.each`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
+from coterie.compute.cohort_rows import Segments, padded
 from coterie.config.registry import METRICS
 from coterie.contract.task import Flag, Form, ModelOrOwn, Number, Rows, Size, task
 
 __all__ = [
-    "BINS",
     "DEFAULT_METRICS",
-    "THRESHOLD",
     "Metric",
     "accuracy",
     "auc",
@@ -48,37 +48,58 @@ __all__ = [
     "top5",
 ]
 
+Metric = Callable[[Tensor, Tensor, Kind], float | None]
+_Each = Callable[[Tensor, Tensor, Kind, Segments], Tensor | None]
+"""Outputs and labels of many clients, kind of task, whose rows they are -> values [n], NaN where undefined; None: nowhere defined."""
 _Parts = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
-THRESHOLD = 0.5
-BINS = 10
+THRESHOLD, BINS = 0.5, 10
 
 
-def sensitivity(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+def _of_one(each: _Each) -> Metric:
+    """The metric of one client, of which `each` computes that of many."""
+
+    @functools.wraps(each)
+    def metric(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+        values = each(outputs.cpu(), labels.cpu(), kind, Segments.of([len(labels)]))
+        return None if values is None or isnan(values) else float(values)
+
+    del metric.__wrapped__
+    metric.__annotations__ = {"outputs": Tensor, "labels": Tensor, "kind": Kind, "return": float | None}
+    metric.each = each  # type: ignore[attr-defined]
+    return metric
+
+
+@_of_one
+def sensitivity(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Share of the rows of class 1 that are called positive.
 
     >>> sensitivity(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.5
     """
-    return _share(outputs, labels, kind, lambda called, truth: (called & truth, truth))
+    return _share(outputs, labels, kind, of, lambda called, truth: (called & truth, truth))
 
 
-def specificity(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def specificity(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Share of the rows of class 0 that are called negative."""
-    return _share(outputs, labels, kind, lambda called, truth: (~called & ~truth, ~truth))
+    return _share(outputs, labels, kind, of, lambda called, truth: (~called & ~truth, ~truth))
 
 
-def ppv(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def ppv(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Positive predictive value: share of the rows called positive that are of class 1."""
-    return _share(outputs, labels, kind, lambda called, truth: (called & truth, called))
+    return _share(outputs, labels, kind, of, lambda called, truth: (called & truth, called))
 
 
-def npv(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def npv(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Negative predictive value: share of the rows called negative that are of class 0."""
-    return _share(outputs, labels, kind, lambda called, truth: (~called & ~truth, ~called))
+    return _share(outputs, labels, kind, of, lambda called, truth: (~called & ~truth, ~called))
 
 
-def f1(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def f1(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Harmonic mean of sensitivity and positive predictive value; for several labels of a row the mean over those that occur or
     are predicted.
 
@@ -89,46 +110,49 @@ def f1(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
         pairs = list(zip((outputs > 0).unbind(1), (labels > 0).unbind(1), strict=True))
     else:
         risk = _risks(outputs, labels, kind)
-        pairs = [] if risk is None else [(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)]
-    scores = [2 * int((p & t).sum()) / int(p.sum() + t.sum()) for p, t in pairs if bool((p | t).any())]
-    return sum(scores) / len(scores) if scores else None
+        pairs = [] if risk is None else [(risk >= THRESHOLD, labels.reshape(-1) == 1)]
+    scores = [2 * of.sum(p & t) / (of.sum(p) + of.sum(t)) for p, t in pairs]
+    return torch.stack(scores).nanmean(0) if scores else None
 
 
-def brier(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def brier(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Mean squared error of the risk of class 1."""
     risk = _risks(outputs, labels, kind)
-    return None if risk is None else float((risk - labels.cpu().reshape(-1)).square().mean())
+    return None if risk is None else of.mean((risk - labels.reshape(-1)).square())
 
 
-def ece(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def ece(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Expected calibration error: mean over rows of |mean risk - share of class 1| within ten equal intervals of risk."""
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    place = (risk * BINS).long().clamp(max=BINS - 1)
-    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, risk - labels.cpu().reshape(-1))
-    return float(gaps.abs().sum() / len(labels))
+    gaps = of.divide((risk * BINS).long().clamp(0, BINS - 1), BINS).sum(risk - labels.reshape(-1))
+    return gaps.abs().view(-1, BINS).cumsum(1)[:, -1] / of.sizes
 
 
-def auprc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def auprc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Area under the precision-recall curve of class 1, as average precision: mean over its rows of the share of class 1 among all
     rows with at least their risk. By chance it is the share of class 1, so that it tells models of rare outcomes apart.
 
     >>> round(auprc(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([0, 0, 1, 1]), "binary"), 12)
     0.833333333333
     """
-    risk = _risks(outputs, labels, kind)
-    positive = labels.cpu().reshape(-1) == 1
-    if risk is None or not bool(positive.any()):
+    if _risks(outputs, labels, kind) is None:
         return None
-    scores = outputs.double().cpu().reshape(-1)  # logits do not tie where a sigmoid saturates
-    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
-    cases = torch.bincount(place[positive], minlength=len(counts)).double().flip(0)
-    precision = cases.cumsum(0) / counts.double().flip(0).cumsum(0)
-    return float((precision * cases).sum() / cases.sum())
+    positive = (labels.reshape(-1) == 1).double()
+    # Logits do not tie where a sigmoid saturates.
+    tie, client = of.ties(-outputs.double().reshape(-1))
+    by_tie = Segments(tie, len(client))
+    cases, counts = by_tie.sum(positive), by_tie.sum(torch.ones_like(positive))
+    per_client = Segments(client, of.count)
+    return per_client.sum(per_client.cumulate(cases) / per_client.cumulate(counts) * cases) / of.sum(positive)
 
 
-def class_error(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def class_error(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Mean number of classes between the predicted class and the right one, for classes with an order.
 
     >>> class_error(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([0, 2]), "classes")
@@ -136,10 +160,11 @@ def class_error(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     """
     if kind != "classes" or labels.ndim > 1:
         return None
-    return float((probabilities(kind, outputs).argmax(dim=1) - labels).abs().double().mean())
+    return of.mean((probabilities(kind, outputs).argmax(dim=1) - labels).abs())
 
 
-def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Mean Poisson deviance of counts, 2 (y log(y / m) - y + m); a prediction m below a hundredth of the mean count is taken as that.
 
     None unless labels are whole numbers from 0 and some is above 0.
@@ -149,56 +174,38 @@ def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind) -> float | Non
     """
     exact = labels.double().reshape(-1)
     truth = exact.round()  # labels are stored standardised
-    if kind != "regression" or outputs.numel() != len(truth) or bool((exact - truth).abs().max() > 1e-4):
+    if kind != "regression" or outputs.numel() != len(truth) or labels.numel() > len(labels):
         return None
-    if bool((truth < 0).any()) or not bool(truth.any()):
-        return None
-    mean = outputs.reshape(-1).double().clamp(min=float(truth.mean()) / 100)
-    return float(2 * (torch.xlogy(truth, truth / mean) - truth + mean).mean())
+    usual = of.mean(truth)
+    undefined = (of.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (usual <= 0)
+    mean = outputs.reshape(-1).double().maximum(usual[of.place] / 100)
+    deviance = of.mean(padded(torch.xlogy, truth, truth / mean) - truth + mean)
+    return (2 * deviance).masked_fill(undefined, torch.nan)
 
 
-def r2(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def r2(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Share of the variance of the label that is explained: 1 minus squared errors over those of the mean of these rows."""
     if kind != "regression":
         return None
-    truth = labels.double()
-    total = float((truth - truth.mean()).square().sum())
-    return 1 - float((outputs.reshape(labels.shape).double() - truth).square().sum()) / total if total else None
+    each, truth = of.repeat(labels), labels.double().reshape(-1)
+    total = each.sum((truth - each.mean(truth)[each.place]).square())
+    return (1 - each.sum(_errors(outputs, labels).square()) / total).masked_fill(total == 0, torch.nan)
 
 
 def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
     """Risk of class 1 [rows], float64; None if the task has not two classes with one label a row."""
     if kind != "binary" or labels.numel() > len(labels):
         return None
-    return probabilities(kind, outputs.double())[:, 1].cpu()
+    return probabilities(kind, outputs.double())[:, 1]
 
 
-def _share(outputs: Tensor, labels: Tensor, kind: Kind, parts: _Parts) -> float | None:
+def _share(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments, parts: _Parts) -> Tensor | None:
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    part, total = parts(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)
-    return int(part.sum()) / int(total.sum()) if bool(total.any()) else None
-
-
-RARE = 0.05
-"""Share of the rarer class below which an outcome counts as rare."""
-
-
-def metrics_by_label(clients: Clients) -> tuple[str, ...]:
-    """Return names of the metrics that a label calls for beside the usual ones: of counts, of ordered classes, of a rare outcome."""
-    label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
-    if label.get("count"):
-        return ("poisson_deviance",)
-    if label.get("kind") == "number" and len(label.get("values", ())) > 2:
-        return ("class_error",)
-    if labels.is_floating_point() or labels.ndim > 1 or int(labels.max()) != 1:
-        return ()
-    cases = int((labels == 1).sum())
-    return ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
-
-
-Metric = Callable[[Tensor, Tensor, Kind], float | None]
+    part, total = parts(risk >= THRESHOLD, labels.reshape(-1) == 1)
+    return of.sum(part) / of.sum(total)
 
 
 def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
@@ -210,24 +217,23 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
     """
     if kind == "binary":
         logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
-        positive = torch.sigmoid(logit)
+        positive = padded(torch.sigmoid, logit)
         return torch.stack([1 - positive, positive], dim=1)
     return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
 
 
-def _hits(outputs: Tensor, labels: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Return which predictions are right, and the labels, flat, without positions that are ignored."""
-    predicted = probabilities(kind, outputs).argmax(dim=1).reshape(labels.shape)
-    counted = labels != IGNORED
-    return (predicted == labels)[counted].double(), labels[counted]
+def _hits(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> tuple[Tensor, Tensor, Segments]:
+    """Return which predictions are right, the labels, and whose they are, flat, without positions that are ignored."""
+    predicted = probabilities(kind, outputs).argmax(dim=1).reshape(-1)
+    each, classes = of.repeat(labels), labels.reshape(-1)
+    counted = classes != IGNORED
+    if not bool(counted.all()):
+        predicted, classes, each = predicted[counted], classes[counted], Segments(each.place[counted], of.count)
+    return (predicted == classes).double(), classes.long(), each
 
 
-def _predict_labels(outputs: Tensor) -> Tensor:
-    """Which classes of several are predicted: those with a probability over 1/2."""
-    return outputs > 0
-
-
-def accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Share of right predictions (of pixels for segmentation, of rows with every class right for several labels); None for regression.
 
     >>> accuracy(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 0, 0]), "binary")
@@ -236,14 +242,15 @@ def accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     0.5
     """
     if kind == "multilabel":
-        return float((_predict_labels(outputs) == labels).all(dim=1).double().mean())
+        return of.mean(((outputs > 0) == labels).all(dim=1))
     if kind not in ("binary", "classes"):
         return None
-    right, _ = _hits(outputs, labels, kind)
-    return float(right.mean()) if len(right) else None
+    right, _, each = _hits(outputs, labels, kind, of)
+    return each.mean(right)
 
 
-def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Mean over the classes present of the share of right predictions; None for regression and for several labels.
 
     >>> balanced_accuracy(torch.tensor([[2.0], [1.0], [3.0], [1.0]]), torch.tensor([1, 1, 1, 0]), "binary")
@@ -251,16 +258,18 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | No
     """
     if kind not in ("binary", "classes"):
         return None
-    right, labels = _hits(outputs, labels, kind)
-    if not len(labels):
+    right, classes, each = _hits(outputs, labels, kind, of)
+    if not len(classes):
         return None
-    classes = labels.long()
-    counts = torch.bincount(classes)
-    shares = torch.bincount(classes, weights=right) / counts
-    return float(shares[counts > 0].mean())
+    width = int(classes.max()) + 1
+    shares = each.divide(classes, width).mean(right).view(-1, width)
+    present = shares.isfinite()
+    # One after the other, since a sum over columns may depend on how many there are.
+    return shares.nan_to_num(0.0).cumsum(1)[:, -1] / present.sum(1)
 
 
-def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def auc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Area under the ROC curve from ranks, ties counted half; for C classes the mean of each class present against the rest, and for
     several labels the mean of those of which both values occur.
 
@@ -270,30 +279,34 @@ def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     0.75
     """
     if kind == "multilabel":
-        each = [(outputs[:, c].double(), labels[:, c] > 0) for c in range(labels.shape[1])]
-        areas = [_area(score, positive) for score, positive in each if positive.any() and not positive.all()]
-        return sum(areas) / len(areas) if areas else None
-    if kind not in ("binary", "classes") or labels.numel() > len(labels):
+        pairs = [(outputs[:, c].double(), labels[:, c] > 0) for c in range(labels.shape[1])]
+    elif kind not in ("binary", "classes") or labels.numel() > len(labels):
         return None
-    labels = labels.reshape(-1)
-    present = labels.unique()
-    if len(present) < 2:
-        return None
-    # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
-    scores = outputs.reshape(len(labels), -1) if kind == "binary" else probabilities(kind, outputs.double())
-    columns = present.tolist() if kind == "classes" else [1]
-    areas = [_area(scores[:, 0 if kind == "binary" else c].double(), labels == c) for c in columns]
-    return sum(areas) / len(areas)
+    else:
+        # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
+        flat = labels.reshape(-1)
+        scores = outputs.double().reshape(len(flat), -1) if kind == "binary" else probabilities(kind, outputs.double())
+        columns = flat.unique().tolist() if kind == "classes" else [1]
+        pairs = [(scores[:, 0 if kind == "binary" else c], flat == c) for c in columns]
+    total, defined = torch.zeros(of.count, dtype=torch.float64), torch.zeros(of.count, dtype=torch.float64)
+    for score, positive in pairs:
+        area = _area(score, positive, of)
+        total, defined = total + area.nan_to_num(0.0), defined + area.isfinite()
+    return total / defined
 
 
-def _area(score: Tensor, positive: Tensor) -> float:
-    """Share of pairs of a positive and a negative row that `score` [rows] puts in order, ties counted half."""
-    n1 = int(positive.sum())
-    n0 = len(score) - n1
-    return (float(_ranks(score)[positive].sum()) - n1 * (n1 + 1) / 2) / (n1 * n0)
+def _area(score: Tensor, positive: Tensor, of: Segments) -> Tensor:
+    """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half."""
+    tie, client = of.ties(score)
+    counts = Segments(tie, len(client)).sum(torch.ones(len(tie)))
+    last = Segments(client, of.count).cumulate(counts)
+    ranks = (last - (counts - 1) / 2)[tie]
+    n1 = of.sum(positive)
+    return (of.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (n1 * (of.sizes - n1))
 
 
-def top5(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def top5(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Share of rows whose class is among the five most likely; None for regression and below six classes.
 
     >>> top5(torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0]]).repeat(2, 1), torch.tensor([4, 5]), "classes")
@@ -302,36 +315,31 @@ def top5(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     if kind != "classes" or labels.ndim > 1 or outputs.shape[1] < 6:
         return None
     best = outputs.topk(5, dim=1).indices
-    return float((best == labels[:, None]).any(dim=1).double().mean())
+    return of.mean((best == labels[:, None]).any(dim=1))
 
 
-def mae(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def mae(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Mean absolute error, in the unit of the label; None for classification.
 
     >>> mae(torch.tensor([[1.0], [5.0]]), torch.tensor([2.0, 2.0]), "regression")
     2.0
     """
-    return None if kind != "regression" else float(_errors(outputs, labels).abs().mean())
+    return None if kind != "regression" else of.repeat(labels).mean(_errors(outputs, labels).abs())
 
 
-def rmse(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+@_of_one
+def rmse(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Root of the mean squared error, in the unit of the label; None for classification.
 
     >>> rmse(torch.tensor([[1.0], [9.0]]), torch.tensor([2.0, 2.0]), "regression")
     5.0
     """
-    return None if kind != "regression" else float(_errors(outputs, labels).square().mean().sqrt())
+    return None if kind != "regression" else of.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> Tensor:
-    return outputs.reshape(labels.shape).double() - labels.double()
-
-
-def _ranks(values: Tensor) -> Tensor:
-    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    ranks: Tensor = last - (counts.double() - 1) / 2
-    return ranks[inverse]
+    return outputs.double().reshape(-1) - labels.double().reshape(-1)
 
 
 def _guard(name: str, metric: Metric) -> Metric:
@@ -388,15 +396,11 @@ class Evaluation(NamedTuple):
 def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ...]) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
-    values = (
-        torch.stack([columns[k] for k in metrics], dim=1)
-        if metrics
-        else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
-    )
+    values = torch.stack([columns[k] for k in ("n", *metrics)], dim=1)[:, 1:]
     loss, defined = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
-    for name, value in zip(cohort.names, loss.tolist(), strict=True):
-        if not isfinite(value):
-            raise FloatingPointError(f"the loss on {part} rows of client {name!r} is {value}")
+    if not bool(loss.isfinite().all()):
+        name, value = next(pair for pair in zip(cohort.names, loss.tolist(), strict=True) if not isfinite(pair[1]))
+        raise FloatingPointError(f"the loss on {part} rows of client {name!r} is {value}")
     return Evaluation(columns["n"], loss, values.where(defined, 0.0), defined)
 
 
@@ -408,28 +412,37 @@ class Shares(NamedTuple):
     defined: Flag
 
 
-def _drop_ignored_labels(labels: Tensor) -> Tensor:
-    return labels[labels != IGNORED]
-
-
 @task
 def baselines(cohort: Cohort, *, part: str) -> Shares:
     """Return what a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
-    shares = [_constant(cohort, i, part) for i in range(len(cohort.names))]
-    table = torch.tensor([pair or (0.0, 0.0) for pair in shares], dtype=torch.float64)
-    return Shares(table[:, 0], table[:, 1], torch.tensor([pair is not None for pair in shares]))
+    shares = torch.full((2, len(cohort.names)), torch.nan, dtype=torch.float64)
+    if cohort.workspace.loss.kind in ("binary", "classes"):
+        for group in cohort.groups(part):
+            shares[:, group] = torch.stack(_constant(*_counts(cohort, group, part)))
+    defined = shares.isfinite().all(0)
+    majority, loss = shares.where(defined, 0.0)
+    return Shares(majority, loss, defined)
 
 
-def _constant(cohort: Cohort, client: int, part: str) -> tuple[float, float] | None:
-    """Accuracy of the largest class on a client's rows, and log-loss of its training shares; None where there are no classes."""
-    if cohort.workspace.loss.kind not in ("binary", "classes") or not cohort.has(client, part):
-        return None
-    labels, train = (_drop_ignored_labels(cohort.labels(client, k)) for k in (part, "train"))
-    if not len(labels) or not len(train):
-        return None
-    classes = int(max(labels.max(), train.max())) + 1
-    counts = torch.bincount(labels, minlength=classes).double()
+def _counts(cohort: Cohort, group: list[int], part: str) -> tuple[Tensor, Tensor]:
+    """Rows of each class in a part and among training rows [n, C], float64."""
+    counted = []
+    for kind in (part, "train"):
+        labels, of = cohort.labels_of(group, kind)
+        each, classes = of.repeat(labels), labels.reshape(-1).long()
+        counted.append((each.place[classes != IGNORED], classes[classes != IGNORED]))
+    width = max((int(classes.max()) + 1 for _, classes in counted if len(classes)), default=1)
+    pair = [torch.bincount(place * width + classes, minlength=len(group) * width) for place, classes in counted]
+    return pair[0].view(-1, width).double(), pair[1].view(-1, width).double()
+
+
+def _constant(counts: Tensor, train: Tensor) -> tuple[Tensor, Tensor]:
+    """Accuracy of the largest class on each client's rows, and log-loss of its training shares; NaN where there are no rows."""
+    numbers = torch.arange(1, counts.shape[1] + 1)
+    classes = (((counts + train) > 0) * numbers).amax(1, keepdim=True)  # of the client
     # One added row per class: a class without training rows would cost an infinite loss.
-    smoothed = torch.bincount(train, minlength=classes).double() + 1
-    loss = -(counts * (smoothed / smoothed.sum()).log()).sum() / counts.sum()
-    return float(counts.max() / counts.sum()), float(loss)
+    smoothed = (train + 1) * (numbers <= classes)
+    shares = smoothed / smoothed.sum(1, keepdim=True)
+    losses = -padded(torch.xlogy, counts, shares.where(counts > 0, 1.0))
+    total, some = counts.sum(1), train.sum(1) > 0
+    return (counts.amax(1) / total).where(some, torch.nan), (losses.cumsum(1)[:, -1] / total).where(some, torch.nan)

@@ -1,4 +1,4 @@
-"""What models say of single test rows, and the error over these rows of a difference between two models.
+"""Predictions for single test rows, and the error over these rows of a difference between two models.
 
 Needs numpy alone: reports read it, and so does a site, which tells nothing but the error (`sites/paired.py`).
 
@@ -44,7 +44,7 @@ Vector = NDArray[np.float64]
 
 
 class Influence(NamedTuple):
-    """What each test row of one seed adds to the error of a metric: `numbers` [R] name the rows (the patients, where one has
+    """The part of each test row of one seed in the error of a metric: `numbers` [R] name the rows (the patients, where one has
     several rows), `values` [R]; the fewest of a kind that it rests on (all; for an AUC those of the rarest class); and the
     metric itself.
     """
@@ -254,7 +254,7 @@ def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None
 
     Args:
         a: of one method, seed by seed.
-        b: of the other, of the same seeds and rows in the same order.
+        b: outcomes of the other, of the same seeds and rows in the same order.
     """
     if not (a or b):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
@@ -113,7 +114,8 @@ class Shard:
         clients, names, task = self._rows_of(ask.names), ask.names, ask.function
         index = tuple(map(clients.number, names))
         cohort = Cohort(names, self.workspace, clients, index, view, ask.context.seed, ask.context.round, spent)
-        reply: tuple[Any, ...] = task(cohort, **ask.arguments)
+        with torch.enable_grad():  # whatever the caller has chosen
+            reply: tuple[Any, ...] = task(cohort, **ask.arguments)
         fields = task.reply._fields
         if not isinstance(reply, tuple) or len(reply) != len(fields):
             raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")

@@ -76,5 +76,5 @@ def own_model(cohort: Cohort, *, x: OneModel, key: str) -> OwnModel:
 
 
 def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor | None]:
-    """Ask all seen and unseen clients for the models that they keep under `key`; whoever does not reply is left with x."""
+    """Ask all seen and unseen clients for the models that they keep under `key`; a client that does not reply is left with x."""
     return federation.own_models((*federation.everyone, *federation.unseen), own_model, x=x, key=key)

@@ -6,6 +6,8 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from math import inf
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
 from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
 from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
-from coterie.base.rows import Inputs, rows, sample, take
+from coterie.base.rows import ELEMENTS, Held, Inputs, row_size, rows, sample, take, tensors_by_name
 from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
 from coterie.compute.kernels import Batched, recognise
 
@@ -25,6 +27,12 @@ logger = logging.getLogger("coterie")
 
 _STEADY: dict[tuple[object, ...], bool] = {}
 """Answers of `Batched.steady` by what decides them: the runs of an experiment open the same model again and again."""
+_ROWWISE: dict[tuple[object, ...], bool] = {}
+"""Answers of `Workspace.rowwise`, likewise, for models of which the classes of their modules say all."""
+HEIGHTS = (256, 64, 16)
+"""Rows of a forward pass that evaluates several clients. A client's begin at a multiple of the least."""
+_EVALUATED = 1 << 18
+"""Numbers in the inputs of such a pass, unless it has the least height."""
 
 
 def _by_keyword(
@@ -43,9 +51,7 @@ def _logits(result: Any) -> Any:
 def _is_steady(batched: Batched) -> bool:
     for probe in batched.probes():
         key = probe.layers, probe.kind, probe.layout.dtype, probe.device, torch.get_num_threads()
-        if key not in _STEADY:
-            _STEADY[key] = probe.steady()
-        if not _STEADY[key]:
+        if not (_STEADY[key] if key in _STEADY else _STEADY.setdefault(key, probe.steady())):
             return False
     return True
 
@@ -56,8 +62,10 @@ class Workspace:
     Loading a vector is one copy, and reading the trained model is one too; `torch.func.functional_call` costs a third more per step.
 
     Attributes:
+        largest_loss: that a row counts with where a model is evaluated (set where one row's part in a mean is hidden by noise).
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
         generators: what the model can draw from beside the global generators.
+        heights: rows of a forward pass that evaluates clients, falling; of several at once if the model is `rowwise`.
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -72,6 +80,7 @@ class Workspace:
     ) -> None:
         self.device = torch.device(device)
         self.fewest_rows = 1
+        self.largest_loss = inf
         self.channels_last = False
         self.layout = Layout.of(model)
         self.model = copy_model(model).to(self.device)
@@ -84,6 +93,8 @@ class Workspace:
         self.head = self.x[: self.layout.dim]
         self.parameters = self._point_at(self.x)
         self.views = [p.data for p in self.parameters]
+        self._two_rows = example.train.select(slice(0, 2))
+        self.heights = _heights(example.train.inputs)
         self._probe(loss, example)
         self.batched = self._find_kernel(example) if kernel == "auto" else None
 
@@ -117,7 +128,7 @@ class Workspace:
         return [named[name] for name, _ in self.layout.parameters]
 
     def _probe(self, loss: str | RowLoss, example: Client) -> None:
-        two_rows = example.train.select(slice(0, 2))
+        two_rows = self._two_rows
         inputs = self.prepare(two_rows.read())
         start = self.x.clone()
         with self.noise():
@@ -150,7 +161,7 @@ class Workspace:
         """Raise `InputError` if the model ends in a sigmoid or a softmax, which the loss would apply once more."""
         inputs = self.prepare(example.train.select(slice(0, 8)).read())
         tensors = inputs.values() if isinstance(inputs, dict) else [inputs]
-        scales = (1.0, 1e3, -1e3) if all(value.is_floating_point() for value in tensors) else (1.0,)
+        scales = (1, 1000, -1000) if all(value.is_floating_point() for value in tensors) else (1,)
         last = self.model
         while isinstance(last, nn.Sequential) and len(last):
             last = last[-1]
@@ -312,6 +323,58 @@ class Workspace:
             value = value.to(self.layout.dtype)
         return value if fits_alignment(value) else value.clone()  # not contiguous: a memory format is kept
 
+    def answer(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs [rows, ...] and losses [rows] of the loaded model, which evaluates."""
+        if self.model.training:
+            self.train(False)
+        outputs = self.model(inputs).detach()  # a model whose output is its parameter would give that parameter
+        return outputs, self.loss.rows(outputs, labels)
+
+    @cached_property
+    def rowwise(self) -> bool:
+        """Return True if what the model says of a row has the same bits in blocks of all heights, whatever rows lie beside it."""
+        two_rows, modules = self._two_rows, {type(module).__module__ for module in self.model.modules()}
+        if self.loss.own is not None or not all(name.startswith(("torch.nn.", "coterie.")) for name in modules):
+            return self._is_rowwise()
+        forms = [(v.shape[1:], v.dtype) for v in (*tensors_by_name(two_rows.read()).values(), two_rows.labels)]
+        key = (repr(self.model), str(forms), self.layout.dtype, self.device, self.loss.kind, torch.get_num_threads())
+        return _ROWWISE[key] if key in _ROWWISE else _ROWWISE.setdefault(key, self._is_rowwise())
+
+    @torch.no_grad()
+    def _is_rowwise(self) -> bool:
+        if self.always_random or not self.heights:
+            return False
+        units, least = 4, self.heights[-1]
+        draw, start = torch.Generator().manual_seed(0), self.x.clone()
+        self.x.add_(torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1)  # zeros have no bits to differ
+        index = torch.arange(units * least) % len(self._two_rows)
+        inputs = dict(tensors_by_name(take(self.prepare(self._two_rows.read()), index.to(self.device))))
+        for key, value in inputs.items():
+            if value.is_floating_point():
+                inputs[key] = value * (torch.rand(value.shape, generator=draw) / 2 + 0.5).to(value)
+        labels = self._two_rows.labels[index].to(self.device)
+
+        def answers(rows_at: Tensor) -> tuple[Tensor, Tensor]:
+            at = rows_at.to(self.device)
+            chosen = {key: self._prepare(value[at]) for key, value in inputs.items()}
+            return self.answer(chosen if isinstance(self._two_rows.read(), dict) else chosen["inputs"], labels[at])
+
+        try:
+            places = torch.arange(len(index)).view(units, least)
+            alone = [torch.cat(column) for column in zip(*map(answers, places), strict=True)]
+            filled = places[0] * (places[0] < least // 2)  # as its first row fills up what a client's rows leave
+            forms = [filled, *(places.roll(1, 0).repeat(h // len(index), 1).view(-1) for h in self.heights[:-1])]
+            counts = [least // 2, *self.heights[:-1]]
+            return all(
+                torch.equal(got[:count], expected[form][:count])
+                for form, count in zip(forms, counts, strict=True)
+                for got, expected in zip(answers(form), alone, strict=True)
+            )
+        except Exception:  # these are not rows that the model was made for
+            return False
+        finally:
+            self.load(start)
+
     def load(self, x: Tensor) -> None:
         """Let the model be `x` [d + b]."""
         self.x.copy_(x)
@@ -379,8 +442,12 @@ class Workspace:
             view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)
 
 
-def _scale(inputs: Inputs, scale: float) -> Inputs:
+def _heights(inputs: Held) -> tuple[int, ...]:
+    """The heights of blocks of such rows, falling; none for rows so large that a client is evaluated by itself."""
+    heights = [h for h in HEIGHTS[:-1] if h * row_size(inputs) <= _EVALUATED]
+    return (*heights, HEIGHTS[-1]) if HEIGHTS[-1] * row_size(inputs) <= ELEMENTS else ()
+
+
+def _scale(inputs: Inputs, scale: int) -> Inputs:
     """Inputs times a number."""
-    if scale == 1:
-        return inputs
     return {key: value * scale for key, value in inputs.items()} if isinstance(inputs, dict) else inputs * scale

@@ -1,4 +1,4 @@
-"""What clients remember, where they live.
+"""The memory of clients, kept where they live.
 
 A value written in round r is provisional until a later round begins; two rounds are kept. If round r begins again (the first attempt
 was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
@@ -20,7 +20,7 @@ from coterie.base.errors import InputError
 __all__ = ["MEMORY_LOST", "NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
 
 MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
-"""What a method is told of clients whose process died, where only that process had what they remembered."""
+"""The reason that a method is given for clients whose process died and had their memory alone."""
 NEVER = -1
 """The round of a value that was never written."""
 
@@ -30,7 +30,7 @@ Note = tuple[Tensor, tuple[Any, ...]]
 
 
 class ClientState(NamedTuple):
-    """What the clients of a cohort remember under one key.
+    """The memory of the clients of a cohort under one key.
 
     Attributes:
         values: [n, ...]; a default for those that remember nothing.
@@ -196,8 +196,8 @@ class MemoryView:
     """The memory of one cohort during one task; writes count only if the task ends well.
 
     Args:
-        memory: of the process.
-        names: of the n clients.
+        memory: memory of the process.
+        names: names of the n clients.
         counted: by key and client, the round of the value that the server counted.
 
     Attributes:
@@ -212,7 +212,7 @@ class MemoryView:
         self._counted = counted or {}
         self.forgot: dict[str, set[str]] = {}
         self._looked_at: dict[str, set[str]] = {}
-        self._written: dict[str, Tensor] = {}
+        self._written: dict[str, list[Tensor]] = {}
         self._noted: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self._parts: list[MemoryView] = []
 
@@ -256,7 +256,7 @@ class MemoryView:
     def get(self, key: str, default: Tensor) -> Tensor:
         """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
         if key in self._written:
-            return self._written[key]
+            return torch.stack(self._written[key])
         values = [self._memory.read(key, name) for name in self._names]
         return torch.stack([default if v is None else v for v in values])
 
@@ -264,7 +264,7 @@ class MemoryView:
         """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""
         if "/" in key or len(values) != len(self._names):
             raise InputError(f"memory {key!r} needs a key without '/' and one row per client")
-        self._written[key] = values.detach().clone()
+        self._written[key] = [value.clone() for value in values.detach()]
         self._looked_at.setdefault(key, set()).update(self._names)
 
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
@@ -283,13 +283,13 @@ class MemoryView:
         for part in self._parts:
             part.commit()
         self._parts.clear()
-        for key, (values, of) in self._noted.items():
-            for name, value in zip(self._names, values, strict=True):
+        for key, (noted, of) in self._noted.items():
+            for name, value in zip(self._names, noted, strict=True):
                 self._memory.note(key, name, (value, of))
         self._noted.clear()
         for key, values in self._written.items():
             for name, value in zip(self._names, values, strict=True):
-                self._memory.write(key, name, value.clone())
+                self._memory.write(key, name, value)
         self._written.clear()
 
 

@@ -72,10 +72,10 @@ def from_dataset(
         labels: of all rows [rows, ...], so that a lazy data set with items need not be read through for them; they are in memory.
         files: whose sizes and modification times tell these data from others when a lazy run is resumed. The fingerprint has them, the
             row numbers, all labels and 64 rows; the files of a Hugging Face data set belong to it by themselves.
-        seed: of the split of clients that come unsplit.
+        seed: seed of the split of clients that come unsplit.
         split: Keys `seed` and `parts`; without index lists also who gets which row, such as {"kind": "dirichlet", "alpha": 0.3,
             "clients": 20}.
-        name: of the data set.
+        name: name of the data set.
         classes: names of the classes; those of a Hugging Face ClassLabel or of torchvision are found.
         task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0.
 
@@ -83,6 +83,12 @@ def from_dataset(
 
     Raises:
         InputError: that names the column or the row that cannot become a tensor.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> rows = torch.utils.data.TensorDataset(torch.zeros(200, 3), torch.arange(200) % 2)
+    >>> ct.data.from_dataset(rows, split={"kind": "iid", "clients": 5})
+    <5 clients of 'dataset', 105 training rows>
     """
     refuse_others(dataset, "the data set")
     if isinstance(index_lists, Mapping) and "kind" in index_lists:
@@ -166,7 +172,7 @@ def _open(dataset: Any) -> Any:
 
 
 def _labels(dataset: Any, values: Any, used: NDArray[np.int64], column: str | None) -> Tensor:
-    """Labels of the rows `used`, read in blocks of rows where nobody gives them."""
+    """Labels of the rows `used`, read in blocks of rows where they are not given."""
     if values is not None:
         labels = as_labels(values, "labels")
         if len(labels) != len(dataset):
@@ -200,7 +206,7 @@ def from_arrays(
         index_lists: as for `from_dataset`.
         seed: as for `from_dataset`.
         split: as for `from_dataset`.
-        name: of the data.
+        name: name of the data.
         classes: names of the classes.
 
     Raises:

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.config.data import Split
 from coterie.data import splits
-from coterie.data.splits import Index, generator, number_names
+from coterie.data.splits import Index, class_numbers, generator, number_names
 
-__all__ = ["Dealt", "ReadColumn", "deal", "shares", "standard_rows"]
+__all__ = ["Dealt", "ReadColumn", "deal", "label_mix", "shares", "standard_rows"]
 
 ReadColumn = Callable[[str], NDArray[Any]]
 """The values of a named column, one per row."""
@@ -171,12 +171,41 @@ def standard_rows(split: Split, classes: ArrayLike, standard: ArrayLike, *, seed
         split: Says which rows of the test set a client gets.
         classes: classes of all rows of the client [rows].
         standard: classes of the standard test set.
-        seed: of the run.
-        name: of the client, which names the draw.
+        seed: seed of the run.
+        name: name of the client, which names the draw.
     """
     if split.test == "standard":
         return np.arange(len(np.asarray(standard)))
-    return splits.label_mix(classes, standard, seed=split.seed_for(seed), name=name)
+    return label_mix(classes, standard, seed=split.seed_for(seed), name=name)
+
+
+def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "") -> Index:
+    """As many rows of `pool` as can have the same shares of classes as `client_labels`, drawn by the name of the client; sorted.
+
+    Args:
+        client_labels: class of each row of the client.
+        pool: class of each row to draw from.
+        seed: of the draw.
+        name: of the client.
+
+    Raises `InputError` for a class of the client that the pool lacks.
+
+    >>> pool = [0, 0, 0, 0, 1, 1, 2]
+    >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
+    [0, 0, 0, 0, 1, 1]
+    """
+    mine, candidates = class_numbers(client_labels, "label-mix"), class_numbers(pool, "label-mix")
+    present, counts = np.unique(mine, return_counts=True)
+    there = [np.flatnonzero(candidates == c) for c in present]
+    lacking = [int(c) for c, at in zip(present, there, strict=True) if not len(at)]
+    if lacking:
+        raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
+    scale = min(len(at) / count for at, count in zip(there, counts, strict=True))
+    drawn = []
+    for c, at, count in zip(present, there, counts, strict=True):
+        size = min(len(at), max(1, round(scale * count)))
+        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(at)[:size])
+    return np.sort(np.concatenate(drawn))
 
 
 def _copy(name: str) -> str:

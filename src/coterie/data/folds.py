@@ -28,10 +28,10 @@ def deal_folds(labels: ArrayLike, folds: int, *, seed: int, name: str, groups: A
     spread over the folds as evenly as it can be, and folds differ by at most one row.
 
     Args:
-        labels: of the rows; numbers that are no classes, and labels of several numbers, are dealt at random.
+        labels: labels of the rows; numbers that are no classes, and labels of several numbers, are dealt at random.
         folds: how many.
-        seed: of the repeat.
-        name: of the client, which names the draw.
+        seed: seed of the repeat.
+        name: name of the client, which names the draw.
         groups: whose row it is, such as a patient; the rows of a group stay together and count as their commonest class.
 
     >>> np.bincount(deal_folds([0] * 7 + [1] * 8, 5, seed=0, name="a")).tolist()
@@ -69,7 +69,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         clients: with training rows alone.
         folds: how many there are.
         fold: number of the one that tests; None for none, so that all rows train.
-        seed: of the repeat, by which the rows are dealt.
+        seed: seed of the repeat, by which the rows are dealt.
     """
     parts: dict[str, list[Index]] = {"train": [], "validation": [], "test": []}
     numbers: dict[str, Index] = {}

@@ -68,7 +68,7 @@ def from_hub(
 
     Args:
         name: as on the hub, or a local folder or script-free repository that `datasets.load_dataset` can open.
-        seed: of the split and of `rows`.
+        seed: seed of the split and of `rows`.
         split: the [split] table, on top of `DEFAULT_SPLIT`.
         label: column of labels; None takes label, labels, target or y.
         input: column or columns; None takes token ids, else the only image, else the only column of numbers.
@@ -101,7 +101,7 @@ def from_hub(
 
 
 def has_datasets() -> bool:
-    """Whether the extra `hub` is there."""
+    """Return True if the extra `hub` is there."""
     return importlib.util.find_spec("datasets") is not None
 
 

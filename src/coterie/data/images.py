@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, explain_imports
 from coterie.base.files import check_name, path_exists
 from coterie.base.rows import Inputs, Read
 from coterie.config.data import Split
@@ -41,16 +41,14 @@ def from_images(
         folder: with a folder for each client, in which there is one for each class; or with one for each class.
         size: pixels to whose square every image is resized (bilinear); None: all have one size already.
         grey: read grey values, uint8 [height, width].
-        seed: of the split.
+        seed: seed of the split.
         split: how each client's images are split, or how all are dealt to clients (by default 10 with Dirichlet(.5) shares).
 
     Raises:
         InputError: no images, folders of both kinds, or a file that is no image or has another size, with its name.
     """
-    try:
+    with explain_imports("image folders need Pillow", "data"):
         import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise InputError('image folders need Pillow: pip install "coterie[data]"') from error
     root = Path(folder)
     if not path_exists(root, Path.is_dir):
         raise InputError(f"there is no folder {root}")

@@ -48,7 +48,7 @@ def load(
         split: who gets which row: a `Split`, or a table of its fields.
         label: column to predict, for a folder and the hub.
         folder: where the files of a named data set lie (fashion-mnist, cifar10).
-        options: of the data set (`DATASETS[name].defaults`), the fields of `Tables`, those of `from_hub`, or arguments of the function.
+        options: those of the data set (`DATASETS[name].defaults`), fields of `Tables` or of `from_hub`, or arguments of the function.
 
     Raises:
         InputError: one sentence with the cure, for a wrong name, option, key or file.
@@ -97,7 +97,7 @@ def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
 
 
 def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
-    """What a user has in hand as clients that are ready, or as a function that makes those of a seed.
+    """Return the data that a user has in hand as clients that are ready, or as a function that makes those of a seed.
 
     Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
     """

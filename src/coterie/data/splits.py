@@ -8,7 +8,7 @@ share rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,18 +16,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError
+from coterie.base.rng import numpy_generators
 
 __all__ = [
     "Index",
+    "class_numbers",
     "clusters",
     "dirichlet",
     "generator",
     "iid",
-    "label_mix",
     "mixed",
     "number_names",
     "shards",
     "stratified",
+    "stratify",
     "subset",
     "target_groups",
 ]
@@ -47,8 +49,11 @@ def generator(seed: int, *names: str) -> np.random.Generator:
     >>> bool(generator(0, "split", "a").random() == generator(0, "split", "a").random())
     True
     """
-    digest = hashlib.blake2b("\x1f".join([str(int(seed)), *names]).encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little"))
+    return np.random.default_rng(int.from_bytes(_digest(seed, *names), "little"))
+
+
+def _digest(seed: int, *names: str) -> bytes:
+    return hashlib.blake2b("\x1f".join([str(int(seed)), *names]).encode(), digest_size=16).digest()
 
 
 def number_names(n: int, prefix: str = "client") -> list[str]:
@@ -90,7 +95,7 @@ def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum
         alpha: Concentration > 0: small gives each client few classes.
         minimum: Least number of rows of a client.
     """
-    classes = _classes(labels, "dirichlet")
+    classes = class_numbers(labels, "dirichlet")
     _check_clients(n, len(classes))
     if alpha <= 0:
         raise InputError(f"alpha = {alpha!r} must be a number above 0 (try .5)")
@@ -135,7 +140,7 @@ def shards(
         shard_size: Rows of a shard; None: as many as use every row once.
         twins: Clients that get shards of the same classes.
     """
-    classes = _classes(labels, "shards")
+    classes = class_numbers(labels, "shards")
     _check_clients(n, len(classes))
     if shards_per_client < 1:
         raise InputError(f"shards_per_client = {shards_per_client} must be at least 1")
@@ -208,7 +213,7 @@ def clusters(
         clusters: Number of clusters.
         labels_per_cluster: Classes of each cluster.
     """
-    values = _classes(labels, "clusters")
+    values = class_numbers(labels, "clusters")
     _check_clients(n, len(values))
     present = np.unique(values)
     if clusters * labels_per_cluster > len(present):
@@ -250,7 +255,7 @@ def mixed(
         shards_per_client: Shards that each client gets.
         shard_size: Rows of a shard.
     """
-    classes = _classes(labels, "mixed")
+    classes = class_numbers(labels, "mixed")
     _check_clients(n, len(classes))
     if not 0 <= nr <= 1:
         raise InputError(f"nr = {nr!r} must be a number from 0 to 1 (the paper has .95 and .98)")
@@ -285,7 +290,7 @@ def target_groups(
         rows_per_client: Rows of each client, or "most".
         seed: Seed of all that is drawn.
     """
-    classes = _classes(labels, "target-groups")
+    classes = class_numbers(labels, "target-groups")
     if not 0 < alpha <= 1:
         raise InputError(f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
     present = np.unique(classes)
@@ -341,7 +346,7 @@ def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
     >>> np.asarray([0, 0, 0, 0, 1, 1])[subset([0, 0, 0, 0, 1, 1], 3)].tolist()
     [0, 0, 1]
     """
-    classes = _classes(labels, "rows")
+    classes = class_numbers(labels, "rows")
     order = generator(seed, "subset").permutation(len(classes))
     mine = classes[order]
     _, code, count = np.unique(mine, return_inverse=True, return_counts=True)
@@ -396,45 +401,45 @@ def stratified(
         np.add.at(table, (groups, codes), 1)
         units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
         return {key: np.flatnonzero(np.isin(groups, at)) for key, at in units.items()}
-    rng = generator(seed, "parts", name)
-    count = int(codes.max()) + 1 if len(codes) else 0
-    # Rows class by class, in a random order of classes and of rows within a class; walking down this list with the
-    # fixed pattern below gives each class its share and the client its totals.
-    order = np.lexsort((rng.random(len(codes)), rng.permutation(count)[codes])) if count else np.zeros(0, np.int64)
-    part = np.empty(len(codes), dtype=np.int64)
-    part[order] = _pattern(tuple(fractions.values()), _round_up(len(codes)))[: len(codes)]
-    if len(codes):
-        _every_class_in_training(part, codes, order)
+    part = stratify(codes, [len(codes)], fractions, seed=seed, names=[name])
     return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
 
 
-def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "") -> Index:
-    """As many rows of `pool` as can have the same shares of classes as `client_labels`, drawn by the name of the client; sorted.
+def stratify(
+    classes: ArrayLike, sizes: Sequence[int] | Index, fractions: Mapping[str, float], *, seed: int, names: Sequence[str]
+) -> Index:
+    """Return the part of each row of many clients, who lie behind each other, as `stratified` deals the rows of each; by number.
 
     Args:
-        client_labels: class of each row of the client.
-        pool: class of each row to draw from.
-        seed: of the draw.
-        name: of the client.
-
-    Raises `InputError` for a class of the client that the pool lacks.
-
-    >>> pool = [0, 0, 0, 0, 1, 1, 2]
-    >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
-    [0, 0, 0, 0, 1, 1]
+        classes: Class of each row, [rows].
+        sizes: Rows of each client, [n].
+        fractions: Share of each part, by its name.
+        seed: Seed of the split.
+        names: Names of the clients, [n].
     """
-    mine, candidates = _classes(client_labels, "label-mix"), _classes(pool, "label-mix")
-    present, counts = np.unique(mine, return_counts=True)
-    there = [np.flatnonzero(candidates == c) for c in present]
-    lacking = [int(c) for c, at in zip(present, there, strict=True) if not len(at)]
-    if lacking:
-        raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
-    scale = min(len(at) / count for at, count in zip(there, counts, strict=True))
-    drawn = []
-    for c, at, count in zip(present, there, counts, strict=True):
-        size = min(len(at), max(1, round(scale * count)))
-        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(at)[:size])
-    return np.sort(np.concatenate(drawn))
+    ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
+    begins, client = ends - sizes, np.repeat(np.arange(len(ends)), sizes)
+    values = np.unique(np.asarray(classes), return_inverse=True)[1]
+    group_keys, code = np.unique(client * (values.max(initial=0) + 1) + values, return_inverse=True)
+    first = np.searchsorted(group_keys, np.arange(len(ends) + 1) * (values.max(initial=0) + 1))  # code of each client
+    place, turn = np.empty(len(code)), np.empty(len(group_keys), dtype=np.int64)
+    single = [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
+    streams = single or numpy_generators(_digest(seed, "parts", name) for name in names)
+    edges = zip(begins.tolist(), ends.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True)
+    for rng, (begin, end, low, high) in zip(streams, edges, strict=True):
+        place[begin:end] = rng.random(end - begin)
+        turn[low:high] = rng.permutation(high - low)
+    # Rows class by class, in a random order of classes and of rows within a class; walking down this list with the
+    # fixed pattern below gives each class its share and the client its totals.
+    order = np.lexsort((place, turn[code], client))
+    pattern = _pattern(tuple(fractions.values()), _round_up(int(np.max(sizes, initial=0))))
+    part = np.empty(len(code), dtype=np.int64)
+    part[order] = pattern[np.arange(len(code)) - begins[client]]
+    lacking = np.bincount(code[part == 0], minlength=len(group_keys)) == 0
+    for i in np.unique(client[lacking[code]]):
+        own = slice(begins[i], ends[i])
+        _every_class_in_training(part[own], code[own] - first[i], order[own] - begins[i])
+    return part
 
 
 def _every_class_in_training(part: Index, codes: Index, order: Index) -> None:
@@ -469,7 +474,8 @@ def _pattern(fractions: tuple[float, ...], n: int) -> Index:
     return out
 
 
-def _classes(labels: ArrayLike, kind: str) -> NDArray[Any]:
+def class_numbers(labels: ArrayLike, kind: str) -> NDArray[Any]:
+    """Return labels as an array [rows]. Raises `InputError` that names the split unless there is one class per row."""
     array = np.asarray(labels)
     if np.ma.is_masked(labels):
         raise InputError(f"the split {kind!r} has masked labels; put a class in their place, say by .filled(...)")

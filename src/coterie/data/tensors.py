@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,11 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, rows, take, tensors_by_name
+from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, rows, take, tensors_by_name
 from coterie.config.data import Split, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
-from coterie.data.splits import number_names, stratified
+from coterie.data.splits import number_names, stratified, stratify
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
 __all__ = [
@@ -61,7 +62,7 @@ def from_tensors(
         clients: as above.
         seed: Seed of the split of clients that come unsplit.
         split: Keys `seed` and `parts`; for one pair also who gets which row, as in [split] of a file.
-        name: of the data set.
+        name: name of the data set.
         classes: names of the classes.
         notes: sentences for the report.
         server: (inputs, labels) that the server holds.
@@ -76,22 +77,49 @@ def from_tensors(
     <4 clients of 'tensors', 32 training rows>
     """
     if _is_pair(clients):
-        about = {"name": name, "classes": classes, "notes": notes}
-        return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **about), task)
+        labelled: dict[str, Any] = {"name": name, "classes": classes, "notes": notes}
+        return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **labelled), task)
     rule = Split.parse(split, natural="a list of clients")
     parts_by_name = _by_name(clients)
-    members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
-    clients = Clients(
-        members,
-        name=name,
-        classes=classes,
-        notes=notes,
-        server=None if server is None else _part(server, "the server"),
-        unseen=None
+    about: dict[str, Any] = {
+        "name": name,
+        "classes": classes,
+        "notes": notes,
+        "server": None if server is None else _part(server, "the server"),
+        "unseen": None
         if unseen is None
         else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes, task=task),
-    )
-    return with_task(clients, task)
+    }
+    names = sorted(parts_by_name)
+    together = _join([parts_by_name[key] for key in names]) if all(0 < len(key) <= 200 for key in names) else None
+    if together is not None:
+        dealt = _deal_parts(together.inputs, together.labels, names, together.all_numbers(), together.sizes, rule, seed)
+        return with_task(Clients.from_indices(names, *dealt, **about), task)
+    members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
+    return with_task(Clients(members, **about), task)
+
+
+def _join(values: Sequence[Any]) -> Rows | None:
+    """The rows of clients who are all pairs of tensors alike; None if any needs a second look, or must be refused by name."""
+    pairs = all(type(v) in (tuple, list) and len(v) == 2 and type(v[0]) is type(v[1]) is Tensor for v in values)
+    columns = [[value[column] for value in values] for column in (0, 1)] if pairs and values else []
+    for column in columns:
+        if any(x.is_nested or x.layout is not torch.strided or x.requires_grad for x in column):
+            return None
+        if len({(x.dtype, x.device, x.ndim, x.shape[1:]) for x in column}) > 1 or not column[0].ndim:
+            return None
+        check_plain(column[0], "the first client")
+    sizes = [[x.shape[0] for x in column] for column in columns]
+    if not columns or sizes[0] != sizes[1] or not all(sizes[0]):
+        return None
+    parts = [Part(*pair) for pair in zip(*columns, strict=True)]
+    rows = Rows.concatenate(parts)
+    if rows is None or not isinstance(rows.inputs, Tensor):
+        return None
+    labels = rows.labels if rows.labels.is_floating_point() else rows.labels.to(torch.int64)
+    finite = all(bool(v.isfinite().all()) for v in (rows.inputs, labels) if v.is_floating_point())
+    negative = not labels.is_floating_point() and labels.ndim == 1 and bool((labels < 0).any())
+    return replace(rows, labels=labels) if finite and not negative else None
 
 
 def _is_pair(value: Any) -> bool:
@@ -152,6 +180,12 @@ def standardise(clients: Clients) -> Clients:
 
     Raises:
         InputError: labels that are the same in all training rows, or clients that are standardised already, such as those of tables.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> clients = ct.data.from_tensors({"a": (torch.tensor([[1.0], [3.0]] * 10), torch.arange(20) % 2)})
+    >>> ct.data.standardise(clients)["a"].train.inputs.abs().unique()
+    tensor([0.9129, 1.0954])
     """
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, as ct.data.from_tensors makes them; got {cut(clients)}")
@@ -257,21 +291,36 @@ def over_clients(
 ) -> Clients:
     """Clients with the rows `lists[name]` of one data set in memory, each split into parts; nothing is copied."""
     names = sorted(lists)
+    sizes = [len(lists[name]) for name in names]
+    if 0 in sizes:
+        empty = names[sizes.index(0)]
+        raise InputError(f"client {empty!r} has no rows; raise alpha or minimum, or lower the number of clients")
+    numbers = np.concatenate([lists[name] for name in names])
+    return Clients.from_indices(names, *_deal_parts(inputs, labels, names, numbers, sizes, split, seed), **about)
+
+
+def _deal_parts(
+    inputs: Held,
+    labels: Tensor,
+    names: Sequence[str],
+    numbers: NDArray[np.int64],
+    sizes: Sequence[int] | NDArray[np.int64],
+    split: Split,
+    seed: int,
+) -> tuple[Rows, Rows | None, Rows | None]:
+    """Training, validation and test rows of clients who have so many of the rows `numbers` each."""
     classes = strata(labels)
-    within = []
-    for name in names:
-        client_rows = lists[name]
-        if not len(client_rows):
-            raise InputError(f"client {name!r} has no rows; raise alpha or minimum, or lower the number of clients")
-        parts = stratified(
-            None if classes is None else classes[client_rows],
-            split.parts,
-            seed=split.seed_for(seed),
-            name=name,
-            n=len(client_rows),
-        )
-        within.append({key: client_rows[at] for key, at in parts.items()})
-    return from_row_lists(inputs, labels, names, within, **about)
+    codes = np.zeros(len(numbers), dtype=np.int64) if classes is None else classes[numbers]
+    part = stratify(codes, sizes, split.parts, seed=split.seed_for(seed), names=names)
+    client, order = np.repeat(np.arange(len(names)), sizes), [*split.parts]
+    dealt: list[Rows | None] = []
+    for key in PARTS:
+        chosen = part == (order.index(key) if key in order else -1)
+        offsets = np.cumsum(np.bincount(client[chosen] + 1, minlength=len(names) + 1))
+        dealt.append(Rows(inputs, labels, offsets, numbers[chosen]) if offsets[-1] else None)
+    if dealt[0] is None:
+        raise InputError("no client has a training row")
+    return dealt[0], dealt[1], dealt[2]
 
 
 def split_over(
@@ -290,7 +339,7 @@ def split_over(
         inputs: of all rows; or a function that reads the given rows, which is asked for those that somebody has.
         labels: class of each row.
         split: who gets what.
-        seed: of the run.
+        seed: seed of the run.
         standard: the test set that belongs to the data, in the same form, for a split whose `test` asks for it.
         column: as for `deal`.
         about: as for `Clients`; its `notes` are put before those of the split.

@@ -126,7 +126,7 @@ def from_array(value: Any, who: str = "inputs") -> Tensor:
 
 
 def strata(labels: Tensor) -> NDArray[np.int64] | None:
-    """What a split keeps in proportion: one class per row, else nothing."""
+    """Return the classes that a split keeps in proportion: one class per row, else nothing."""
     return labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
 
 

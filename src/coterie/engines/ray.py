@@ -47,7 +47,7 @@ class RayEngine(LocalEngine):
         clients: all rows; each actor gets those of its own clients, once.
         model, loss, kernel: as for `fit`.
         actors: processes, each with one CPU and one thread.
-        address: of a cluster, `"host:port"` or `"auto"` (of the cluster on this machine). None: the cluster that this process is
+        address: address of a cluster, `"host:port"` or `"auto"` (of that on this machine). None: the cluster that this process is
             connected to; else a local one is started, which listens on loopback only and ends with `close`.
         timeout: seconds that an ask may take. Whoever takes longer has failed, and is skipped until free; what it does meanwhile
             is undone.

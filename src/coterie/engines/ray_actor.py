@@ -30,7 +30,7 @@ Packed = tuple[str, list[NDArray[Any]]]
 
 
 class Parcel(NamedTuple):
-    """What an actor must know before it can read what it is asked.
+    """Everything that an actor must know before it can read an ask.
 
     Attributes:
         path: folders in which this process finds modules.

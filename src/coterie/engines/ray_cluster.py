@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, RunError
+from coterie.base.errors import InputError, RunError, explain_imports
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
 from coterie.config.registry import METRICS
@@ -61,11 +61,9 @@ def cluster(actors: int, address: str | None = None) -> Iterator[None]:
 
 def _ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
+    with explain_imports("engine 'ray' needs the package ray", "ray"):
         import ray
         from ray._private import worker
-    except ImportError as error:
-        raise InputError("engine 'ray' needs the package ray: pip install 'coterie[ray]'") from error
     # Ray prints the death of a worker to standard output, which belongs to the command's tables and JSON; asks report it.
     worker._worker_logs_enabled = False
     return ray

@@ -34,6 +34,11 @@ class InProcess(EngineSpec):
         device: of model and rows; workers are processes that share the CPU, so that a GPU has one.
         timeout: seconds after which a worker that does not answer is ended and its clients are asked one at a time; who takes longer
             alone has failed.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> ct.fit(ct.FedAvg(), clients, model="logistic", rounds=2, engine=ct.InProcess(workers=1))
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
     """
 
     workers: Annotated[int, SIZE, Flag(metavar="N")] = 1
@@ -92,7 +97,7 @@ class Ray(EngineSpec):
 
     Attributes:
         actors: processes over which the clients are spread, each with one CPU and one thread.
-        address: of a cluster, "host:port" or "auto" (of the cluster on this machine); None: a local one is started.
+        address: address of a cluster, "host:port" or "auto" (of the cluster on this machine); None: a local one is started.
         timeout: seconds that an ask may take; a client that takes longer has failed.
         kernel: of local training: "auto" or "loop".
     """

@@ -313,6 +313,7 @@ def _list_names(names: tuple[str, ...]) -> str:
 
 def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers after saving
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.close()
     torch.set_num_threads(1)
     memory_news = _Told(shard)
@@ -329,7 +330,7 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
 
 
 class _Told:
-    """What a worker has told its parent that clients remember of the present round."""
+    """The memory of clients in the present round, as a worker told it to its parent."""
 
     def __init__(self, shard: Shard) -> None:
         self._memory = shard.memory

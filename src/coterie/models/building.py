@@ -41,6 +41,10 @@ def outputs_of(clients: Clients) -> int:
 
     Args:
         clients: Clients with their labels.
+
+    >>> import coterie as ct
+    >>> ct.models.outputs_of(ct.data.load("heart-disease"))
+    1
     """
     labels = clients.train.labels
     if labels.is_floating_point():
@@ -75,7 +79,12 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     Args:
         model: an `nn.Module`, a `ModelSpec`, or a function (shape, outputs) -> module.
         clients: give the shape of inputs and the number of outputs.
-        seed: of the run; the same for all methods.
+        seed: seed of the run; the same for all methods.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> ct.models.build_model(ct.models.Logistic(), clients, seed=0)
+    Linear(in_features=15, out_features=1, bias=True)
     """
     if isinstance(model, nn.Module):
         _refuse_hooks(model)
@@ -109,6 +118,13 @@ def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") ->
         module: The module, changed in place.
         patterns: Names with `*`, as in the examples.
         where: What an error calls the patterns.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> ct.models.freeze(network, ["0"])
+    >>> [parameter.requires_grad for parameter in network.parameters()]
+    [False, False, True, True]
     """
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     norms = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -186,6 +202,11 @@ def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
         model: A `ModelSpec`, a class or a function.
         shape: Shape of a row of inputs, or a dict of such shapes.
         outputs: Number of outputs.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> ct.models.build_shape(lambda shape, outputs: torch.nn.Linear(*shape, outputs), (8,), 3)
+    Linear(in_features=8, out_features=3, bias=True)
     """
     build = getattr(model, "build", model)
     if isinstance(model, type) and build is not model:

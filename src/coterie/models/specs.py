@@ -77,7 +77,7 @@ class CNN:
 
     Attributes:
         channels: of both convolutions.
-        units: of the layer behind them.
+        units: units of the layer behind them.
 
     >>> sum(p.numel() for p in CNN().build((28, 28), 10).parameters())
     1663370

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut
 from coterie.base.metric_names import short_names
 from coterie.base.modules import load_object
@@ -21,7 +22,7 @@ from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY, SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Divergence", "Evaluator", "add_metrics", "models_of", "name_metrics"]
+__all__ = ["Divergence", "Evaluator", "add_metrics", "metrics_by_label", "models_of", "name_metrics"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
@@ -76,9 +77,9 @@ class Evaluator:
         seen: the models that were evaluated last, their round, and their metrics by split and client.
     """
 
-    def __init__(self, federation: Federation, attempt: int, metrics: tuple[str, ...]) -> None:
+    def __init__(self, federation: Federation, attempt: int, metrics: Iterable[str]) -> None:
         engine = federation.engine
-        self._federation, self._attempt, self._engine, self._metrics = federation, attempt, engine, metrics
+        self._federation, self._attempt, self._engine, self._metrics = federation, attempt, engine, tuple(metrics)
         self._splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
         self.seen = _Look(-1, {}, {})
 
@@ -216,3 +217,20 @@ def add_metrics(metrics: Iterable[str]) -> None:
             METRICS.add(name, function)
         else:
             find_metrics([metric])
+
+
+RARE = 0.05
+"""Share of the rarer class below which an outcome counts as rare."""
+
+
+def metrics_by_label(clients: Clients) -> tuple[str, ...]:
+    """Return names of the metrics that a label calls for beside the usual ones: of counts, of ordered classes, of a rare outcome."""
+    label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
+    if label.get("count"):
+        return ("poisson_deviance",)
+    if label.get("kind") == "number" and len(label.get("values", ())) > 2:
+        return ("class_error",)
+    if labels.is_floating_point() or labels.ndim > 1 or int(labels.max()) != 1:
+        return ()
+    cases = int((labels == 1).sum())
+    return ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()

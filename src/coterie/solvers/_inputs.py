@@ -1,4 +1,4 @@
-"""What every solver does with its arguments: to float64, checked, and back to the caller's dtype."""
+"""Arguments of solvers: taken to float64, checked, and back to the caller's dtype."""
 
 from __future__ import annotations
 

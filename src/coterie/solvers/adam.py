@@ -17,7 +17,7 @@ __all__ = ["AdamStep", "step"]
 
 
 class AdamStep(NamedTuple):
-    """What a step of Adam does.
+    """The result of a step of Adam.
 
     Attributes:
         change: [d], to be ADDED to the model; points downhill.

@@ -8,12 +8,19 @@ Gradient Descent", 2017 (Krum and multi-Krum). All are unchanged by a permutatio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from coterie.solvers._inputs import Values, as_count, as_double, as_number, dtype_of
 
 __all__ = ["geometric_median", "krum_scores", "median", "multi_krum", "trimmed_mean"]
+
+_COORDINATES = 1 << 16
+"""Coordinates that are sorted at a time."""
+_NETWORK = 64
+"""Rows up to which a network sorts."""
 
 
 def median(rows: Values) -> Tensor:
@@ -31,9 +38,12 @@ def median(rows: Values) -> Tensor:
     >>> median([[0.0, 5.0], [1.0, 6.0], [1e9, -1e9]])
     tensor([1., 5.], dtype=torch.float64)
     """
-    ordered = _matrix(rows).sort(0).values
-    n = len(ordered)
-    return torch.lerp(ordered[(n - 1) // 2], ordered[n // 2], 0.5).to(dtype_of(rows))
+
+    def middle(ordered: Tensor) -> Tensor:
+        n = len(ordered)
+        return torch.lerp(ordered[(n - 1) // 2].double(), ordered[n // 2].double(), 0.5)
+
+    return _by_coordinates(rows, middle)
 
 
 def trimmed_mean(rows: Values, trim: int) -> Tensor:
@@ -52,11 +62,15 @@ def trimmed_mean(rows: Values, trim: int) -> Tensor:
     >>> trimmed_mean([[0.0], [1.0], [3.0], [1e9]], 1)
     tensor([2.], dtype=torch.float64)
     """
-    matrix = _matrix(rows)
     k = as_count(trim, "trim", least=0)
-    if 2 * k >= len(matrix):
-        raise ValueError(f"trim must leave a row: 2 * trim < n; got trim = {k} for n = {len(matrix)}")
-    return matrix.sort(0).values[k : len(matrix) - k].mean(0).to(dtype_of(rows))
+
+    def mean(ordered: Tensor) -> Tensor:
+        n = len(ordered)
+        if 2 * k >= n:
+            raise ValueError(f"trim must leave a row: 2 * trim < n; got trim = {k} for n = {n}")
+        return ordered[k : n - k].double().mean(0)
+
+    return _by_coordinates(rows, mean)
 
 
 def geometric_median(
@@ -152,6 +166,36 @@ def multi_krum(rows: Values, byzantine: int, keep: int | None = None) -> Tensor:
     if chosen > allowed:
         raise ValueError(f"keep must be at most n - byzantine = {allowed}; got {chosen}")
     return scores.argsort(stable=True)[:chosen].sort().values
+
+
+def _by_coordinates(rows: Values, rule: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `rule` to the sorted values of each coordinate [d], to few enough coordinates at a time that copies are small."""
+    dtype = dtype_of(rows)
+    if not (isinstance(rows, Tensor) and rows.ndim == 2 and rows.is_floating_point() and rows.numel()):
+        return rule(_sort(_matrix(rows))).to(dtype)
+    blocks = rows.detach().split(_COORDINATES, 1)
+    if not all(bool(torch.linalg.vector_norm(block, torch.inf).isfinite()) for block in blocks):
+        _matrix(rows)  # says how many are not
+    return torch.cat([rule(_sort(block)).to(dtype) for block in blocks])
+
+
+def _sort(matrix: Tensor) -> Tensor:
+    """The rows in ascending order in each column: of few rows by Batcher's network, a tenth of the time of a sort of each column."""
+    n = len(matrix)
+    if n > _NETWORK:
+        return matrix.sort(0).values
+    rows, width = list(matrix.unbind(0)), 1
+    while width < n:
+        step = width
+        while step:
+            for begin in range(step % width, n - step, 2 * step):
+                for low in range(begin, min(begin + step, n - step)):
+                    if low // (2 * width) == (low + step) // (2 * width):
+                        pair = rows[low], rows[low + step]
+                        rows[low], rows[low + step] = torch.minimum(*pair), torch.maximum(*pair)
+            step //= 2
+        width *= 2
+    return torch.stack(rows)
 
 
 def _matrix(rows: Values) -> Tensor:

@@ -21,9 +21,9 @@ class Dataset:
         summary: one line.
         clients: how many, and who they are.
         task: what is predicted.
-        licence: of the data.
+        licence: licence of the data.
         build: makes the clients; its keyword arguments are the options.
-        defaults: of the options and of the split, for `coterie show NAME`.
+        defaults: defaults of the options and of the split, for `coterie show NAME`.
     """
 
     summary: str

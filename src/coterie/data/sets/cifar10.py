@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, explain_imports
 from coterie.base.rows import Part
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
@@ -82,7 +82,7 @@ def cifar10(
     test; the 10,000 test images go to no client, unless `test` of the [split] table asks for them.
 
     Args:
-        seed: of the split and of `rows`.
+        seed: seed of the split and of `rows`.
         split: the [split] table, on top of `DEFAULT_SPLIT`.
         folder: with the Parquet files, itself or in `cifar10`; None looks into COTERIE_DATA, then asks the hub.
         rows: only so many images, every class in its share.
@@ -171,11 +171,9 @@ def _source(images: ImageSet, folder: Path | None, part: str) -> Source:
 
 
 def _parquet(images: ImageSet, files: list[Path]) -> Source:
-    try:
+    with explain_imports("Parquet files need pyarrow", "data"):
         import pyarrow
         import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise InputError('Parquet files need pyarrow: pip install "coterie[data]"') from error
     name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     try:
         columns = parquet.read_schema(files[0]).names
@@ -205,10 +203,8 @@ def _parquet(images: ImageSet, files: list[Path]) -> Source:
 
 def _decode(encoded: list[bytes | None], index: Index, name: str) -> Tensor:
     """Images as uint8 [rows, 3, 32, 32]."""
-    try:
+    with explain_imports("encoded images need pillow", "data"):
         from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise InputError('encoded images need pillow: pip install "coterie[data]"') from error
     out = np.empty((len(encoded), 3, 32, 32), dtype=np.uint8)
     for i, (row, raw) in enumerate(zip(index, encoded, strict=True)):
         try:

@@ -43,7 +43,7 @@ def cifar100(
     """A hundred classes, images uint8 [rows, 3, 32, 32]; by default 10 clients with Dirichlet(.5) shares of classes.
 
     Args:
-        seed: of the split and of `rows`.
+        seed: seed of the split and of `rows`.
         split: the [split] table, on top of `DEFAULT_SPLIT`.
         folder: with the Parquet files, itself or in `cifar100`; None looks into COTERIE_DATA, then asks the hub.
         rows: only so many images, every class in its share.

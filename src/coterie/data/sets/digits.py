@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError
+from coterie.base.errors import explain_imports
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
 from coterie.data.tensors import split_over
@@ -21,10 +21,8 @@ DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients"
 
 def digits(*, seed: int = 0, split: Split | Mapping[str, Any] | None = None) -> Clients:
     """Ten classes, inputs float32 [rows, 64] from 0 to 1; by default 10 clients with Dirichlet(.5) shares of classes."""
-    try:
+    with explain_imports("the digits need scikit-learn", "data"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise InputError('the digits need scikit-learn: pip install "coterie[data]"') from error
     rule = Split.parse(split, **DEFAULT_SPLIT)
     images, labels = load_digits(return_X_y=True)
     return split_over(

@@ -38,7 +38,7 @@ def emnist(
     """47 classes, images uint8 [rows, 28, 28]; by default 25 clients with 24 shards of 180 rows, as in the VaRSeL paper.
 
     Args:
-        seed: of the split.
+        seed: seed of the split.
         split: the [split] table, on top of `DEFAULT_SPLIT`.
         folder: with the four IDX files; None looks below COTERIE_DATA.
         rows: only the first so many images.

@@ -47,7 +47,7 @@ def fashion_mnist(
     validation and test; the 10,000 test images go to no client, unless `test` of the [split] table asks for them.
 
     Args:
-        seed: of the split.
+        seed: seed of the split.
         split: the [split] table, on top of `DEFAULT_SPLIT`.
         folder: with the four IDX files, plain or .gz; None looks into COTERIE_DATA and Debian's folder.
         rows: only the first so many images.
@@ -68,7 +68,7 @@ def over_idx(
     Args:
         pairs: what reads the images and labels of `train` and `test`.
         rule: the split.
-        seed: of the split.
+        seed: seed of the split.
         rows: only the first so many images.
         server: so many test images for the server; the others are the standard test set.
         about: `name` and `classes` of the clients.

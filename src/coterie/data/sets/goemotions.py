@@ -65,7 +65,7 @@ def goemotions(
     """20 clients: `target`, `near-0` to `near-9` and `far-0` to `far-8`; inputs float32 [rows, features], 28 classes.
 
     Args:
-        seed: of the deal.
+        seed: seed of the deal.
         split: the [split] table; only its seed counts.
         folder: with the files; None looks below COTERIE_DATA.
         target: the Ekman class of the target.

@@ -63,7 +63,7 @@ def mean_estimation(
     Fresh samples of any client can be drawn while a run goes on (`Clients.draw`), apart from all that are stored.
 
     Args:
-        seed: of the samples; a client's samples depend on nothing but seed and name.
+        seed: seed of the samples; a client's samples depend on nothing but seed and name.
         split: only its key `seed` applies.
         mu: norm of the mean of D2.
         groups: number of clients with D1, D2 and D3.

@@ -45,7 +45,7 @@ def medmnist(
     """Images uint8 [rows, 28, 28], or [rows, 3, 28, 28] in colour, and one class per row.
 
     Args:
-        seed: of the split.
+        seed: seed of the split.
         split: the [split] table, on top of `DEFAULT_SPLIT`, for one set; several have their own parts.
         folder: with the .npz files; None looks below COTERIE_DATA.
         sets: names of files without .npz.

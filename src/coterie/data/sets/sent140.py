@@ -39,7 +39,7 @@ def sent140(
     """Two classes, inputs float32 [rows, features]; users with fewer than `minimum` tweets are left out.
 
     Args:
-        seed: of the parts.
+        seed: seed of the parts.
         split: `seed` and `parts` of the [split] table.
         folder: with sent140.csv; None looks below COTERIE_DATA.
         minimum: smallest number of tweets of a user.
