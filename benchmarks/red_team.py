@@ -31,7 +31,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "logistic": {"name": "logistic"},
     "MLP of 32": {"name": "mlp", "hidden": [32]},
 }
-NOISE = [{"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1, "secret": True}]
+NOISE = [{"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}]
 PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
 
 
@@ -70,7 +70,7 @@ def in_cells(findings: list[Finding]) -> tuple[str, str]:
 
 def table() -> str:
     """Return the table of the page."""
-    noisy = "with `clip` (1) and secret noise (.1)"
+    noisy = "with `clip` (1) and secret noise (.01)"
     lines = [
         f"| method | model | rows found as it is | {noisy} | members told as it is | {noisy} |",
         "| --- " * 6 + "|",

@@ -158,9 +158,11 @@ class Deployment:
         return written.read_text()
 
     def settings(self, name, file=None, **more):
-        """Write a site's own settings. Minima are 1: one process, with which the numbers are compared, has none."""
-        minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
-        values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **minima, **more}
+        """Write a site's own settings. Minima are 1, and updates leave as they are: one process, with which the numbers are compared,
+        has no minima and no key for noise.
+        """
+        open_to_all = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch", "largest_layer"), 1)
+        values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **open_to_all, **more}
         lines = [f"{k} = {json.dumps(v)}" for k, v in values.items()]
         file = file or self.kits / name / "local" / "coterie.toml"
         file.write_text("\n".join(["[site]", *lines, ""]))

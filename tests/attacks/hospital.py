@@ -44,9 +44,9 @@ def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=No
 
 
 def settings_file(folder, **settings):
-    """Write the site's own settings."""
+    """Write the site's own settings; updates of a logistic model may leave without noise."""
     path = Path(folder) / "coterie.toml"
-    path.write_text(tomli_w.dumps({"site": {"data": str(FOLDER / "hungary.csv"), **settings}}))
+    path.write_text(tomli_w.dumps({"site": {"data": str(FOLDER / "hungary.csv"), "largest_layer": 1, **settings}}))
     return path
 
 

@@ -378,6 +378,7 @@ def fresh(three_sites):
     engine, clients = three_sites.engine, three_sites.clients
     yield three_sites
     three_sites.engine, three_sites.clients, three_sites.lie, three_sites.accept = engine, clients, None, ()
+    three_sites.goes_on = False
 
 
 def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
@@ -403,6 +404,37 @@ def test_what_a_site_says_in_words_is_for_a_person_to_mend(fresh):
     fresh.lie = of("open", lambda values: {**values, "failed": "its disk is full"})
     with pytest.raises(RunError, match=r"the run cannot begin \(open\): hungary \(its disk is full\)"):
         fresh.open()
+
+
+def described_otherwise(values):
+    fields = block(values["answer"]).values
+    table = json.loads(fields["text"][0])
+    del table["columns"]["age"], table["label"]
+    fields["text"] = (json.dumps(table),)
+
+
+CONTINUED = {
+    "rows it cannot read": of("open", lambda values: {**values, "failed": "its disk is full"}),
+    "no recipe for it": of("encode", lambda values: {**values, "failed": "the recipe does not fit"}),
+    "no model for it": of("prepare", lambda values: {**values, "failed": "not this one"}),
+    "a description of another content": of("coterie.data.tables.recipe:describe", described_otherwise),
+    "facts of more rows": of("encode", lambda values: told(values, "facts", lambda f: f["sizes"].update(train=10**12))),
+    "moments far from the others'": moments("means", lambda v: v + 1e4),
+    "a task that fails": of(
+        "coterie.data.tables.recipe:moments", lambda values: put(values["answer"], "failed", {LIAR: "no memory"})
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONTINUED)
+def test_a_plan_that_goes_on_begins_without_the_site_and_names_it(fresh, kind):
+    fresh.lie, fresh.goes_on = CONTINUED[kind], True
+    fresh.open()
+    after = fresh.begin(0)(1)
+    assert LIAR in fresh.engine.refused
+    assert set(after.failures) <= {LIAR}
+    assert set(fresh.engine.clients) >= set(SITES) - {LIAR}
+    assert torch.isfinite(after.models).all()
 
 
 @pytest.mark.parametrize(("field", "value"), [("means", lambda v: v + 1e4), ("squares", lambda v: v * 1e6)])

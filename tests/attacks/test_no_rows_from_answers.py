@@ -307,8 +307,9 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
 def test_plans_that_train_on_small_batches_are_not_approved(tmp_path):
     from coterie.base.errors import InputError
     from coterie.sites.approval import fits
+    from coterie.sites.words import model_of
 
     small = {**FEDAVG, "local": {"steps": 2, "batch_size": 16, "minimum_batch": 1}}
     hospital = Hospital(tmp_path, methods=[small])
     with pytest.raises(InputError, match="set \\[local\\] minimum_batch in the plan"):
-        fits(hospital.approved, hospital.settings)
+        fits(hospital.approved, hospital.settings, model_of(hospital.approved, hospital.settings, "hungary"))

@@ -8,10 +8,12 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital
 
+from coterie.compute.metrics import evaluate
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.sites.attack import attack
 
-CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1, "secret": True}
+CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}
+METRICS = ("accuracy", "auc")
 LOCAL = FEDAVG["local"]
 WIDE = {"model": {"name": "mlp", "hidden": [32]}}
 MERITFED = {"name": "meritfed", "local": LOCAL}
@@ -29,12 +31,12 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "median"])
 def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(tmp_path, name):
-    every = found(tmp_path, {"name": name, "local": LOCAL}, filters=[CLIP, NOISE])
-    assert [one.rows for one in every] == [0] * 6
+    every = found(tmp_path, {"name": name, "local": LOCAL}, {"largest_layer": 0}, filters=[CLIP, NOISE])
+    assert [one.rows for one in every] == [0] * 7
     assert [(one.models, one.budget) for one in every if "gates" in one.way] == [
         (30, 30)
     ] * 2  # ten rounds of three runs
-    assert [one.found for one in every if one.what != "members"] == [0] * 5
+    assert [one.found for one in every if one.what != "members"] == [0] * 6
 
 
 def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path, monkeypatch):
@@ -53,13 +55,77 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path
     assert max(one.luck for one in (*few, *many) if one.what == "rows") == 0
 
 
+@pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
+def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(tmp_path, capsys, name):
+    """As it was: `approve` warned, and the site joined."""
+    from coterie.cli.main import main
+    from coterie.sites.allowed import RefusedError
+
+    hospital = Hospital(tmp_path, methods=[{"name": name, "local": LOCAL}], settings={"largest_layer": 0}, **FOUR)
+    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
+    with pytest.raises(RefusedError, match="this site, which reads how many in coterie attack, sets largest_layer = 1"):
+        hospital.begin(pair=f"{name}-0")
+    assert main(["site", "approve", *where, "--yes"]) == 2
+    said = capsys.readouterr()
+    assert "danger    a dishonest server could find " in said.out
+    assert "without secret noise, and a layer of the model has 1 units" in said.err
+    lifted = hospital.settings_file.read_text().replace("largest_layer = 0", "largest_layer = 1")
+    hospital.settings_file.write_text(lifted)
+    assert main(["site", "approve", *where, "--yes"]) == 0
+
+
+def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsys):
+    from coterie.cli.main import main
+
+    faint, fast = [{**CLIP, "bound": 3.0}, {**NOISE, "sigma": 4e-4}], {**LOCAL, "steps": 1, "lr": 1.0}
+    plan = {"methods": [{"name": "fedavg", "local": fast}], "rounds": 20, "filters": faint}
+    hospital = Hospital(tmp_path, settings={"largest_layer": 0}, **plan)
+    where = [str(hospital.plan), "--settings", str(hospital.settings_file)]
+    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert "rows of this site behind the plan's noise, and it takes none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", [{}, WIDE], ids=["logistic", "MLP"])
+def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
+    """As it was: evaluations left as they are, also under a plan with secret noise."""
+    rows = []
+    for filters in ([], [CLIP, NOISE]):
+        folder = tmp_path / f"{len(filters)} filters"
+        folder.mkdir()
+        hospital = Hospital(folder, rounds=20, settings={"largest_layer": 32}, filters=filters, **model)
+        every = attack(hospital.approved, hospital.settings, "hungary")
+        rows.append(next(one.rows for one in every if one.way.startswith("losses of steep models")))
+    assert rows == [2, 0]
+
+
+def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):
+    exact, noisy = (tmp_path / name for name in ("exact", "noisy"))
+    replies = []
+    for folder, filters in ((exact, []), (noisy, [CLIP, NOISE])):
+        folder.mkdir()
+        hospital = Hospital(folder, filters=filters).begin()
+        asks = [hospital.ask(evaluate, x=hospital.x + shift, part="train", metrics=METRICS) for shift in (0, 0, 1e-6)]
+        replies.append([torch.cat([told["loss"], *told["values"]]) for told in asks])
+        rows = int(asks[0]["rows"])
+    far = replies[1][0] - replies[0][0]
+    assert torch.equal(replies[1][0], replies[1][1])  # the same request has the same noise
+    assert not torch.equal(replies[1][0], replies[1][2])
+    assert all(far != 0)
+    assert abs(float(far[0])) < 5 * 5 / rows
+    assert all(far[1:].abs() < 5 / 30)  # rows of the smaller class
+
+
+def test_a_method_that_sends_no_update_needs_no_noise(tmp_path):
+    Hospital(tmp_path, methods=[{"name": "local", "local": LOCAL}], settings={"largest_layer": 0}).begin(pair="local-0")
+
+
 def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path):
     from coterie.sites.allowed import RefusedError
 
     folders = [tmp_path / name for name in ("refused", "lifted", "noisy")]
     for folder in folders:
         folder.mkdir()
-    with pytest.raises(RefusedError, match="a hidden layer of 32 units, in whose updates rows can be read"):
+    with pytest.raises(RefusedError, match="a layer of the model has 32 units: a dishonest server could find rows"):
         found(folders[0], **WIDE)
     lifted = found(folders[1], settings={"largest_layer": 32}, **WIDE)
     assert max(one.rows for one in lifted) >= 8
@@ -172,7 +238,7 @@ def test_the_command_says_it_for_a_kit_and_an_approval_ends_with_it(tmp_path, ca
     where = [str(hospital.plan), "--settings", str(hospital.settings_file)]
     assert main(["attack", *where]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert lines[-1].startswith("danger    a dishonest server could find ")
     assert main(["site", "approve", *where]) == 0
     assert lines[-1] in capsys.readouterr().out.splitlines()

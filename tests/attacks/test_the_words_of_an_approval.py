@@ -80,7 +80,6 @@ def test_no_text_of_a_plan_forges_or_erases_a_line(tmp_path, capsys):
 
 
 NONSENSE = {
-    "folds": ({"split": {"folds": 5}}, "folds are for one machine"),
     "many runs": ({"deploy": {"runs": 101}}, "a number of runs from 1 to 100"),
     "noise without a bound": ({"filters": [NOISE]}, "give the filter clip beside it"),
     "noise that hides nothing": ({"filters": [CLIP, {**NOISE, "sigma": 1e-6}]}, "a sigma of at least 0.0001"),

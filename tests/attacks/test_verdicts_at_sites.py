@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hospital import FEDAVG, Hospital
 from test_a_site_obeys_its_plan import refused
 from three_sites import ThreeSites
 
+from coterie.compute.metrics import baselines, evaluate
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict
@@ -18,6 +20,7 @@ from coterie.run.files import PAIRED
 from coterie.sites.backend import Sites
 from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.server import Remote
+from coterie.sites.words import in_words
 from coterie.study.sweep import run_experiment
 
 METHODS = (
@@ -32,8 +35,17 @@ SAME = 0.1  # 1,000 resamples: an error is known to 2.2 % (one standard deviatio
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The same experiment on one machine and at two sites that share one key, so that the test is the same every time."""
-    folder = tmp_path_factory.mktemp("verdicts")
-    town = ThreeSites(folder / "town", METHODS, TWO, rounds=1, seeds=3)
+    return here_and_there(tmp_path_factory.mktemp("verdicts"), seeds=3)
+
+
+@pytest.fixture(scope="module")
+def in_folds(tmp_path_factory):
+    """The same with every row tested, in folds."""
+    return here_and_there(tmp_path_factory.mktemp("folds"), seeds=2, split={"folds": 3})
+
+
+def here_and_there(folder, **plan):
+    town = ThreeSites(folder / "town", METHODS, TWO, rounds=1, **plan)
     for site in town.sites.values():
         site.folder.mkdir(parents=True)
         (site.folder / "key").write_bytes(b"0" * 32)
@@ -68,10 +80,43 @@ def test_a_verdict_at_sites_is_that_of_one_machine(runs):
     assert not there.outcomes_missing
 
 
+def test_a_verdict_in_folds_is_that_of_one_machine(in_folds):
+    here, there = in_folds
+    for client in here.clients:
+        assert there.comparisons.rarest(client) == here.comparisons.rarest(client)
+        assert there.size(client) == here.size(client)
+        for metric in ("auc", "loss"):
+            for method in here.federated:
+                mine, theirs = (r.comparisons.gain(method, client, metric) for r in (here, there))
+                assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
+                assert theirs.error == pytest.approx(mine.error, rel=SAME)
+                assert theirs.rows == mine.rows
+        assert there.mean("fedavg", client, "loss") == pytest.approx(here.mean("fedavg", client, "loss"), abs=1e-6)
+        one, two = verdict(there, client), verdict(here, client)
+        assert (one.kind, one.method) == (two.kind, two.method)
+        assert one.probability == pytest.approx(two.probability, abs=0.02)
+        assert one.gain == pytest.approx(two.gain, abs=1e-3)
+        assert one.skill == two.skill
+    assert there.comparisons.folds
+    assert not there.outcomes_missing
+
+
+def test_of_a_fold_alone_nothing_is_told(in_folds):
+    _, there = in_folds
+    rows = json.loads((there.folder / "summary.json").read_text())
+    assert {row["fold"] for row in rows} == {"0", "1", "2", "all"}
+    assert "test" not in {row["split"] for row in rows}
+    assert not {line.split(",")[5] for line in (there.folder / "history.csv").read_text().splitlines()} & {"test"}
+    assert not (there.folder / "outcomes").exists()
+    told = json.loads((there.folder / PAIRED).read_text())
+    assert len({(row["client"], row["method"], row["other"], row["metric"]) for row in told}) == len(told)
+
+
 def test_sites_tell_an_error_and_a_p_value_of_differences_and_nothing_per_row(runs):
     here, there = runs
     told = json.loads((there.folder / PAIRED).read_text())
-    assert {tuple(row) for row in told} == {("client", "method", "other", "metric", "error", "p")}
+    names = ("client", "method", "other", "tested", "rarest", "metric", "error", "p", "gap", "value")
+    assert {tuple(row) for row in told} == {names}
     compared = {(row["method"], row["other"]) for row in told}
     assert compared == {(m, o) for m in ("local", "fedavg", "slow") for o in ("local", "constant") if m != o}
     assert not (there.folder / "outcomes").exists()
@@ -100,8 +145,8 @@ def asked(hospital, method="fedavg", other="local"):
 
 def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp_path):
     first = asked(hospital)
-    assert set(first) == {"error", "p", "known"}
-    assert first["known"].tolist() == [[True, True, False]]  # a classification has no RMSE
+    assert set(first) == {"error", "p", "gap", "value", "known", "tested", "rarest"}
+    assert first["known"].tolist() == [[True, True, False, False, True]]  # a classification has no squared error
     assert torch.equal(first["error"], asked(hospital)["error"])
     (hospital.rows.folder / "key").write_bytes(b"1" * 32)
     assert not torch.equal(first["error"], asked(hospital)["error"])
@@ -125,8 +170,10 @@ def test_a_difference_that_rests_on_few_rows_of_a_class_is_not_told(tmp_path):
         made.rows.shard.clients.test.labels[:] = 0
         made.rows.shard.clients.test.labels[:5] = 1
         made.ask(note_outcomes, x=made.x, round=5)
-    assert asked(made)["known"].tolist() == [[False, True, False]]
-    assert asked(made, other="constant")["known"].tolist() == [[False, False, False]]
+    assert asked(made)["known"].tolist() == [[False, True, False, False, True]]
+    assert asked(made)["rarest"].tolist() == [0]
+    assert asked(made)["tested"].tolist() == [len(made.rows.shard.clients.test.labels)]
+    assert not asked(made, other="constant")["known"].any()
 
 
 def test_a_regression_has_a_difference_in_rmse_and_none_in_auc(tmp_path):
@@ -135,8 +182,59 @@ def test_a_regression_has_a_difference_in_rmse_and_none_in_auc(tmp_path):
     for label in ("local", "fedavg"):
         made.begin(pair=f"{label}-0")
         made.ask(note_outcomes, x=made.x + (label == "fedavg"), round=5)
-    assert asked(made)["known"].tolist() == [[False, True, True]]
+    assert asked(made)["known"].tolist() == [[False, True, True, True, False]]
     assert asked(made)["error"][0, 2] > asked(made)["error"][0, 1] / 10  # in years
+
+
+FOLDS = {"split": {"folds": 3}}
+
+
+def test_a_plan_with_folds_has_a_training_for_each_fold_and_one_on_all_rows(tmp_path):
+    made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], seeds=2, **FOLDS)
+    turns = [f"{seed}-k{fold}" for seed in (0, 1) for fold in (0, 1, 2)] + ["0-kall"]
+    assert [*made.approved.pairs] == [f"{label}-{turn}" for label in ("local", "fedavg") for turn in turns]
+    words = "\n".join(in_words(made.approved, made.settings, "hungary"))
+    assert "dealt into 3 folds, 2 times: 7 trainings of each method" in words
+    (alone := tmp_path / "single").mkdir()
+    single = Hospital(alone, methods=[{"name": "local"}, FEDAVG], seeds=1)
+    budget, budget_of_one = (
+        int(re.search(r"budget +(\d+) models", "\n".join(in_words(h.approved, h.settings, "hungary")))[1])
+        for h in (made, single)
+    )
+    assert (
+        5 * budget_of_one < budget < 7 * budget_of_one
+    )  # no model of all rows is noted, and no test rows are asked of
+
+
+def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
+    made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], **FOLDS)
+    made.begin(pair="fedavg-0-k1")
+    metrics = ("accuracy", "auc")
+    made.ask(evaluate, x=made.x, part="train", metrics=metrics)
+    refused("does not allow this 'part'", made.ask, evaluate, x=made.x, part="test", metrics=metrics)
+    refused("does not allow this 'part'", made.ask, baselines, part="test")
+    assert made.rows.shard.clients.sizes("test") == {"hungary": 98}
+    made.begin(pair="fedavg-0-kall")
+    refused("does not ask", made.ask, note_outcomes, x=made.x, round=5)
+    refused("no such method and seed", made.begin, pair="fedavg-0")
+    refused("no such method and seed", made.begin, pair="fedavg-0-k3")
+
+
+def test_a_fold_of_too_few_rows_is_refused(tmp_path):
+    made = Hospital(tmp_path, {"minimum_batch": 8}, methods=[FEDAVG], split={"folds": 50})
+    refused("a fold tests fewer than the 8 rows", made.begin, pair="fedavg-0-k0")
+    made = Hospital(tmp_path, {"minimum_rows": 200}, methods=[FEDAVG], split={"folds": 2})
+    refused("a fold leaves fewer than the 200 training rows", made.begin, pair="fedavg-0-k0")
+
+
+def test_a_difference_is_told_of_all_folds_or_not_at_all(tmp_path):
+    made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], **FOLDS)
+    for fold in (0, 1, 2):
+        assert not asked(made.begin(pair=f"fedavg-0-k{fold}"), other="constant")["known"].any()
+        made.ask(note_outcomes, x=made.x, round=5)
+    told = asked(made, other="constant")
+    assert told["known"].tolist() == [[False, True, False, False, False]]
+    assert told["tested"].tolist() == [294]
 
 
 def test_a_difference_is_told_of_all_seeds_or_not_at_all(tmp_path):

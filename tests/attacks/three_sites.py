@@ -36,6 +36,7 @@ class ThreeSites:
     def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None, deploy=None, **more):
         self.names, self.lie, self.asked = names, None, []
         self.replay, self.said, self.accept = False, {}, ()
+        self.goes_on = False
         self.sites = {}
         for name in names:
             own = folder / name
@@ -74,7 +75,9 @@ class ThreeSites:
 
     def open(self):
         """An engine whose sites have read and encoded their rows."""
-        self.engine = Remote(self, "run", plan=self.plan, accept=self.accept, differs=self.differs)
+        self.engine = Remote(
+            self, "run", plan=self.plan, accept=self.accept, differs=self.differs, goes_on=self.goes_on
+        )
         self.clients = self.engine.open(self.experiment.data, 0)
         return self.engine
 

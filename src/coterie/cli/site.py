@@ -131,12 +131,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _approve(args: argparse.Namespace) -> int:
+    from coterie.base.errors import InputError
     from coterie.sites.approval import Approved, approve, fits, signature_words
     from coterie.sites.described import check_file
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
-    from coterie.sites.words import in_words
+    from coterie.sites.words import in_words, model_of
 
     _register()
     plan, settings_file = _plan_and_settings(args)
@@ -145,9 +146,15 @@ def _approve(args: argparse.Namespace) -> int:
     _say(f"signed    {signature_words(approved, plan, settings_file)}")
     for line in in_words(approved, settings, site):
         _say(line)
-    fits(approved, settings)
     check_file(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
-    _say(_danger(site, approved, settings, 120.0)[-1])
+    said, rows = _danger(site, approved, settings, 120.0)
+    _say(said[-1])
+    fits(approved, settings, model_of(approved, settings, site))
+    if rows and not settings.largest_layer:
+        raise InputError(
+            f"our attacks find {rows} rows of this site behind the plan's noise, and it takes none (largest_layer = 0); the operator "
+            "can give the filter gaussian-noise a larger sigma"
+        )
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
         return 0
@@ -181,7 +188,8 @@ def _attack(args: argparse.Namespace) -> int:
     _register()
     plan, settings_file = _plan_and_settings(args)
     approved = Approved.read(plan)
-    for line in _danger(_site_of(args, approved, settings_file), approved, read_settings(settings_file), args.seconds):
+    said, _ = _danger(_site_of(args, approved, settings_file), approved, read_settings(settings_file), args.seconds)
+    for line in said:
         _say(line)
     return 0
 
@@ -197,21 +205,24 @@ def _site_of(args: argparse.Namespace, approved: Any, settings_file: Path) -> st
     return str(name)
 
 
-def _danger(site: str, approved: Any, settings: Any, seconds: float) -> list[str]:
-    """Say what a dishonest server finds in this site's table, attack by attack, and the worst of it at the end."""
+def _danger(site: str, approved: Any, settings: Any, seconds: float) -> tuple[list[str], int]:
+    """Say what a dishonest server finds in this site's table, attack by attack, the worst of it at the end, and how many rows that is.
+
+    Also of a plan that the site refuses for its `largest_layer`, so that whoever thinks of lifting that reads the number before.
+    """
+    from dataclasses import replace
+
     from coterie.base.errors import InputError
     from coterie.sites.attack import attack
 
     try:
-        every = list(attack(approved, settings, site, seconds))
+        every = list(attack(approved, replace(settings, largest_layer=2**62), site, seconds))
     except InputError as error:
-        return [f"danger    not tried: {error}"]
+        return [f"danger    not tried: {error}"], 0
     worst = max(every, key=lambda attempt: attempt.rows)
     requests = f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in every)} requests"
     last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} (others may know better attacks)"
-    if worst.rows:
-        last += "; behind the filters clip and gaussian-noise with secret = true our attacks find none"
-    return [*map(str, every), last]
+    return [*map(str, every), last], worst.rows
 
 
 def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:

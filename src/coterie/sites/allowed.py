@@ -17,6 +17,8 @@ from coterie.base.errors import InputError
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
 from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declarations
+from coterie.filters.gaussian_noise import GaussianNoise
+from coterie.run.files import ALL
 from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
 
@@ -36,9 +38,10 @@ class Allowed:
     Attributes:
         method: the method, with its settings.
         seed: of this run of the method.
-        rounds: of the plan.
-        metrics: of the plan.
-        filters: of the plan, through which replies leave the site whatever the server asks for.
+        rounds: number of rounds of the plan.
+        metrics: metrics of the plan.
+        filters: filters of the plan, through which replies leave the site whatever the server asks for.
+        fold: fold that is tested, `all` for a training on all rows; empty without folds. What a model says of its rows stays.
     """
 
     method: Any
@@ -46,15 +49,21 @@ class Allowed:
     rounds: int
     metrics: tuple[str, ...]
     filters: tuple[Filter, ...] = ()
+    fold: str = ""
+
+    @cached_property
+    def secret(self) -> bool:
+        """True if what leaves a site is behind noise that is drawn under the site's key."""
+        return any(isinstance(step, GaussianNoise) and step.secret for step in self.filters)
 
     @cached_property
     def tasks(self) -> Mapping[str, tuple[Asks, Any]]:
         """The tasks of the method and of the evaluation by name, each with the object whose settings its fields hold."""
-        parts = Among(*PARTS)
+        parts = Among(*(part for part in PARTS if not (self.fold and part == "test")))
         looks = (
-            asks(evaluate, models=len(PARTS), part=parts, metrics=self.metrics),
-            asks(baselines, models=len(PARTS), part=parts),
-            asks(note_outcomes),
+            asks(evaluate, models=len(parts.values), part=parts, metrics=self.metrics),
+            asks(baselines, models=len(parts.values), part=parts),
+            *([asks(note_outcomes)] if self.fold != ALL else []),
         )
         return {**declarations(self.method), **{look.task.name: (look, self) for look in looks}}
 

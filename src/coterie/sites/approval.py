@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from torch import nn
+
 from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
-from coterie.sites.allowed import Allowed
+from coterie.contract.replies import VECTORS
+from coterie.run.files import turn
+from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.log import entries, heads_file
 from coterie.sites.paired import comparisons
 from coterie.sites.plan import Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings
+from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
 __all__ = [
@@ -25,6 +30,7 @@ __all__ = [
     "approve",
     "fits",
     "heads_in_words",
+    "layers_fit",
     "plan_hash",
     "read_approval",
     "signature_words",
@@ -50,15 +56,15 @@ class Approved:
 
     @cached_property
     def pairs(self) -> dict[str, Allowed]:
-        """The rights of each method with each seed."""
+        """The rights of each training: of each method with each seed, and each fold where the plan has folds."""
         experiment = self.plan.experiment
         allowed = {}
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
-            for seed in experiment.run.seeds:
-                about = (method, seed, experiment.run.rounds, metric_names(experiment), filters)
-                allowed[f"{entry.label}-{seed}"] = Allowed(*about)
+            for seed, fold in trainings(experiment):
+                about = (method, seed, experiment.run.rounds, metric_names(experiment), filters, fold)
+                allowed[f"{entry.label}-{turn(seed, fold)}"] = Allowed(*about)
         return allowed
 
     @cached_property
@@ -129,9 +135,33 @@ def read_approval(settings_file: Path) -> Approved:
     return Approved.read(path)
 
 
-def fits(approved: Approved, settings: SiteSettings) -> None:
-    """Raise `InputError` if the plan trains on batches that the site's settings refuse."""
+def layers_fit(module: nn.Module, name: str, allowed: Allowed, settings: SiteSettings) -> None:
+    """Raise `RefusedError` if rows can be found in a method's updates: no noise under the site's key hides them, and the model has a
+    wider layer than the site takes then.
+    """
+    if allowed.secret or not any(
+        kind in VECTORS for declaration, _ in allowed.tasks.values() for kind in declaration.task.kinds.values()
+    ):
+        return
+    widest = max((len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1), default=1)
+    if widest > settings.largest_layer:
+        raise RefusedError(
+            f"updates of {name} leave without secret noise, and a layer of the model has {widest} units: a dishonest server could find "
+            f"rows in them. The operator can give the plan the filters clip and gaussian-noise with secret = true, or this site, which "
+            f"reads how many in coterie attack, sets largest_layer = {widest} (it is {settings.largest_layer})"
+        )
+
+
+def fits(approved: Approved, settings: SiteSettings, module: nn.Module) -> None:
+    """Raise `InputError` if the plan trains on batches that the site's settings refuse, or rows can be found in its updates.
+
+    Args:
+        approved: the plan.
+        settings: settings of the site.
+        module: the plan's model on the site's columns.
+    """
     for name, allowed in approved.pairs.items():
+        layers_fit(module, name, allowed, settings)
         local = getattr(allowed.method, "local", None)
         if isinstance(local, LocalSGD) and local.batch_size is not None:
             fewest = min(local.batch_size, local.minimum_batch)

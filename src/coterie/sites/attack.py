@@ -9,6 +9,7 @@ Each attack begins with a site whose budget is whole, and asks the plan's own ta
   The difference of what they give is a row where one row lies there;
 - imprints, for models with a hidden layer (Fowl et al., "Robbing the Fed", ICLR 2022): every unit of the layer is such a gate, so one
   model asks about as many intervals as there are units;
+- losses at models that are steep in one column, and beside them: their differences are the slopes that gates read rows from;
 - copies, where noise is added: the same models many times, so that the mean has little noise;
 - membership by loss (Yeom et al., CSF 2018): rows whose loss at the site's own model is below its mean over training rows.
 
@@ -33,6 +34,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
+from coterie.compute.metrics import evaluate
 from coterie.compute.shard import Shard
 from coterie.contract.replies import VECTORS
 from coterie.contract.requests import Asks
@@ -43,7 +45,15 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, outputs_of
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
-from coterie.sites.guesses import count_near, decay, has_hidden_layer, open_gates, read_imprints, rows_of_a_round
+from coterie.sites.guesses import (
+    count_near,
+    decay,
+    has_hidden_layer,
+    open_gates,
+    read_imprints,
+    rows_of_a_round,
+    slopes_of_losses,
+)
 from coterie.sites.probes import example_payload, probes
 from coterie.sites.rows import SiteRows
 from coterie.sites.settings import SiteSettings, short
@@ -56,7 +66,7 @@ FEW_GATES = 4
 
 
 class Finding(NamedTuple):
-    """What one attack has found.
+    """The rows that one attack has found.
 
     Attributes:
         way: how the site was asked, and about which method, seed and task.
@@ -109,8 +119,8 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
 
     Args:
         approved: the plan.
-        settings: of the site.
-        name: of the site.
+        settings: settings of the site.
+        name: name of the site.
         seconds: after which no further attack begins.
     """
     until = time.monotonic() + seconds
@@ -136,6 +146,7 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
             yield pair, _Server.sums
             yield pair, _Server.recipes
         yield pair, _Server.requests
+        yield pair, _Server.losses
         noisy = any(isinstance(one, GaussianNoise) for one in allowed.filters)
         for declaration, owner in allowed.tasks.values():
             task = declaration.task
@@ -177,11 +188,13 @@ class _Server:
 
     def _begin(self) -> Recipe:
         """Do what an honest server does before the first round."""
-        self.say("open", seed=self.allowed.seed)
+        experiment = self.rows.experiment
+        seed = experiment.split_seeds[0] if experiment.folds else self.allowed.seed
+        self.say("open", seed=seed)
         settings = table_settings(self.rows.options)
 
         def ask(task: Any, **payload: Any) -> Any:
-            values = self.ask(task.name, payload, self.allowed.seed, 0)
+            values = self.ask(task.name, payload, seed, 0)
             if values is None:
                 raise RefusedError(f"the site does not answer {short(task.name)}")
             return _Told(values)
@@ -286,6 +299,34 @@ class _Server:
         finding = self._rows_found(f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows)
         return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
 
+    def losses(self, until: float) -> Finding:
+        """Ask losses of training rows at models that are steep in one column, each with a model beside it for each weight."""
+        declaration, owner = self.allowed.tasks[evaluate.name]
+        rows, layout = self._train, self._shard.workspace.layout
+        column = max(range(rows.shape[1]), key=lambda j: len(rows[:, j].unique()))
+        ask = {**example_payload(declaration, owner, self.rows._limits(self._shard)), "part": "train"}
+        most = declaration.most_models(1) * self.rows.approved.plan.deployment.runs
+        answered = 0
+
+        def losses_at(models: Tensor) -> list[float]:
+            """As many losses as rounds have room for."""
+            nonlocal answered
+            told = []
+            for x in models.to(layout.dtype):
+                number = answered // most + 1
+                reply = None
+                if number <= self.allowed.rounds and time.monotonic() < until:
+                    reply = self.ask(evaluate.name, {**ask, "x": x}, self.allowed.seed, number)
+                if reply is None:
+                    break
+                answered += 1
+                told.append(float(reply["loss"]))
+            return told
+
+        guesses = slopes_of_losses(column, layout, most * self.allowed.rounds, len(rows), losses_at)
+        finding = self._rows_found(f"losses of steep models, of {self.pair}", guesses, rows)
+        return finding._replace(models=answered, budget=most * self.allowed.rounds)
+
     def members(self, until: float, declaration: Asks, owner: Any) -> Finding:
         """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
         target, workspace = _Target.of(self, declaration, owner), self._shard.workspace
@@ -360,7 +401,7 @@ class _Target:
         return cls(server, declaration, owner, field, reply, count if several else 1, most, set())
 
     def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
-        """What the site says of each model that it answers, the mean over copies, decay of weights taken off."""
+        """Return the site's answer about each model, the mean over copies, decay of weights taken off."""
         server, layout = self.server, self.server._shard.workspace.layout
         limits = server.rows._limits(server._shard)
         payload = example_payload(self.declaration, self.owner, limits, round)

@@ -19,7 +19,7 @@ from coterie.run.fit import start_from
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.provenance import Provenance
-from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
+from coterie.sites.paired import TOLD, Paired, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
 from coterie.study.layout import Pair
@@ -62,6 +62,7 @@ class Sites:
             resume=resume,
             kernel=experiment.engine.kernel,
             loss=run.loss,
+            in_folds=bool(experiment.folds),
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
         record = Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change)
@@ -79,7 +80,7 @@ class Sites:
 
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""
-        tested = self.engine.sizes("test")
+        tested = self.engine.rows_of("test")
         models = {**run.models, **dict.fromkeys(run.elsewhere)}
         names = [n for n in self.engine.clients if tested[n] and ("*" in models or n in models)]
         for served, x in models_of(models, names):
@@ -92,13 +93,13 @@ class Sites:
         for method, other in comparisons(experiment):
             with suppress(QuorumError):
                 replies = view.ask(self.engine.clients, paired_errors, method=method, other=other)
-                for client, errors, ps, flags in zip(
-                    replies.clients, replies.error.tolist(), replies.p.tolist(), replies.known.tolist(), strict=True
-                ):
+                columns = [getattr(replies, key).tolist() for key in (*Paired._fields, "known", "tested", "rarest")]
+                for client, *numbers, flags, tested, rarest in zip(replies.clients, *columns, strict=True):
                     about = {"client": client, "method": method, "other": other}
+                    about |= {"tested": int(tested), "rarest": int(rarest)}
                     rows += [
-                        {**about, "metric": metric, "error": error, "p": p}
-                        for metric, error, p, is_known in zip(DECIDING, errors, ps, flags, strict=True)
+                        {**about, "metric": metric, **dict(zip(Paired._fields, values, strict=True))}
+                        for metric, is_known, *values in zip(TOLD, flags, *numbers, strict=True)
                         if is_known
                     ]
         return rows

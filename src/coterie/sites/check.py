@@ -19,6 +19,7 @@ from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.tables import read_site, settings_of_file, table_options, table_settings
 from coterie.sites.versions import VERSIONS_FILE, compare_versions
+from coterie.sites.words import model_of
 
 __all__ = ["check_site"]
 
@@ -61,7 +62,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
         f"plan      {plan_file}: {', '.join(m.label for m in plan.experiment.methods)}; predicts {options['label']}"
     ]
     counts = []
-    for seed in plan.experiment.run.seeds:
+    for seed in plan.experiment.split_seeds:
         table, notes = read_site(settings.data, site, options, seed=seed, split=plan.experiment.split or None)
         missing = sorted(set(plan.deployment.columns) - set(table.columns))
         if missing:
@@ -75,10 +76,10 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
             f"{settings.data} gives {least} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
             "this site would not answer; lower that, or stay out"
         )
-    moments_fit(len(plan.experiment.run.seeds), least)
+    moments_fit(len(plan.experiment.split_seeds), least)
     table_withheld(table, options, settings.minimum_cell)
-    fits(approved, settings)
     check_file(plan.deployment.descriptions, plan.experiment, settings, site)
+    fits(approved, settings, model_of(approved, settings, site))
     lines.append(
         f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on"
     )

@@ -37,7 +37,7 @@ Stated = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """What a plan states of one site.
+    """The statements of a plan about one site.
 
     Attributes:
         rows: to train on, for each seed of the plan.
@@ -136,7 +136,7 @@ def describe_site(experiment: Experiment, settings: SiteSettings, site: str) -> 
             ),
             options,
         )
-        for seed in experiment.run.seeds
+        for seed in experiment.split_seeds
     ]
 
 

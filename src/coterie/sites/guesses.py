@@ -13,19 +13,30 @@ from torch import Tensor
 
 from coterie.config.local import LocalSGD, Steps
 
-__all__ = ["count_near", "decay", "has_hidden_layer", "open_gates", "read_imprints", "rows_of_a_round"]
+__all__ = [
+    "count_near",
+    "decay",
+    "has_hidden_layer",
+    "open_gates",
+    "read_imprints",
+    "rows_of_a_round",
+    "slopes_of_losses",
+]
 
 NEAR = 0.05
 """Deviations of each feature within which a row is found."""
 STEEP = 200.0
+STEEPER = 2000.0
+"""Where weights are moved by 1 for a slope, which shall move no row over the threshold."""
 SMALL = 1e-3
 """Weight behind each unit of an imprinted layer: what is trained hardly moves it."""
 
 Updates = Callable[[Tensor], list[Tensor]]
+Losses = Callable[[Tensor], list[float]]
 
 
 def has_hidden_layer(layout: Any) -> bool:
-    """Whether the first layer of a model is followed by another."""
+    """Return True if the first layer of a model is followed by another."""
     return sum(len(shape) == 2 for _, shape in layout.parameters) > 1
 
 
@@ -86,6 +97,36 @@ def read_imprints(column: int, layout: Any, most: int, number: int, batch: int, 
         differences = torch.cat([slopes, torch.zeros(1, width + 1, dtype=torch.float64)]).diff(dim=0)
         guesses.append(differences[:, :width] / differences[:, width:])
     return torch.cat(guesses)
+
+
+def slopes_of_losses(column: int, layout: Any, most: int, rows: int, losses: Losses) -> Tensor:
+    """Rows between neighbouring thresholds of one column, from differences of losses, of which there are `most`.
+
+    The slope of the mean loss of a steep model is the sum of the rows on its wrong side. Behind a hidden layer a single unit is steep.
+    """
+    outputs, width = layout.parameters[0][1]
+    hidden = has_hidden_layer(layout)
+    bias = outputs * width
+    x = torch.zeros(layout.size, dtype=torch.float64)
+    x[column] = 1.0 if hidden else STEEPER
+    if hidden:
+        x[bias + outputs] = STEEPER  # the weight of the first unit in the next layer
+    step = 1.0 / STEEPER if hidden else 1.0
+    places = [*range(width), bias]
+    slopes = []
+    for threshold in _thresholds(most // (width + 2), 1, rows):
+        models = x.repeat(width + 2, 1)
+        models[:, bias] = -threshold * x[column]
+        for number, place in enumerate(places):
+            models[number + 1, place] += step
+        told = torch.tensor(losses(models), dtype=torch.float64)
+        if len(told) < width + 2:
+            break
+        slopes.append(told[1:] - told[0])
+    if len(slopes) < 2:
+        return torch.zeros(0, width, dtype=torch.float64)
+    differences = torch.stack(slopes).diff(dim=0)
+    return differences[:, :width] / differences[:, width:]
 
 
 def count_near(guesses: Tensor, rows: Tensor) -> int:

@@ -30,6 +30,7 @@ from coterie.sites.tables import description_options, left_out
 __all__ = [
     "classes_withheld",
     "columns_to_sum",
+    "fewest_of",
     "moments_fit",
     "parts_withheld",
     "public_description",
@@ -213,7 +214,7 @@ def classes_withheld(
     if name not in ("evaluate", "baselines"):
         return reply
     part = getattr(clients[0], str(payload["part"]), None)
-    if part is None or part.labels.is_floating_point() or _fewest(part.labels) >= least:
+    if part is None or fewest_of(part.labels) >= least:
         return reply
     if name == "baselines":
         return {key: torch.zeros_like(value) for key, value in reply.items()}
@@ -222,5 +223,8 @@ def classes_withheld(
     return {**reply, "values": values, "defined": reply["defined"] & ~hidden}
 
 
-def _fewest(labels: torch.Tensor) -> int:
+def fewest_of(labels: torch.Tensor) -> int:
+    """Return the rows of the smallest class; of all of them, where there are no classes."""
+    if labels.is_floating_point():
+        return len(labels)
     return int(labels.reshape(-1).unique(return_counts=True)[1].min())

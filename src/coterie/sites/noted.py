@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,12 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
-from coterie.compute.outcomes import CONSTANT, Rows, error_by_resampling, pair_influences, student
+from coterie.compute.outcomes import CONSTANT, Rows, error_by_resampling, join_folds, pair_influences, student
 from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode
+from coterie.run.files import turn
 from coterie.sites.allowed import RefusedError
+from coterie.sites.paired import Paired
 from coterie.study.row_outcomes import of_rows
 
 __all__ = ["Noted"]
@@ -24,22 +28,22 @@ class Noted:
     """Losses and outputs of the models of one run on the test rows of this site, as the cohort of the tasks of `sites.paired`.
 
     Args:
-        folder: of the run; a file for each method and seed.
-        seeds: of the plan; a difference is told if all of them are there.
+        folder: folder of the run; a file for each method, seed and fold.
+        turns: seeds of the plan, each with its folds ("" without folds); a difference is told if all of them are there.
         least: test rows, and rows of each class, under which nothing is told.
-        key: of the site.
-        now: method and seed that run now, the client and its model; None where nothing can be noted.
+        key: key of the site.
+        now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
     """
 
     def __init__(
         self,
         folder: Path,
-        seeds: tuple[int, ...],
+        turns: Mapping[int, Sequence[str]],
         least: int,
         key: bytes,
         now: tuple[str, Clients, Workspace] | None = None,
     ) -> None:
-        self._folder, self._seeds, self._least, self._key, self._now = folder, seeds, least, key, now
+        self._folder, self._turns, self._least, self._key, self._now = folder, turns, least, key, now
 
     def note(self, x: Tensor) -> bool:
         """Write what model x [d + b] says of each test row; False where there are none.
@@ -63,8 +67,8 @@ class Noted:
         write_atomically(path, lambda p: p.write_bytes(content))
         return True
 
-    def error(self, method: str, other: str, metric: str) -> tuple[float, float] | None:
-        """Standard error and p value of `method` minus `other`, mean over seeds; None if nothing may be said."""
+    def compare(self, method: str, other: str, metric: str) -> Paired | None:
+        """Compare `method` with `other`, mean over seeds; None if nothing may be said."""
         constant = other == CONSTANT
         rows_of_method = self._rows(method)
         rows_of_reference = rows_of_method if constant else self._rows(other)
@@ -74,7 +78,7 @@ class Noted:
         ):
             return None
         pairs = pair_influences(rows_of_method, rows_of_reference, metric, constant=constant)
-        if len(pairs) < len(self._seeds):
+        if len(pairs) < len(self._turns):
             return None
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         differences = np.concatenate([mine.values - reference.values for mine, reference in pairs])
@@ -82,15 +86,32 @@ class Noted:
         resampled = error_by_resampling(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
         if resampled is None:
             return None
-        mean = float(np.mean([mine.metric - reference.metric for mine, reference in pairs]))
-        return resampled.error, student(mean if abs(mean) > 1e-12 else 0.0, resampled)[1]
+        gap = float(np.mean([mine.metric - reference.metric for mine, reference in pairs]))
+        value = float(np.mean([mine.metric for mine, _ in pairs]))
+        if not (math.isfinite(gap) and math.isfinite(value)):
+            return None
+        return Paired(resampled.error, student(gap if abs(gap) > 1e-12 else 0.0, resampled)[1], gap, value)
+
+    def counts(self, method: str) -> tuple[int, int]:
+        """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
+        by_seed = self._rows(method)
+        if not by_seed or any(_fewest(rows, by_class=False) < self._least for rows in by_seed.values()):
+            return 0, 0
+        rarest = min(rows.rarest for rows in by_seed.values())
+        few = any(_fewest(rows, by_class=True) < self._least for rows in by_seed.values())
+        return min(len(np.unique(rows.units)) for rows in by_seed.values()), 0 if few else rarest
 
     def _file(self, pair: str) -> Path:
         return self._folder / f"{hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()}-outcomes.safetensors"
 
     def _rows(self, method: str) -> dict[int, Rows]:
-        files = {seed: self._file(f"{method}-{seed}") for seed in self._seeds}
-        return {seed: _read(path) for seed, path in files.items() if path.exists()}
+        """The rows of each seed of which every fold was noted."""
+        by_seed = {}
+        for seed, folds in self._turns.items():
+            files = [self._file(f"{method}-{turn(seed, fold)}") for fold in folds]
+            if all(path.exists() for path in files):
+                by_seed[seed] = join_folds([_read(path) for path in files])
+        return by_seed
 
 
 def _read(path: Path) -> Rows:

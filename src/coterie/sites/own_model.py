@@ -10,10 +10,10 @@ from torch import Tensor
 from coterie.compute.shard import Shard
 from coterie.contract.wire import Answer, Ask, Block
 from coterie.run.experiment import Experiment
-from coterie.run.files import safe_name, write_json
+from coterie.run.files import ALL, safe_name, turn, write_json
 from coterie.run.history import Meaning, Run
 from coterie.run.model_files import about_models, save_model
-from coterie.sites.allowed import RefusedError
+from coterie.sites.allowed import Allowed, RefusedError
 from coterie.study.predict import MODEL
 
 __all__ = ["OwnModel"]
@@ -24,7 +24,7 @@ class OwnModel:
 
     Args:
         folder: where it is written after the last round, in a folder for each method and seed.
-        experiment: of the plan.
+        experiment: experiment of the plan.
     """
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
@@ -39,26 +39,27 @@ class OwnModel:
             raise RefusedError("it has made no model of its own yet")
         return replace(ask, payload={**ask.payload, **dict.fromkeys(blank, self._x)}) if blank else ask
 
-    def keep(self, answer: Answer, ask: Ask, pair: str, shard: Shard) -> Answer:
-        """Return the answer without the model that it holds, if it holds one; from now on that is the site's own."""
+    def keep(self, answer: Answer, ask: Ask, pair: str, allowed: Allowed, shard: Shard) -> Answer:
+        """Return the answer without the model that it holds, if it holds one; from now on that is the site's own. It is written after
+        the last round, unless it was trained without the rows of a fold.
+        """
         field = next((key for key, kind in ask.function.kinds.items() if kind == "own"), None)
         if field is None or not answer.blocks:
             return answer
         values = dict(answer.blocks[0].values)
         self._x = x = values.pop(field)[0]
-        if ask.context.round == self._experiment.run.rounds:
-            _write(self._folder, pair, x, shard, self._experiment)
+        if ask.context.round == self._experiment.run.rounds and allowed.fold in ("", ALL):
+            label = pair.removesuffix(f"-{turn(allowed.seed, allowed.fold)}")
+            run = Run(label, allowed.seed, ask.context.round, None, {ask.names[0]: x}, shard.workspace.model)
+            _write(self._folder / safe_name(f"{pair}-{ask.names[0]}"), run, shard, self._experiment)
         return replace(answer, blocks=(Block(ask.names, values),))
 
 
-def _write(folder: Path, pair: str, x: Tensor, shard: Shard, experiment: Experiment) -> None:
-    """Write the model x [d + b] of the only client of a shard as `coterie finalise` would: with the recipe."""
-    label, _, seed = pair.rpartition("-")
-    clients, workspace, (client,) = shard.clients, shard.workspace, shard.clients.names
-    meaning = Meaning.of(workspace.loss, clients)
-    run = Run(label, int(seed), experiment.run.rounds, None, {client: x}, workspace.model, meaning=meaning)
-    about = {**about_models(label, run, clients), "client": client, "model": experiment.tables()["model"]}
-    place = folder / safe_name(f"{pair}-{client}")
+def _write(place: Path, run: Run, shard: Shard, experiment: Experiment) -> None:
+    """Write the model of the only client of a shard as `coterie finalise` would: with the recipe."""
+    clients, (client,) = shard.clients, shard.clients.names
+    run = replace(run, meaning=Meaning.of(shard.workspace.loss, clients))
+    about = {**about_models(run.method, run, clients), "client": client, "model": experiment.tables()["model"]}
     place.mkdir(parents=True, exist_ok=True)
     save_model(place / MODEL, run, client, about)
     write_json(place / "preprocess.json", clients.recipe)

@@ -1,25 +1,26 @@
-"""Verdicts without rows: of a paired difference a site tells its standard error and p value, and nothing else.
+"""Verdicts without rows: of a paired difference a site tells mean, standard error and p value, and nothing of single rows or folds.
 
-After the last round of each method and seed the site notes what the model says of each of its test rows (`sites.noted`). When all have
-run, it is asked how uncertain the differences are. It resamples its patients with random numbers that follow from a key of the site and
-from the differences themselves: the same question has the same answer, and who lacks the key cannot solve for rows.
+After the last round of each method, seed and fold the site notes what the model says of each of its test rows (`sites.noted`). When all
+have run, it is asked how methods differ. It resamples its patients with random numbers that follow from a key of the site and from the
+differences themselves: the same question has the same answer, and who lacks the key cannot solve for rows.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from coterie.compute.outcomes import CONSTANT
-from coterie.contract.task import Flag, Form, ModelOrOwn, task
+from coterie.contract.task import Flag, Form, ModelOrOwn, Size, task
 from coterie.run.experiment import Experiment
 
-__all__ = ["DECIDING", "comparisons", "note_outcomes", "paired_errors"]
+__all__ = ["TOLD", "Paired", "comparisons", "note_outcomes", "paired_errors"]
 
-DECIDING = ("auc", "loss", "rmse")
-"""Metrics of whose differences errors are told, in the order of the reply."""
+TOLD = ("auc", "loss", "rmse", "mse", "accuracy")
+"""Metrics of whose differences a site tells, in the order of the reply; `mse` is a share of the variance of the site's labels."""
 
 
 def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:
@@ -30,6 +31,15 @@ def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     return (*pairs, *((label, CONSTANT) for label in labels))
 
 
+class Paired(NamedTuple):
+    """One metric as a site tells it: `method` minus `other` and the metric of `method` itself, mean over seeds."""
+
+    error: float
+    p: float
+    gap: float
+    value: float
+
+
 class TestRows(Protocol):
     """The cohort of the tasks below: one site."""
 
@@ -37,8 +47,12 @@ class TestRows(Protocol):
         """Keep what model x [d + b] says of each test row; False where there are none."""
         ...
 
-    def error(self, method: str, other: str, metric: str) -> tuple[float, float] | None:
-        """Standard error and p value of `method` minus `other`, mean over seeds; None if nothing may be said."""
+    def compare(self, method: str, other: str, metric: str) -> Paired | None:
+        """Compare `method` with `other`; None if nothing may be said."""
+        ...
+
+    def counts(self, method: str) -> tuple[int, int]:
+        """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
         ...
 
 
@@ -48,16 +62,22 @@ class Done(NamedTuple):
     done: Flag
 
 
-def _form(dtype: torch.dtype = torch.float64, highest: float = float("inf")) -> Form:
-    return Form(lambda payload, layout: (len(DECIDING),), dtype, (0.0, highest))
+def _form(dtype: torch.dtype = torch.float64, highest: float = math.inf, lowest: float = 0.0) -> Form:
+    return Form(lambda payload, layout: (len(TOLD),), dtype, (lowest, highest))
 
 
 class PairedErrors(NamedTuple):
-    """For each of `DECIDING` the standard error, p value and whether they are told, [n, 3]; 0 where they are not."""
+    """For each of `TOLD` the standard error and p value of the difference, the difference, the metric of the method itself and whether
+    they are told, [n, 5], 0 where they are not; and the test rows, in all and of the rarest class, [n].
+    """
 
     error: Annotated[Tensor, "other", _form()]
     p: Annotated[Tensor, "other", _form(highest=1.0)]
+    gap: Annotated[Tensor, "other", _form(lowest=-math.inf)]
+    value: Annotated[Tensor, "other", _form()]
     known: Annotated[Tensor, "other", _form(torch.bool, 1.0)]
+    tested: Size
+    rarest: Size
 
 
 @task
@@ -69,6 +89,9 @@ def note_outcomes(cohort: TestRows, *, x: ModelOrOwn) -> Done:
 @task
 def paired_errors(cohort: TestRows, *, method: str, other: str) -> PairedErrors:
     """How uncertain the differences between two methods are over the site's test rows."""
-    errors = [cohort.error(method, other, metric) for metric in DECIDING]
-    numbers = torch.tensor([[pair or (0.0, 0.0) for pair in errors]], dtype=torch.float64)
-    return PairedErrors(numbers[:, :, 0], numbers[:, :, 1], torch.tensor([[pair is not None for pair in errors]]))
+    compared = [cohort.compare(method, other, metric) for metric in TOLD]
+    numbers = torch.tensor([[pair or Paired(0.0, 0.0, 0.0, 0.0) for pair in compared]], dtype=torch.float64)
+    known = torch.tensor([[pair is not None for pair in compared]])
+    counts = torch.tensor([cohort.counts(method)], dtype=torch.float64)
+    error, p, gap, value = numbers.unbind(2)
+    return PairedErrors(error, p, gap, value, known, counts[:, 0], counts[:, 1])

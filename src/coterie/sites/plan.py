@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import read_toml
 from coterie.config.registry import FILTERS, MODELS
-from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
+from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
 from coterie.config.schema import build, options
 from coterie.contract.requests import declarations
 from coterie.engines.specs import InProcess
@@ -58,14 +58,16 @@ class Deployment:
     Attributes:
         sites: names of the sites; each becomes a client of that name.
         server: name of the server's machine, as sites reach it; `localhost` binds loopback only.
-        port: of the server, the only one that must be reachable.
-        organisation: of the operator and the server.
+        port: port of the server, the only one that must be reachable.
+        organisation: organisation of the operator and the server.
         kits: folder for the kits, one per site, one for the server and one for the operator.
         timeout: seconds that a site has to answer an ask.
         columns: columns that every site must have; default: those that all share.
         accept: `SITE:COLUMN` whose mean or deviation is far from the others' and right; the operator is asked, and asks that site.
         described: columns, categories and rows of each site, as `coterie site describe` writes them; what a site tells otherwise is
             refused. Default: they are not stated.
+        missing_site: "end": a site that cannot take part ends the run before its first round, and is named; "continue": the run
+            begins without it, as long as half of the sites are there.
         runs: how often the plan may be run from its beginning, 1 to 100; sites count the models that they are asked about.
     """
 
@@ -78,6 +80,7 @@ class Deployment:
     columns: Annotated[tuple[str, ...], _COLUMNS] = ()
     accept: Annotated[tuple[str, ...], _COLUMNS] = ()
     runs: Annotated[int, Rule(lambda v: type(v) is int and 0 < v <= 100, "a number of runs from 1 to 100")] = 3
+    missing_site: Annotated[str, one_of("end", "continue")] = "end"
     described: Annotated[Mapping[str, Any] | None, Rule(_is_table, "tables of coterie site describe")] = None
 
     def __post_init__(self) -> None:
@@ -91,7 +94,7 @@ class Deployment:
 
     @property
     def descriptions(self) -> dict[str, SiteDescription]:
-        """What is stated of each site."""
+        """Return the statements about each site."""
         return parse_descriptions(self.described or {}, self.sites if self.described else ())
 
     @property
@@ -161,10 +164,6 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     if tuned is not None:
         raise InputError(f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
-    if experiment.folds:
-        raise InputError(
-            f"{path}, [split]: folds are for one machine, since a site has one split a seed; set folds = 0"
-        )
     _check_filters(experiment, path)
     if type(experiment.engine) is not InProcess:
         raise InputError(f"{path}: [engine] does not go with [deploy]; drop it")

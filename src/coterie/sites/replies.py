@@ -150,10 +150,20 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
 
 
 class Apart(NamedTuple):
-    """Moments of a column at one site that are far from those of the others: `SITE:COLUMN`, and why in words."""
+    """Moments of a column at one site that are far from those of the others.
 
+    Attributes:
+        site: whose they are.
+        key: `SITE:COLUMN`.
+        sentence: why, in words.
+        distance: from the medians of all sites, above 1 if that is too far; of a column's sites it is largest for a malicious one,
+            where most are honest.
+    """
+
+    site: str
     key: str
     sentence: str
+    distance: float
 
 
 def counts_beyond(replies: Any, rows: Mapping[str, int]) -> dict[str, str]:
@@ -187,10 +197,15 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
             if spread > 0 and (float(away) > FAR_MEAN or wide):
                 name, what = replies.clients[i], plain(str(column), 60)
                 mean, spread_here = float(replies.means[i, j]), float(deviations[i, j])
+                middle, usual = replies.means[tellers, j].median(), deviations[tellers, j].median().clamp(min=1e-12)
+                off = float((replies.means[i, j] - middle).abs() / usual) / FAR_MEAN
+                times = max(float(deviations[i, j] / usual), float(usual / deviations[i, j].clamp(min=1e-12)))
                 yield Apart(
+                    name,
                     f"{name}:{column}",
                     f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {spread_here:.4g}, the others {centre:.4g} "
                     f"and {spread:.4g}",
+                    max(off, times / FAR_SPREAD),
                 )
 
 

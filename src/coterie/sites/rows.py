@@ -22,6 +22,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
+from coterie.compute.metrics import evaluate
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METHODS
@@ -31,15 +32,16 @@ from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode
 from coterie.data.tables.cells import Table
 from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import TableCohort, describe
-from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, freeze
+from coterie.run.files import ALL
 from coterie.sites.allowed import Allowed, RefusedError, check_state
-from coterie.sites.approval import Approved
+from coterie.sites.approval import Approved, layers_fit
 from coterie.sites.described import check_recipe
 from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
     columns_to_sum,
+    fewest_of,
     moments_fit,
     parts_withheld,
     public_description,
@@ -50,7 +52,7 @@ from coterie.sites.minima import (
 from coterie.sites.noted import Noted
 from coterie.sites.own_model import OwnModel
 from coterie.sites.paired import note_outcomes, paired_errors
-from coterie.sites.secret import under_key
+from coterie.sites.secret import LARGEST_LOSS, blur_evaluation, under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import (
     TABLE_TASKS,
@@ -61,6 +63,7 @@ from coterie.sites.tables import (
     read_site,
     table_options,
 )
+from coterie.study.layout import trainings
 
 __all__ = ["SiteRows", "site_key"]
 
@@ -76,7 +79,7 @@ class SiteRows:
     """A site's rows, and what it does with each kind of message.
 
     Args:
-        name: of the client.
+        name: name of the client.
         settings: the site's own.
         folder: where client memory and the site's key are kept.
         approved: the plan that the site obeys.
@@ -133,7 +136,7 @@ class SiteRows:
 
     def _open(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self.table = self.clients = self.shard = None
-        seed, seeds = message.get("seed"), self.experiment.run.seeds
+        seed, seeds = message.get("seed"), self.experiment.split_seeds
         if type(seed) is not int or seed not in seeds:
             raise RefusedError(f"the approved plan has the seeds {', '.join(map(str, seeds))} and no other")
         if self.settings.label not in (None, self.options["label"]):
@@ -191,18 +194,20 @@ class SiteRows:
         if beside:
             raise RefusedError(f"a message with a model has no field {beside[0][:40]!r}; the plan says the rest")
         allowed = self._rights_of(message["pair"])
-        clients = self.clients
+        clients = self._deal(self.clients, allowed)
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
             clients = clients.merge_validation(clients_keeping_validation(allowed.method, sites))
-        clients = parts_withheld(clients, self.settings.minimum_cell)
+        clients = self._parts(clients, allowed)
         module = self._module(clients)
-        self._check_width(module, allowed)
+        layers_fit(module, message["pair"], allowed, self.settings)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
         check_state(state, module.state_dict())
         module.load_state_dict(state)
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
+        if allowed.secret:
+            workspace.largest_loss = LARGEST_LOSS
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
         sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
@@ -218,18 +223,28 @@ class SiteRows:
         elif self._memory_file.exists():
             self.shard.memory.load(decode(self._memory_file.read_bytes()), (self.name,))
         self.about = {"pair": self.pair, "method": type(allowed.method).__name__}
-        return {"facts": json.dumps(asdict(self._facts(clients)))}
+        return {"facts": json.dumps(asdict(facts_of(clients, self.name, self._fingerprint)))}
 
-    def _check_width(self, module: torch.nn.Module, allowed: Allowed) -> None:
-        """Raise `RefusedError` for a hidden layer in whose updates rows can be read, unless noise under this site's key hides them."""
-        widths = [len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1][:-1]
-        hidden = any(isinstance(step, GaussianNoise) and step.secret for step in allowed.filters)
-        most = self.settings.largest_layer
-        if widths and max(widths) > most and not hidden:
+    def _deal(self, clients: Clients, allowed: Allowed) -> Clients:
+        """The client of this site as the fold of a training finds it. Raises `RefusedError` if too few rows would train, or test."""
+        view = self.experiment.of_fold(clients, allowed.seed, allowed.fold)
+        tested = view.sizes("test")[self.name]
+        if view.sizes("train")[self.name] < self.settings.minimum_rows:
             raise RefusedError(
-                f"the plan's model has a hidden layer of {max(widths)} units, in whose updates rows can be read; this site "
-                f"takes {most} (largest_layer). Give the plan the filters clip and gaussian-noise with secret = true"
+                f"a fold leaves fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
+        if allowed.fold not in ("", ALL) and tested < self.settings.minimum_batch:
+            raise RefusedError(
+                f"a fold tests fewer than the {self.settings.minimum_batch} rows of minimum_batch here; give the plan fewer folds"
+            )
+        return view
+
+    def _parts(self, clients: Clients, allowed: Allowed) -> Clients:
+        """The client without parts of which too few rows would speak; the rows of a fold speak with those of all others alone."""
+        withheld = parts_withheld(clients, self.settings.minimum_cell)
+        if allowed.fold:
+            withheld.test = clients.test
+        return withheld
 
     def _module(self, clients: Clients) -> torch.nn.Module:
         """The model of the plan, before the server's numbers are in it."""
@@ -248,7 +263,7 @@ class SiteRows:
         pairs = self.approved.pairs
         if not isinstance(pair, str) or pair not in pairs:
             raise RefusedError("the approved plan has no such method and seed")
-        if pairs[pair].seed != self.seed:
+        if not self.experiment.folds and pairs[pair].seed != self.seed:
             raise RefusedError(f"the rows are those of seed {self.seed}, not of {pair}")
         return pairs[pair]
 
@@ -290,8 +305,10 @@ class SiteRows:
             return {"answer": self._of_test_rows(ask, self._run_notes(message))}
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
+        if allowed.secret and ask.task == evaluate.name:
+            answer = self._blurred(answer, ask, requests[0])
         self._save_memory(self.shard)
-        return {"answer": self._own.keep(answer, ask, self.pair, self.shard)}
+        return {"answer": self._own.keep(answer, ask, self.pair, allowed, self.shard)}
 
     def _undo(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Forget what the last task has remembered, if its answer has not come to the server."""
@@ -331,8 +348,11 @@ class SiteRows:
 
     def _run_notes(self, message: Mapping[str, Any]) -> Noted:
         now = None if self.shard is None else (self.pair, self.shard.clients, self.shard.workspace)
-        seeds, least = self.experiment.run.seeds, self.settings.minimum_cell
-        return Noted(self._folder_of(message), seeds, least, site_key(self.folder), now)
+        turns: dict[int, list[str]] = {}
+        for seed, fold in trainings(self.experiment):
+            if fold != ALL:
+                turns.setdefault(seed, []).append(fold)
+        return Noted(self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder), now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
         """Where what a run leaves is kept."""
@@ -374,6 +394,13 @@ class SiteRows:
             for block in answer.blocks
         )
         return replace(answer, blocks=blocks, failed=failed)
+
+    def _blurred(self, answer: Answer, ask: Ask, request: str) -> Answer:
+        """The answer of an evaluation behind noise under the site's key."""
+        part = getattr(self.shard.clients[0], str(ask.payload["part"]), None) if self.shard is not None else None
+        about = ask.payload["metrics"], 1 if part is None else fewest_of(part.labels), site_key(self.folder), request
+        blocks = tuple(Block(block.names, blur_evaluation(dict(block.values), *about)) for block in answer.blocks)
+        return replace(answer, blocks=blocks)
 
     def _save_memory(self, shard: Shard) -> None:
         """Keep what the task has remembered, before its answer counts."""
@@ -441,8 +468,6 @@ def _serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
 
 def main(descriptor: str, settings: str) -> None:
     """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
-    import coterie.compute.metrics  # noqa: F401 - it registers its tasks
-
     METHODS.importable()  # and these theirs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker

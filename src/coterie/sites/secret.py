@@ -12,17 +12,23 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.base.metric_names import BOUNDS
 from coterie.contract.filters import Filter, Passage
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import RefusedError
 
-__all__ = ["under_key"]
+__all__ = ["LARGEST_LOSS", "blur_evaluation", "under_key"]
+
+LARGEST_LOSS = 5.0
+"""Of a row, where losses leave behind noise: a probability of .7% for what was right."""
 
 
 def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
@@ -57,6 +63,32 @@ class _SecretNoise(GaussianNoise):
         stream = hmac.new(self.key, b"noise" + about + plain.numpy().tobytes(), hashlib.sha256).digest()
         noise = torch.from_numpy(_normal(stream, plain.numel())).reshape(plain.shape)
         return (plain.double() + self.sigma * noise).to(rows)
+
+
+def blur_evaluation(
+    values: dict[str, Any], metrics: Iterable[str], fewest: int, key: bytes, request: str
+) -> dict[str, Any]:
+    """Return loss and metrics of one site behind noise as large as what one row can move them; metrics without bounds are undefined.
+
+    A server that chooses the models reads rows off exact losses as off updates: the loss of a steep model is a sum over few rows.
+
+    Args:
+        values: an `Evaluation` of one part, whose rows count with a loss of at most `LARGEST_LOSS`.
+        metrics: their names.
+        fewest: rows of the smallest class of the part; of all of it, where there are no classes.
+        key: of the site.
+        request: whose noise this is.
+    """
+    bounds = torch.tensor([BOUNDS.get(name, (-inf, inf)) for name in metrics], dtype=torch.float64).reshape(-1, 2)
+    low, high = bounds.T
+    plain = torch.cat([values["loss"], values["values"][0]])
+    stream = hmac.new(key, b"evaluation" + request.encode() + plain.numpy().tobytes(), hashlib.sha256).digest()
+    noise = torch.from_numpy(_normal(stream, len(plain)))
+    loss = (values["loss"] + LARGEST_LOSS / values["rows"].clamp(min=1) * noise[0]).clamp(min=0)
+    defined = values["defined"] & (high - low).isfinite()
+    moved = values["values"] + (high - low) / max(1, fewest) * noise[1:]
+    blurred = torch.where(defined, moved.clamp(low, high), 0.0)
+    return {**values, "loss": loss.where(values["rows"] > 0, 0.0), "values": blurred, "defined": defined}
 
 
 def _normal(stream: bytes, count: int) -> NDArray[np.float64]:

@@ -59,7 +59,7 @@ class Link(Protocol):
     """Carries messages to sites.
 
     Attributes:
-        names: of the sites.
+        names: names of the sites.
     """
 
     names: Sequence[str]
@@ -101,6 +101,7 @@ class Remote(Engine):
         timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
         plan: hash of the plan, which sites compare with that of the plan they have approved.
         accept: `SITE:COLUMN` of moments that are taken although they are far from those of the others.
+        goes_on: whether the run begins without sites that cannot take part, as long as half of them are there.
         differs: says how the description of a site with a seed is not what the plan states of it, or "".
         barred: says why sites may not be asked, by name; it is called before each ask.
         watch: called whenever an ask begins, or a reply to it comes.
@@ -119,6 +120,7 @@ class Remote(Engine):
         plan: str = "",
         watch: Callable[[Status], None] | None = None,
         accept: Collection[str] = (),
+        goes_on: bool = False,
         barred: Callable[[], Mapping[str, str]] = dict,
         differs: Callable[[str, TableDescription, int], str] = lambda site, description, seed: "",
     ) -> None:
@@ -131,6 +133,7 @@ class Remote(Engine):
         self.x = torch.zeros(self.layout.size)
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
+        self._goes_on = goes_on
         self._plan, self._accept, self._barred, self._differs = plan, frozenset(accept), barred, differs
         self._described: dict[str, TableDescription] = {}
         self._here: Shard | None = None
@@ -141,7 +144,7 @@ class Remote(Engine):
         self._garbled: set[str] = set()
         self.refused: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
-        self._began = False
+        self._began = self._in_folds = False
         self._pings: dict[str, Future[bool]] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
 
@@ -152,7 +155,7 @@ class Remote(Engine):
 
         Args:
             data: the [data] table of the experiment.
-            seed: of the split; how to split, each site takes from its own copy of the plan.
+            seed: seed of the split; how to split, each site takes from its own copy of the plan.
 
         Raises:
             RunError: a site cannot, with its reason.
@@ -191,7 +194,10 @@ class Remote(Engine):
             except _FewerError:
                 continue
             except InputError as error:  # it may quote names of columns, and cells
-                raise InputError(plain(str(error))) from error
+                others = self._undraftable(settings) if self._goes_on else list(self._described)
+                if 2 * len(others) > len(self._described):
+                    raise InputError(plain(str(error))) from error
+                self._refuse(describe.name, {}, dict.fromkeys(others, plain(str(error))))
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 why = f"no recipe can be made of its description ({type(error).__name__})"
                 self._refuse(describe.name, {}, dict.fromkeys(self._undraftable(settings), why))
@@ -204,7 +210,7 @@ class Remote(Engine):
             try:
                 draft_recipe(names, descriptions, settings)
             except InputError:
-                return True  # it names who must correct what
+                return not self._goes_on  # it names who must correct what
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 return False
             return True
@@ -231,11 +237,15 @@ class Remote(Engine):
         costs = view.session.asks[-1].costs
         sentences = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}
         self._refuse(task.name, sentences, {n: why for n, why in unreadable.items() if n not in sentences})
-        if unreadable:
+        if unreadable or sentences:
             raise _FewerError
         if "counts" in replies.fields:
             columns = json.loads(payload["schema"])
             odd = [apart for apart in moments_apart(replies, columns) if apart.key not in self._accept]
+            if odd and self._goes_on:
+                farthest = max(odd, key=lambda apart: apart.distance)  # beside it, honest sites may look far, too
+                self._refuse(task.name, {farthest.site: farthest.sentence}, {})
+                raise _FewerError
             if odd:
                 raise RunError(
                     f"the run cannot begin: {odd[0].sentence}. Ask that site; if it is right, the plan can say [deploy] accept = "
@@ -252,6 +262,7 @@ class Remote(Engine):
         resume: bool = False,
         kernel: str = "auto",
         loss: str | RowLoss = "auto",
+        in_folds: bool = False,
     ) -> None:
         """Send the model; the rows on which it is trained, and what is frozen, each site takes from its own copy of the plan.
 
@@ -261,7 +272,8 @@ class Remote(Engine):
             pair: name of this method and seed within the run.
             resume: keep what clients remember of this pair.
             kernel: of local training, "auto" or "loop".
-            loss: of the plan, as the sites have it.
+            loss: loss of the plan, as the sites have it.
+            in_folds: whether sites keep to themselves what models say of their test rows, those of one fold.
         """
         workspace = Workspace(module, loss, clients[0], kernel=kernel)
         self._here = Shard(clients, workspace)
@@ -271,7 +283,7 @@ class Remote(Engine):
         classes = len(clients.classes)
         self._left_out = {}
         facts = self._all("prepare", message, lambda r: facts_of_reply(r, classes))
-        self._facts, self._began = {**clients.facts, **facts}, True
+        self._facts, self._began, self._in_folds = {**clients.facts, **facts}, True, in_folds
 
     def _all(self, do: str, message: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
         """Return what `read` makes of the replies of all sites to one message."""
@@ -296,23 +308,31 @@ class Remote(Engine):
         return tuple(name for name in self.clients if name not in self.refused)
 
     def _refuse(self, do: str, sentences: Mapping[str, str], unreadable: Mapping[str, str]) -> None:
-        """Go on without sites whose reply cannot be read, if they are few. What a site says in words, a person must mend first.
+        """Go on without sites whose reply cannot be read, if they are few. What a site says in words, a person must mend first, unless
+        the plan goes on without it.
 
         Once a method has begun, a site that fails before a later one is left out of that one.
         """
         remaining = [name for name in self._present if name not in unreadable]
         begun = do == "prepare" and self._began
-        if begun:
+        if begun or self._goes_on:
             remaining = [name for name in remaining if name not in sentences]
-        if (sentences and not begun) or 2 * len(remaining) < len(self._link.names):
+        if (sentences and not begun and not self._goes_on) or 2 * len(remaining) < len(self._link.names):
             shown = "; ".join(f"{name} ({why})" for name, why in {**sentences, **unreadable}.items())
             raise RunError(f"the run cannot begin ({do}): {shown}. Correct these sites, then continue with --resume")
-        self._left_out.update(sentences)
+        if begun:
+            self._left_out.update(sentences)
+        else:
+            self.refused.update(sentences)
         self.refused.update({name: f"its reply to {short(do)} is refused: {why}" for name, why in unreadable.items()})
 
     # ---- what the run loop uses
 
     def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client of which it may be asked: none of a fold that is tested."""
+        return dict.fromkeys(self.clients, 0) if self._in_folds and part == "test" else self.rows_of(part)
+
+    def rows_of(self, part: str) -> dict[str, int]:
         """Rows of each client."""
         return {name: self._facts[name].sizes.get(part, 0) for name in self.clients}
 

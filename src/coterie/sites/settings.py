@@ -29,8 +29,8 @@ class SiteSettings:
         minimum_cell: a part, a class, a category or a column with fewer rows than this is not spoken of: its metrics are undefined,
             its name and sums stay at the site.
         minimum_batch: a gradient, a loss or a step of training that rests on fewer rows is refused.
-        largest_layer: units of a hidden layer that a plan's model may have without a clip and secret noise; in updates of wider ones a
-            dishonest server finds many rows.
+        largest_layer: units of the widest layer that a plan's model may have (its last layer is one) where updates leave without
+            secret noise; in them a dishonest server finds rows, the more the wider the layer. 0 refuses all such plans.
         refuse: names of tasks that the site does not run, such as `meritfed:target_descent`, although its plan asks them.
         largest_message: megabytes (of 2^20 bytes); a longer message is refused before it is read.
         log: file to which every request is written.
@@ -42,7 +42,7 @@ class SiteSettings:
     minimum_cell: Annotated[int, SIZE] = 10
     minimum_batch: Annotated[int, SIZE] = 8
     largest_message: Annotated[int, SIZE] = 1024
-    largest_layer: Annotated[int, COUNT] = 1
+    largest_layer: Annotated[int, COUNT] = 0
     refuse: Annotated[tuple[str, ...], _TASKS] = ()
     log: Annotated[str, Rule(TEXT.test, "the path of a file")] = "asks.jsonl"
 

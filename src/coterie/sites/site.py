@@ -44,7 +44,7 @@ class Site:
     """A site: takes messages and keeps the child process that answers them.
 
     Args:
-        name: of the client.
+        name: name of the client.
         settings_file: the site's `coterie.toml`, with the approved plan beside it. What is wrong with them is the answer to everything.
         folder: where the site's key is kept, and client memory for a run that is resumed.
     """

@@ -115,7 +115,7 @@ class Facts:
     Attributes:
         sizes: rows by part.
         lowest, highest: of the class labels of all parts; 0 for labels that are no classes.
-        fingerprint: of the rows.
+        fingerprint: fingerprint of the rows.
     """
 
     sizes: Mapping[str, int]
@@ -149,6 +149,8 @@ def fingerprint_of(table: Table) -> str:
 
 class RemoteClients(Clients):
     """Clients whose rows are elsewhere: names, sizes and fingerprints are theirs, the rows here are two of zeros each."""
+
+    rows_elsewhere = True
 
     def __init__(
         self,

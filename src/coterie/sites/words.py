@@ -26,16 +26,19 @@ from coterie.data.tables.recipe import TableCohort
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape
+from coterie.run.experiment import Experiment
 from coterie.sites.approval import Approved
 from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
+from coterie.sites.paired import TOLD, Paired
 from coterie.sites.plan import robustness_note
 from coterie.sites.probes import example_payload
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
+from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
-__all__ = ["in_words"]
+__all__ = ["in_words", "model_of"]
 
 FACTS = 6
 """Numbers about its rows that a site tells when they were encoded, and when a model was prepared."""
@@ -49,6 +52,11 @@ def in_words(approved: Approved, settings: SiteSettings, site: str) -> Iterator[
     yield from map(visible, _lines(approved, settings, _Size.of(approved, settings, site)))
 
 
+def model_of(approved: Approved, settings: SiteSettings, site: str) -> nn.Module:
+    """Return the model of a plan on the columns of one site."""
+    return _Size.of(approved, settings, site).module
+
+
 @dataclass(frozen=True)
 class _Size:
     """The model of a plan on the columns of one site, and the numbers that leave it before the first round.
@@ -56,7 +64,7 @@ class _Size:
     Attributes:
         module: the model.
         inputs: features.
-        classes: of the label; 0: numbers.
+        classes: classes of the label; 0: numbers.
         beginning: numbers, for each seed.
     """
 
@@ -109,10 +117,10 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"plan      SHA-256 {approved.hash}"
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
     yield f"predicts  {options['label']}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
-    yield f"rows      split {dict(experiment.split) or 'one third to test'} by seed {', '.join(map(str, run.seeds))}"
+    yield f"rows      {_split_words(experiment)}"
     yield (
         f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, "
-        f"{STATISTICS} sums of each column of numbers for each seed, numbers of rows, a keyed hash"
+        f"{STATISTICS} sums of each column of numbers{'' if experiment.folds else ' for each seed'}, numbers of rows, a keyed hash"
     )
     model = {"name": "logistic", **experiment.model}
     parameters = sum(p.numel() for p in size.module.parameters())
@@ -120,7 +128,7 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
         f"{parameters} parameters"
     )
-    times = deployment.runs * (run.rounds + 1)
+    times, of_each = deployment.runs * (run.rounds + 1), "training" if experiment.folds else "seed"
     for entry in experiment.methods:
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
@@ -131,17 +139,32 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
             yield (
                 f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
-                f"{size.numbers(declaration, owner, approved) * times} numbers in all for each seed"
+                f"{size.numbers(declaration, owner, approved) * times} numbers in all for each {of_each}"
             )
-    yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
-    yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
+    exact = [name for name, allowed in approved.pairs.items() if not allowed.secret]
+    hidden = "; of a fold that is tested no number" if experiment.folds else ""
+    hidden += (
+        f", as they are for {', '.join(exact)}" if exact else ", behind noise as large as what one row can move them"
+    )
+    yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
+    over = "all rows, each tested once a repeat" if experiment.folds else "test rows"
+    yield (
+        f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {over}; "
+        f"the mean {', '.join(TOLD)} of each method; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+    )
     budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
-    start = size.beginning * len(run.seeds) + FACTS * len(approved.pairs)
-    numbers = start + times * sum(
-        size.numbers(declaration, owner, approved)
-        for allowed in approved.pairs.values()
-        for declaration, owner in allowed.tasks.values()
+    start = size.beginning * len(experiment.split_seeds) + FACTS * len(approved.pairs)
+    at_the_end = len(approved.comparisons) * (len(TOLD) * (len(Paired._fields) + 1) + 2)
+    numbers = (
+        start
+        + at_the_end
+        + times
+        * sum(
+            size.numbers(declaration, owner, approved)
+            for allowed in approved.pairs.values()
+            for declaration, owner in allowed.tasks.values()
+        )
     )
     so_far = Ledger(Path(settings.log)).numbers
     yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the first round"
@@ -162,6 +185,18 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
             yield from (
                 f"          [{where}] {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row.items()
             )
+
+
+def _split_words(experiment: Experiment) -> str:
+    """Say how rows are dealt, and how often each method is trained."""
+    seeds = experiment.run.seeds
+    by = f"by seed {', '.join(map(str, seeds))}"
+    if not experiment.folds:
+        return f"split {dict(experiment.split) or 'one third to test'} {by}"
+    return (
+        f"dealt into {experiment.folds} folds, {len(seeds)} times: {len(trainings(experiment))} trainings of each method, each without "
+        f"the rows of one fold and the last on all rows; split {dict(experiment.split)} {by}"
+    )
 
 
 def _training_words(local: Any) -> str:

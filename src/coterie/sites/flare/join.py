@@ -128,7 +128,7 @@ def join(
 
     Args:
         signed_zip: what the operator has sent back.
-        fingerprint: of the authority, as the operator says it over another channel.
+        fingerprint: fingerprint of the authority, as the operator says it over another channel.
         plan_file: the plan.
         requested: the folder that `request` made, with the key.
         kit: a folder that does not exist yet.

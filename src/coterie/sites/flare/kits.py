@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, explain_imports
 from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, make_authority, note_certificate
 from coterie.sites.flare.signature import sign_plan, signature_file
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
@@ -134,7 +134,7 @@ _RIGHTS = {
     "project_admin": {**_NOTHING, "view": "any", **dict.fromkeys(("shutdown", "restart"), "any")},
     "member": {**_NOTHING, "view": "any"},
 }
-"""What each role may do; nobody's job brings code, and nobody reads files of a server or a site."""
+"""The rights of each role; no role's job brings code, and no role reads files of a server or a site."""
 
 
 def harden(kit: Path) -> None:
@@ -225,7 +225,7 @@ label = "{label}"            # the column that may be predicted
 minimum_rows = 20            # with fewer training rows this site refuses every request
 minimum_cell = 10            # what fewer rows stand behind stays here: metrics, categories, classes, sums
 minimum_batch = 8            # a gradient of fewer rows is refused
-largest_layer = 1            # units of a hidden layer without secret noise; a dishonest server finds rows in updates of wider ones
+largest_layer = 0            # units of the widest layer of a model whose updates leave without secret noise: rows can be found in them
 largest_message = 1024       # MB; a longer message is refused before it is read
 refuse = []                  # tasks of the plan that this site does not run, such as "meritfed:target_descent"
 log = "asks.jsonl"           # every request is written there; check it with: coterie site log KIT --check
@@ -234,7 +234,5 @@ log = "asks.jsonl"           # every request is written there; check it with: co
 
 def need_flare() -> None:
     """Raise `InputError` that says what to install if NVIDIA FLARE is missing."""
-    try:
+    with explain_imports("this needs NVIDIA FLARE", "flare"):
         import nvflare  # noqa: F401
-    except ImportError as error:
-        raise InputError("this needs NVIDIA FLARE; install it with: pip install 'coterie[flare]'") from error

@@ -40,8 +40,8 @@ class Coordinator:
 
     Args:
         plan: hexadecimal JSON, since FLARE reads braces in texts as templates: `experiment` (tables), `run` (a name of its own),
-            `resume`, `timeout` in seconds, `accept`, `described` and `seeds` (of the plan), `hash` of the plan's
-            file, `where` and `command` for people.
+            `resume`, `accept_change`, `timeout` in seconds, `accept`, `goes_on`, `described` and `seeds` (of the
+            plan), `hash` of the plan's file, `where` and `command` for people.
     """
 
     def __init__(self, plan: str) -> None:
@@ -62,7 +62,7 @@ class Coordinator:
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
-        about = {"timeout": plan["timeout"], "plan": plan["hash"], "accept": plan["accept"]}
+        about = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
         differs = partial(difference, parse_descriptions(plan["described"], plan["described"]), plan["seeds"])
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
@@ -75,6 +75,7 @@ class Coordinator:
                 experiment,
                 folder,
                 resume=plan["resume"] and folder.exists(),
+                accept_change=plan["accept_change"],
                 command=plan["command"],
                 notify=self._notify,
                 backend=Sites(remote),

@@ -16,7 +16,7 @@ from coterie.sites.flare.authority import certificate_of, issued_by
 __all__ = ["check_head", "check_plan", "sign_head", "sign_plan", "signature_file"]
 
 _PLAN, _HEAD = b"coterie plan ", b"coterie head of a log "
-"""What a signature is about stands before what is signed, so that none can be passed off as one about something else."""
+"""The subject of a signature stands before the signed bytes, so that none can be passed off as one about something else."""
 
 
 def signature_file(plan_file: Path) -> Path:
@@ -40,7 +40,7 @@ def check_plan(plan_file: Path, operator: str, startup: Path) -> str:
     Args:
         plan_file: the plan, with its signature beside it.
         operator: the name of the operator.
-        startup: of the site's kit, with the authority's certificate.
+        startup: startup of the site's kit, with the authority's certificate.
     """
     file, cure = signature_file(plan_file), f"ask the operator to sign it: coterie sign {plan_file.name}"
     if not file.is_file():

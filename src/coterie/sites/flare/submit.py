@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -41,7 +41,7 @@ class Watched:
     Attributes:
         event: where the experiment stands, once it does.
         ask: number of the present ask.
-        task: of the present ask.
+        task: task of the present ask.
         waiting: sites whose reply is not there yet.
         gone: sites that let an ask time out and do not answer since.
     """
@@ -58,6 +58,7 @@ def submit(
     out: Path,
     *,
     resume: bool = False,
+    accept_change: Sequence[str] = (),
     kits: Path | None = None,
     command: str = "",
     watch: Callable[[Watched], None] | None = None,
@@ -69,6 +70,7 @@ def submit(
         plan_file: the plan.
         out: the run directory.
         resume: go on from the checkpoint that the server keeps of this `out`.
+        accept_change: what may have changed since, as `RunSettings` names it.
         kits: folder of the kits; None: as the plan says.
         command: for `environment.json`.
         watch: called about once a second with how the job stands.
@@ -93,10 +95,12 @@ def submit(
         "where": str(plan_file),
         "run": run,
         "resume": resume,
+        "accept_change": list(accept_change),
         "timeout": float(plan.deployment.timeout),
         "accept": list(plan.deployment.accept),
+        "goes_on": plan.deployment.missing_site == "continue",
         "described": plan.deployment.described or {},
-        "seeds": list(plan.experiment.run.seeds),
+        "seeds": list(plan.experiment.split_seeds),
         "hash": plan_hash(plan_file),
         "command": command,
     }
