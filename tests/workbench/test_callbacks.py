@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -20,6 +20,7 @@ from coterie.run.trackers.tracker import Sink, Tracker
 from coterie.study import search
 from coterie.study.finalise import finalise
 from coterie.study.predict import MODEL
+from coterie.study.track import track
 from federations import assert_same_bits, logistic
 
 
@@ -266,22 +267,71 @@ def test_a_folder_that_mlflow_no_longer_writes_is_a_sentence_with_the_cure(tmp_p
     assert len(str(said.value)) <= 300
 
 
-@pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard")])
-def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, tmp_path, name, package):
-    real = builtins.__import__
+LOGGERS = ("mlflow", "tensorboard", "wandb")
 
-    def absent(module, *args, **kwargs):
-        if module == package:
-            raise ImportError(module)
-        return real(module, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ct.InputError, match=rf"is not installed: pip install \"coterie\[{name}\]\""):
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, tmp_path, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ct.InputError, match=rf"needs {name}: pip install \"coterie\[{name}\]\""):
         fitted(CALLBACKS[name]())
     settings = ct.RunSettings(callbacks=(CALLBACKS[name](),))
-    with pytest.raises(ct.InputError, match="is not installed"):
+    with pytest.raises(ct.InputError, match=f"needs {name}"):
         ct.compare(["local"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "run", settings=settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_logger_that_is_installed_and_fails_to_import_says_why(monkeypatch, tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("from json import no_such_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in (name, "torch.utils.tensorboard"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ct.InputError, match=r"is installed and fails to import \(cannot import name 'no_such_name'"):
+        fitted(CALLBACKS[name]())
+
+
+def test_weights_and_biases_has_a_run_for_each_method_and_seed(tmp_path, monkeypatch):
+    """Its interface by a stand-in; the test below has wandb itself, where it is installed."""
+    begun, logged = [], []
+    stand_in = ModuleType("wandb")
+    stand_in.Error, stand_in.Settings = RuntimeError, lambda **settings: settings
+    stand_in.login = lambda prompt: False
+    run = SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: begun.append("end"))
+    stand_in.init = lambda **arguments: begun.append(arguments) or run
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    with pytest.raises(ct.InputError, match='wandb login, or mode = "offline"'):
+        fitted(ct.WandB())
+    assert begun == []
+    fitted(ct.WandB(project="mine", to=str(tmp_path), mode="offline"), seed=3)
+    assert (begun[0]["project"], begun[0]["name"], begun[0]["mode"]) == ("mine", "FedAvg-3", "offline")
+    assert begun[1] == "end"
+    assert sorted({step for step, _ in logged}) == [0, 2, 4, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_weights_and_biases_writes_offline_files(tmp_path):
+    pytest.importorskip("wandb")
+    ct.compare(["local", "fedavg"], "heart-disease", rounds=3, seeds=1, folder=tmp_path / "run")
+    settings = ct.RunSettings(callbacks=(ct.WandB(to=str(tmp_path / "logs"), mode="offline"),))
+    ct.compare(["local"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "live", settings=settings)
+    assert len(list((tmp_path / "logs" / "wandb").glob("offline-run-*"))) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in CALLBACKS if issubclass(CALLBACKS[name], Tracker)])
+def test_a_finished_run_is_sent_in_the_order_of_rounds(tmp_path, monkeypatch, name):
+    sent = {}
+
+    def open_list(self, label, seed, rounds):
+        return Sink(lambda _, value, at: sent.setdefault(label, []).append(at), lambda: None)
+
+    monkeypatch.setattr(CALLBACKS[name], "open", open_list)
+    ct.compare(["local", "fedavg"], "heart-disease", rounds=3, seeds=1, folder=tmp_path / "run")
+    assert track(tmp_path / "run", name) == 2
+    assert set(sent) == {"local", "fedavg"}
+    assert all(rounds == sorted(rounds) and len(set(rounds)) > 1 for rounds in sent.values())
 
 
 def test_every_logger_sends_each_number_of_an_evaluation_once():

@@ -55,3 +55,18 @@ def test_transforms_that_draw_globally_have_the_same_bits(noise):
     assert torch.equal(torch.rand(1), drawn)
     assert torch.equal(ct.fit("fedavg", clients, given, 1).x, first)
     assert not torch.equal(ct.fit("fedavg", logistic().clients, given, 1).x, first)
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(3, 2, dtype=torch.float64), nn.Tanh(), nn.Linear(2, 1, dtype=torch.float64))
+
+
+def test_a_run_computes_gradients_where_its_caller_has_none():
+    torch.manual_seed(3)
+    model, clients = two_layers(), logistic().clients
+    expected = ct.fit("fedavg", clients, model, 1)
+    with torch.no_grad():
+        run = ct.fit("fedavg", clients, model, 1)
+    assert run.failures == {}
+    assert torch.equal(run.x, expected.x)
+    assert not run.x.requires_grad

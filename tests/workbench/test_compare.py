@@ -76,7 +76,7 @@ class Kept(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Halfway:
+class Halfway(ct.Method):
     speed: float = 0.5
     local: ct.LocalSGD = TWO_STEPS
 

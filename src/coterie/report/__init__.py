@@ -1,4 +1,4 @@
-"""What a run directory says, as a terminal table, as sentences and as one HTML file.
+"""The results of a run directory, as a terminal table, as sentences and as one HTML file.
 
 >>> ct.report.load("runs/heart-disease").clients  # doctest: +SKIP
 ('cleveland', 'hungary', 'long-beach', 'switzerland')
@@ -31,7 +31,7 @@ def load(folder: str | os.PathLike[str]) -> Results:
 
 
 def judge(folder: str | os.PathLike[str], client: str) -> Verdict:
-    """Whether joining pays for a client, and why. Raises `InputError` as `load`, and for an unknown client.
+    """Return the verdict for a client: whether joining pays, and why. Raises `InputError` as `load`, and for an unknown client.
 
     Args:
         folder: The run directory.
@@ -43,7 +43,7 @@ def judge(folder: str | os.PathLike[str], client: str) -> Verdict:
 
 
 def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
-    """What the command prints of a run: the answer, and with `tables` the tables of all metrics before it. Errors as of `load`.
+    """Return the text that the command prints: the answer, and with `tables` all tables before it. Raises as `load` does.
 
     Args:
         folder: The run directory.

@@ -1,4 +1,4 @@
-"""What the terminal says when a run is done: the answer first, in at most 34 lines of 80 columns."""
+"""The text that the terminal shows when a run is done: the answer first, in at most 34 lines of 80 columns."""
 
 from __future__ import annotations
 

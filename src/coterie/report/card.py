@@ -21,7 +21,7 @@ def card(
     """The card in Markdown.
 
     Args:
-        results: of the run that compared the methods.
+        results: results of the run that compared the methods.
         client: whose model it is.
         method: with which it was trained.
         rows: that each client trained on, for this model.

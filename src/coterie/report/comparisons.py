@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
-from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, share, state, together
+from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, combine, share, state, together
 from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,
@@ -23,6 +23,7 @@ from coterie.report.statistics import (
     compare_pairs,
     over_clients,
     over_seeds,
+    weigh,
 )
 from coterie.run.files import own_loss
 
@@ -60,8 +61,8 @@ class Comparisons:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """What the models said of each test row."""
-        return Outcomes(self.results.folder, self.results.seeds)
+        """Predictions of the models for each test row."""
+        return Outcomes(self.results.folder, self.results.tables)
 
     def rarest(self, client: str) -> float:
         """Test rows of the rarest class, in the seed that has fewest; an upper bound where only the largest share is known."""
@@ -73,7 +74,7 @@ class Comparisons:
         return round((1 - float(share.max())) * self.results.size(client)) if share.size else 0
 
     def decides(self, client: str, metric: str) -> bool:
-        """Whether this metric may decide for this client."""
+        """Return True if this metric may decide for this client."""
         return metric != "auc" or self.rarest(client) >= FEWEST_OF_A_CLASS
 
     def deciding(self, client: str | None) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ class Comparisons:
 
     @property
     def telling(self) -> str:
-        """What is shown first, and ranks clients by what they gain and lose: a deciding metric that all of them have, or else any."""
+        """Return the metric that is shown first and ranks clients by gain: a deciding metric that all of them have, or else any."""
         return next(reversed((*self.results.metrics[:1], *self.deciding(None))), "loss")
 
     def _among(self, client: str | None, metric: str) -> Sequence[str]:
@@ -117,40 +118,43 @@ class Comparisons:
         return self.folds or len(self.results.seeds) >= FEWEST_SEEDS
 
     def gain(self, method: str, client: str, metric: str) -> Gain | None:
-        """What a client's rows alone say of the gain of `method` over training alone; None if that is not known.
+        """Return the evidence of a client's rows alone about the gain of `method` over training alone; None if that is not known.
 
-        The gain in RMSE is one in squared error, as a share of the variance of the label.
+        The gain in RMSE is one in squared error, as a share of the variance of the label. Several tables are weighed by 1 / s^2.
         """
         key = (method, client, metric)
         if key not in self._gains:
-            repeats = self._seeds(method, client) if self.results.baseline else 0
-            self._gains[key] = self._gain(*key) if repeats >= (1 if self.folds else FEWEST_SEEDS) else None
+            gains = [gain for seeds in self.results.tables if (gain := self._gain(*key, seeds)) is not None]
+            self._gains[key] = combine(gains) if gains else None
         return self._gains[key]
 
-    def _gain(self, method: str, client: str, metric: str) -> Gain | None:
-        base = self.results.baseline or ""
+    def _gain(self, method: str, client: str, metric: str, seeds_of_table: Sequence[int]) -> Gain | None:
+        """The same of one table, whose results have these seeds."""
+        base = self.results.baseline
+        if base is None or self._repeats(method, client, seeds_of_table) < (1 if self.folds else FEWEST_SEEDS):
+            return None
         sign = 1 if self.results.higher_is_better(metric) else -1
         scale = self.label_variance if metric == "rmse" else 1.0
         power = 2 if metric == "rmse" else 1
-        scores, two = (self._values(m, client, metric) for m in (method, base))
+        scores, two = (self._values(m, client, metric, seeds_of_table) for m in (method, base))
         gaps = sign * (scores**power - two**power) / scale
         gaps = gaps[np.isfinite(gaps)]
         if not gaps.size:
             return None
-        seeds = None if self.folds else over_seeds(gaps, self._ratio(client) or 0.0)
+        seeds = None if self.folds else over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
         if seeds is None and not self.folds:
             return None
         between = 0.0 if seeds is None else seeds.error
-        saved = self.outcomes.gain(method, base, client, "mse" if metric == "rmse" else metric)
+        saved = self.outcomes.gain(method, base, client, "mse" if metric == "rmse" else metric, seeds_of_table)
         if saved is not None:
             mean, error, rows = saved
             mean = sign * mean if self.folds else float(gaps.mean())
             return Gain(mean, math.inf if error is None else error.error, rows, between)
-        error = self._site_error(method, base, client, metric)
-        if error is None:
+        told = self.outcomes.told(client, method, base, "mse" if metric == "rmse" else metric)
+        if told is None:
             return None
-        slope = float(np.nanmean(scores + two)) / scale if metric == "rmse" else 1.0
-        return Gain(float(gaps.mean()), slope * error.error, round(self.results.size(client)), between)
+        mean = sign * told.gap if self.folds else float(gaps.mean())
+        return Gain(mean, told.error, told.tested, between)
 
     def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
         """The distribution of each client's gain, with what the gains of the others tell; without small clients."""
@@ -169,7 +173,7 @@ class Comparisons:
         return self._posteriors[key]
 
     def statement(self, method: str, client: str, metric: str) -> Statement | None:
-        """What may be said of one client, method and metric; None where nothing may."""
+        """Return the statement about one client, method and metric; None where none can be made."""
         gain, posterior = self.gain(method, client, metric), self.posteriors(method, metric).get(client)
         return None if gain is None or posterior is None else state(gain, posterior, self.smallest)
 
@@ -229,7 +233,7 @@ class Comparisons:
         return "no verdict" if statement is None else STRENGTHS[statement.word]
 
     def _of_mean(self, method: str, metric: str) -> Statement | None:
-        """What may be said of the mean over clients, by its own error: nothing is borrowed for it."""
+        """Return the statement about the mean over clients, by its own error: nothing is borrowed for it."""
         gains = [self.gain(method, c, metric) for c in self._among(None, metric)]
         finite = [g for g in gains if g is not None and math.isfinite(g.error)]
         if not finite or len(finite) < len(gains) or not self.enough_seeds:
@@ -239,10 +243,9 @@ class Comparisons:
         mean_gain = Gain(mean, spread / INFLATION, sum(g.rows for g in finite))
         return state(mean_gain, Mixture(np.ones(1), np.array([mean]), np.array([spread**2])), self.smallest)
 
-    def _seeds(self, method: str, client: str | None) -> int:
-        names = self.results.clients if client is None else (client,)
-        rows = [set(self.results.cells.get((m, c, self.results.split), {})) for c in names for m in self._both(method)]
-        return len(set.intersection(*rows))
+    def _repeats(self, method: str, client: str, seeds: Sequence[int]) -> int:
+        rows = [set(self.results.cells.get((m, client, self.results.split), {})) for m in self._both(method)]
+        return len(set.intersection({*seeds}, *rows))
 
     def _both(self, method: str) -> tuple[str, ...]:
         return (method, self.results.baseline or method)
@@ -338,29 +341,31 @@ class Comparisons:
         return scores
 
     def _difference_of(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
-        rows = self._inflate(self._row_error(method, rival, client, metric)) if self._decisive(metric) else None
-        scores, two = (self._values(m, client, metric) for m in (method, rival))
-        return compare_pairs(
-            scores, two, self._ratio(client), rows, higher_is_better=self.results.higher_is_better(metric)
-        )
+        higher, by_table = self.results.higher_is_better(metric), []
+        for seeds in self.results.tables:
+            rows = self._row_error(method, rival, client, metric, seeds) if self._decisive(metric) else None
+            scores, two = (self._values(m, client, metric, seeds) for m in (method, rival))
+            ratio = self._ratio(client, seeds)
+            by_table.append(compare_pairs(scores, two, ratio, self._inflate(rows), higher_is_better=higher))
+        return weigh([difference for difference in by_table if difference is not None])
 
     def _inflate(self, error: RowError | None) -> RowError | None:
         """The error over rows as the rule reckons with it: with folds the models that are compared share rows that they trained on."""
-        return error._replace(error=INFLATION * error.error) if error is not None and self.folds else error
+        return RowError(INFLATION * error.error, error.freedom) if error is not None and self.folds else error
 
     def _decisive(self, metric: str) -> bool:
         return metric in ("auc", "loss", "rmse")
 
-    def _values(self, method: str, client: str | None, metric: str) -> Vector:
-        if client is not None or metric != "auc":
-            return self.results.values(method, client, metric)
-        among = self._among(None, metric)
-        if not among:
-            return self.results.values(method, None, metric)
-        table = np.stack([self.results.values(method, c, metric) for c in among])
-        return np.asarray(table.mean(axis=0), dtype=float)
+    def _values(self, method: str, client: str | None, metric: str, seeds: Sequence[int] = ()) -> Vector:
+        """One value per seed, of all or of `seeds`; the mean AUC is one over the clients for whom it decides."""
+        among = self._among(None, metric) if client is None and metric == "auc" else ()
+        if among:
+            values = np.stack([self.results.values(method, c, metric) for c in among]).mean(axis=0)
+        else:
+            values = self.results.values(method, client, metric)
+        return np.asarray(values[np.isin(self.results.seeds, seeds)] if seeds else values, dtype=float)
 
-    def _ratio(self, client: str | None) -> float | None:
+    def _ratio(self, client: str | None, seeds: Sequence[int] = ()) -> float | None:
         """Test rows over training rows; 0 where all seeds have the same test rows, or draw them from a test set of their own; None
         with folds.
         """
@@ -369,18 +374,23 @@ class Comparisons:
         split, method = self.results.experiment.get("split"), self.results.against or ""
         fixed = isinstance(split, dict) and (split.get("seed") is not None or split.get("test", "own") != "own")
         names = self.results.clients if client is None else (client,)
-        if fixed or all(self.outcomes.same_rows(method, c) for c in names):
+        if fixed or all(self.outcomes.same_rows(method, c, seeds) for c in names):
             return 0.0
         n_train, n_test = self.results.size(client, "n_train"), self.results.size(client)
         return n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0  # unknown: cautiously
 
-    def _row_error(self, method: str, rival: str, client: str | None, metric: str) -> RowError | None:
+    def _row_error(
+        self, method: str, rival: str, client: str | None, metric: str, seeds: Sequence[int] = ()
+    ) -> RowError | None:
         if client is None:
-            return over_clients([self._row_error(method, rival, c, metric) for c in self._among(None, metric)])
-        return self.outcomes.error(method, rival, client, metric) or self._site_error(method, rival, client, metric)
+            return over_clients([self._row_error(method, rival, c, metric, seeds) for c in self._among(None, metric)])
+        error = self.outcomes.error(method, rival, client, metric, seeds)
+        return error or self._site_error(method, rival, client, metric)
 
     def _site_error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
         """The same as the client's site has told it; the degrees of freedom follow from numbers of rows that are known anyway."""
-        site_error = self.outcomes.site_errors.get((client, frozenset((method, rival)), metric))
-        fewest = self.rarest(client) if metric == "auc" else round(self.results.size(client))
-        return None if site_error is None or fewest < 2 else RowError(site_error[0], fewest - 1, site_error[1])
+        told = self.outcomes.told(client, method, rival, metric)
+        if told is None:
+            return None
+        fewest = self.rarest(client) if metric == "auc" else told.tested
+        return RowError(told.error, fewest - 1, told.p) if fewest > 1 else None

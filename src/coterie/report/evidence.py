@@ -51,6 +51,8 @@ MOST_ENUMERATED = 20
 CONFIDENT, PROBABLE, ALONE_CONFIDENT = 0.95, 0.8, 0.7
 FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 DRAWS = 400
+ROUNDING = 1e-6
+"""Amount added to each spread, so that none is 0."""
 FEWEST_FREEDOM = 20
 
 Vector = NDArray[np.float64]
@@ -65,7 +67,7 @@ Word = Literal[
 
 
 class Gain(NamedTuple):
-    """What the rows of one client alone say of one method and metric.
+    """The evidence of the rows of one client alone about one method and metric.
 
     Attributes:
         estimate: mean gain over training alone; positive is better.
@@ -82,7 +84,7 @@ class Gain(NamedTuple):
     @property
     def spread(self) -> float:
         """The standard error with which the rule reckons."""
-        return max(INFLATION * self.error, self.over_seeds) + 1e-6
+        return max(INFLATION * self.error, self.over_seeds) + ROUNDING
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -243,6 +245,21 @@ def _normalise(log_weights: Vector) -> Vector:
     return np.asarray(weights / weights.sum())
 
 
+def combine(gains: Sequence[Gain]) -> Gain:
+    """Return what several tables of one client say together, whose rows are of other patients: weights are 1 / s^2.
+
+    Args:
+        gains: of one client, method and metric, a table each; at least one. One without an error that is known weighs nothing.
+    """
+    bounded = [gain for gain in gains if 0 < gain.error < math.inf]
+    if len(bounded) < 2:
+        return (bounded or gains)[0]
+    weights = np.array([gain.spread**-2 for gain in bounded])
+    estimate = float(weights @ [gain.estimate for gain in bounded] / weights.sum())
+    spread = 1 / math.sqrt(float(weights.sum()))
+    return Gain(estimate, max(spread - ROUNDING, 0.0) / INFLATION, sum(gain.rows for gain in bounded))
+
+
 def together(gains: Sequence[Gain]) -> tuple[Gain, Mixture]:
     """Return the evidence of several small clients as one group, and its distribution.
 
@@ -250,7 +267,7 @@ def together(gains: Sequence[Gain]) -> tuple[Gain, Mixture]:
     shared with larger clients, which small ones need not resemble.
 
     Args:
-        gains: of the members, at least 2.
+        gains: gains of the members, at least 2.
     """
     sizes, estimates = np.array([g.rows for g in gains], dtype=float), np.array([g.estimate for g in gains])
     total, members = sizes.sum(), len(gains)
@@ -263,7 +280,7 @@ def together(gains: Sequence[Gain]) -> tuple[Gain, Mixture]:
 
 
 class Statement(NamedTuple):
-    """What may be said of one client and method.
+    """The statement about one client and method.
 
     Attributes:
         word: in short.
@@ -323,7 +340,7 @@ def vetoes(ranking: Mixture, smallest: float = SMALLEST) -> bool:
 
 
 class Outlook(NamedTuple):
-    """What further rows would probably bring.
+    """The probable effect of further rows.
 
     Attributes:
         rows: further rows of the client that would probably settle it; None if no number of rows here does.

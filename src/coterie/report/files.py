@@ -10,9 +10,9 @@ from typing import Any
 
 from coterie.base.errors import InputError
 from coterie.base.files import json_rows
-from coterie.run.files import SUMMARY, unescape
+from coterie.run.files import RUNS, SUMMARY, unescape
 
-__all__ = ["Columns", "csv_columns", "number_or_nan", "over_folds", "summary_rows"]
+__all__ = ["Columns", "coinciding", "csv_columns", "number_or_nan", "over_folds", "read_combination", "summary_rows"]
 
 Columns = Mapping[str, Callable[[str], Any]]
 
@@ -44,6 +44,29 @@ def _join_folds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
         total = sum(size for _, size in values)
         joined[key] = (sum(v**power * size for v, size in values) / total) ** (1 / power) if total else None
     return joined
+
+
+def coinciding(methods: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Those of `methods` whose metrics are equal in every digit for all clients and seeds, by the first of them."""
+    numbers: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {}
+    for row in rows:
+        metrics = {k: v for k, v in row.items() if k not in SUMMARY}
+        numbers.setdefault(row["method"], {})[row["client"], row["split"], row["seed"], row["fold"]] = metrics
+    twins_of: dict[str, tuple[str, ...]] = {}
+    for i, method in enumerate(methods):
+        if method not in {twin for group in twins_of.values() for twin in group}:
+            twins = tuple(m for m in methods[i + 1 :] if numbers[m] == numbers[method])
+            twins_of.update({method: twins} if twins else {})
+    return twins_of
+
+
+def read_combination(folder: Path, seeds: Sequence[int]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Names of the runs of which a combination was made, none for one run; and the seeds of each table whose rows were tested."""
+    keys = {"run": str, "table": int, "seeds": list}
+    runs = json_rows(folder / RUNS, keys) if (folder / RUNS).is_file() else []
+    table_of = {seed: run["table"] for run in runs for seed in run["seeds"]}
+    tables = [tuple(seed for seed in seeds if table_of.get(seed, 0) == t) for t in sorted({0, *table_of.values()})]
+    return tuple(run["run"] for run in runs), tuple(filter(None, tables))
 
 
 def number_or_nan(text: str) -> float:

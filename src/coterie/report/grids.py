@@ -27,7 +27,7 @@ class Cell(NamedTuple):
         mark: 1 shown to be better, -1 worse, than each client alone, else 0.
         quiet: a reference or a baseline, not a choice.
         note: text instead of numbers.
-        size: of the numbers of its metric, by which digits are chosen (`number`).
+        size: size of the numbers of its metric, by which digits are chosen (`number`).
     """
 
     mean: float = math.nan

@@ -116,7 +116,7 @@ def _strength(weights: Vector, cut: Cut) -> float:
 
 
 def _apart(weights: Vector, cut: Cut) -> bool:
-    """Whether every two of a group are nearer than any two of different groups."""
+    """Return True if every two of a group are nearer than any two of different groups."""
     near, same = (weights + weights.T) / 2, cut[:, None] == cut[None]
     within = near[same & ~np.eye(len(cut), dtype=bool)]
     return bool(within.size and within.min() > near[~same].max())

@@ -1,4 +1,4 @@
-"""`report.html`: one file that answers the question, works offline and asks nobody for anything."""
+"""`report.html`: one file that answers the question, works offline and loads nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError
+from coterie.base.errors import explain_imports
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
 from coterie.report.diagnosis import call_all_the_same
@@ -47,11 +47,9 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     Raises:
         InputError: a file of the run is missing or broken, or jinja2 is not installed.
     """
-    try:
+    with explain_imports("the HTML report needs jinja2", "report"):
         import jinja2
         import markupsafe
-    except ImportError as error:
-        raise InputError('the HTML report needs jinja2: pip install "coterie[report]"') from error
 
     results = Results.load(folder, threshold)
     environment = jinja2.Environment(
@@ -182,7 +180,7 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
 
 
 def _costs(results: Results) -> list[dict[str, Any]]:
-    """What each method spent: row gradients, seconds, seconds of its own work, models."""
+    """Return the cost of each method: row gradients, seconds, seconds of its own work, models."""
     most = max((results.cost(m) for m in results.methods if math.isfinite(results.cost(m))), default=0.0)
     entries = []
     for method, multiple in zip(results.methods, budget(results), strict=True):

@@ -1,47 +1,83 @@
-"""What the models of a run said of each test row (`outcomes/`, docs/run-directory.md), and the errors over rows that follow."""
+"""Predictions of the models of a run for each test row (`outcomes/`, docs/run-directory.md), and the errors over rows that follow."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coterie.base.files import json_rows, open_tensors
 from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, join_folds, pair_influences, row_error
-from coterie.run.files import PAIRED
+from coterie.run.files import PAIRED, SUMMARY
 
-__all__ = ["Outcomes", "own_error"]
+__all__ = ["Outcomes", "Told", "own_error", "paired_rows", "tested_at_sites"]
+
+
+class Told(NamedTuple):
+    """Difference of two methods as told by a site: standard error, p value and mean over seeds, the metric of the method itself,
+    and the test rows, in all and of the rarest class (0: too few to speak of).
+    """
+
+    error: float
+    p: float
+    gap: float
+    value: float
+    tested: int
+    rarest: int
+
+
+def paired_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of `paired.json`; none where rows are here, and `outcomes/` says more."""
+    path = folder / PAIRED
+    texts, numbers = ("client", "method", "other", "metric"), ("error", "p", "gap", "value")
+    kinds = {**dict.fromkeys(texts, str), **dict.fromkeys(numbers, float), "tested": int, "rarest": int}
+    return json_rows(path, kinds) if path.is_file() else []
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of a run directory, read when they are asked for; `seeds` as in `Results`."""
+    """The outcomes of a run directory, read when they are asked for; `tables` as in `Results`."""
 
     folder: Path
-    seeds: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def paths(folder: Path) -> list[Path]:
+        """The files of a run directory that hold outcomes."""
+        return sorted((folder / "outcomes").glob("*.safetensors"))
 
     @cached_property
     def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
         files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
-        for path in sorted((self.folder / "outcomes").glob("*.safetensors")):
+        for path in self.paths(self.folder):
             with open_tensors(path, "numpy") as (_, about):
                 run = files.setdefault((about["method"], about["seed"]), [])
                 run.append((str(about["fold"]), path, list(about["clients"])))
         return files
 
     @cached_property
-    def site_errors(self) -> dict[tuple[str, frozenset[str], str], tuple[float, float]]:
-        """What sites have told of differences between two methods at a client: standard error and p value, by metric."""
-        path = self.folder / PAIRED
-        keys = {"client": str, "method": str, "other": str, "metric": str, "error": float, "p": float}
+    def from_sites(self) -> dict[tuple[str, str, str, str], Told]:
+        """Return what sites have told of differences between two methods, by client, method, other and metric."""
         return {
-            (row["client"], frozenset((row["method"], row["other"])), row["metric"]): (row["error"], row["p"])
-            for row in (json_rows(path, keys) if path.is_file() else [])
+            (row["client"], row["method"], row["other"], row["metric"]): Told(**{k: row[k] for k in Told._fields})
+            for row in paired_rows(self.folder)
         }
+
+    def told(self, client: str, method: str, rival: str, metric: str) -> Told | None:
+        """Return what the client's site has told of `method` minus `rival`, in whichever order it compares them."""
+        as_compared = self.from_sites.get((client, method, rival, metric))
+        turned = self.from_sites.get((client, rival, method, metric))
+        return as_compared or (None if turned is None else turned._replace(gap=-turned.gap, value=math.nan))
+
+    @cached_property
+    def _counts(self) -> dict[str, Told]:
+        return {client: told for (client, *_), told in self.from_sites.items()}
 
     @cached_property
     def _read(self) -> dict[tuple[str, int], dict[str, Rows]]:
@@ -71,25 +107,33 @@ class Outcomes:
                 by_client[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold), patients=patients)
             return by_client
 
-    def rows(self, method: str, client: str) -> dict[int, Rows]:
-        """The rows of one client by seed."""
-        by_seed = {seed: self.of(method, seed).get(client) for seed in self.seeds}
+    def rows(self, method: str, client: str, seeds: Sequence[int] = ()) -> dict[int, Rows]:
+        """The rows of one client by seed; of all seeds, or of `seeds`."""
+        by_seed = {seed: self.of(method, seed).get(client) for seed in seeds or itertools.chain(*self.tables)}
         return {seed: rows for seed, rows in by_seed.items() if rows is not None}
 
-    def same_rows(self, method: str, client: str) -> bool:
-        """Whether all seeds have the same test rows of this client."""
-        numbers = [np.sort(rows.numbers) for rows in self.rows(method, client).values()]
+    def same_rows(self, method: str, client: str, seeds: Sequence[int] = ()) -> bool:
+        """Return True if all seeds, or all of `seeds`, have the same test rows of this client."""
+        numbers = [np.sort(rows.numbers) for rows in self.rows(method, client, seeds).values()]
         return len(numbers) > 1 and all(np.array_equal(numbers[0], later) for later in numbers[1:])
 
     def tested(self, method: str, client: str) -> int | None:
         """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
-        rows = self.rows(method, client)
-        return min(len(np.unique(tested.units)) for tested in rows.values()) if rows else None
+        return self._fewest(method, client, lambda rows: len(np.unique(rows.units)), lambda told: told.tested)
 
     def rarest(self, method: str, client: str) -> int | None:
         """Test rows of the rarest class in the seed that has fewest; None where it is not known."""
-        rows = self.rows(method, client)
-        return min(tested.rarest for tested in rows.values()) if rows else None
+        return self._fewest(method, client, lambda rows: rows.rarest, lambda told: told.rarest)
+
+    def _fewest(
+        self, method: str, client: str, amount: Callable[[Rows], int], of_site: Callable[[Told], int]
+    ) -> int | None:
+        """An amount of rows in the seed that has fewest of its table, all tables together; None where it is not known."""
+        tables = [self.rows(method, client, seeds) for seeds in self.tables]
+        fewest = [min(map(amount, rows.values())) for rows in tables if rows]
+        if not fewest and client in self._counts:
+            return of_site(self._counts[client])
+        return sum(fewest) if fewest else None
 
     def positive(self, method: str, client: str) -> float | None:
         """The share of a client's test rows that are of class 1 of two, mean over seeds; None where it is not known."""
@@ -101,21 +145,50 @@ class Outcomes:
         ]
         return sum(shares) / len(shares) if shares else None
 
-    def gain(self, method: str, rival: str, client: str, metric: str) -> tuple[float, RowError | None, int] | None:
+    def gain(
+        self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()
+    ) -> tuple[float, RowError | None, int] | None:
         """The mean over seeds of `method` minus `other`, its error over rows and how many rows there are; None if not known."""
-        pairs = pair_influences(self.rows(method, client), self.rows(rival, client), metric)
+        pairs = pair_influences(self.rows(method, client, seeds), self.rows(rival, client, seeds), metric)
         if not pairs:
             return None
         numbers = np.unique(np.concatenate([influence.numbers for influence, _ in pairs]))
         mean = float(np.mean([influence.metric - two.metric for influence, two in pairs]))
         return mean, row_error([influence for influence, _ in pairs], [two for _, two in pairs]), len(numbers)
 
-    def error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
+    def error(self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
-        tested = self.rows(method, client)
-        two = tested if rival == CONSTANT else self.rows(rival, client)
+        tested = self.rows(method, client, seeds)
+        two = tested if rival == CONSTANT else self.rows(rival, client, seeds)
         pairs = pair_influences(tested, two, metric, constant=rival == CONSTANT)
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def tested_at_sites(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of a summary about the test rows of sites whose models were tested in folds, of which a site tells means over all.
+
+    Args:
+        rows: rows of a summary, one for each method, seed, client and split.
+        paired: rows of `paired.json`.
+    """
+    if any(row["split"] == "test" for row in rows):
+        return []
+    values: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in paired:
+        theirs = "majority_loss" if row["other"] == CONSTANT else row["metric"]
+        who = row["method"] if row["other"] == CONSTANT else row["other"]
+        for method, metric, value in (
+            (row["method"], row["metric"], row["value"]),
+            (who, theirs, row["value"] - row["gap"]),
+        ):
+            about = values.setdefault((row["client"], method), {"split": "test", "n": row["tested"]})
+            if metric != "mse":
+                about.setdefault(metric, value)
+    return [
+        {k: v for k, v in row.items() if k in SUMMARY and k != "majority"} | values[row["client"], row["method"]]
+        for row in rows
+        if row["split"] == "train" and (row["client"], row["method"]) in values
+    ]
 
 
 def own_error(influences: Sequence[Influence | None]) -> RowError | None:

@@ -21,7 +21,7 @@ FONT = 'font-family="Segoe UI, Roboto, Liberation Sans, Arial, sans-serif"'
 
 
 def link(svg: str) -> str:
-    """What a link to this drawing names: the drawing itself."""
+    """The target of a link to this drawing: the drawing itself."""
     return f"data:image/svg+xml,{quote(svg)}"
 
 

@@ -31,7 +31,7 @@ Chances = Mapping[int, Mapping[Word, float]]
 
 
 class Plan(NamedTuple):
-    """What further rows would probably bring to one client.
+    """The probable effect of further rows on one client.
 
     Attributes:
         verdict: what is said today.
@@ -48,7 +48,7 @@ def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Pla
     """Return what further rows would probably bring to `client`.
 
     Args:
-        results: of a finished run.
+        results: results of a finished run.
         client: its name.
         further: numbers of rows; by default half, 1, 2, 4 and 8 times those it has.
 

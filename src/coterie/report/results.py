@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +14,21 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.files import json_rows, path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
 from coterie.report.comparisons import Comparisons
-from coterie.report.files import over_folds, summary_rows
+from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
+from coterie.report.outcomes import paired_rows, tested_at_sites
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import MISSING, display_names, is_number, label_in_words, percent, printable, short_number
-from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
+from coterie.run.files import (
+    ALL,
+    METRICS,
+    OBJECT,
+    SUMMARY,
+    YARDSTICKS,
+    higher_is_better,
+    own_loss,
+    require_readable,
+)
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
 
@@ -38,7 +47,7 @@ REFERENCES = ("centralised", *YARDSTICKS)
 
 @dataclass(frozen=True)
 class Results:
-    """What one run directory holds.
+    """The contents of one run directory.
 
     Attributes:
         folder: the run directory.
@@ -48,6 +57,8 @@ class Results:
         algorithms: registered name of each method.
         seeds: all seeds that some method finished, sorted. Every array "[seeds]" is in this order.
         clients: names, in the order of the summary.
+        tables: seeds that tested rows of the same table; several of them where runs with other rows were combined.
+        runs: names of the runs that were combined; empty for one run.
         experiment, environment, notes: content of the files of these names.
         threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
     """
@@ -63,6 +74,8 @@ class Results:
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
     coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | str = THRESHOLD
+    tables: tuple[tuple[int, ...], ...] = ()
+    runs: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, folder: str | Path, threshold: float | str | None = None) -> Results:
@@ -85,7 +98,8 @@ class Results:
         experiment = read_toml(folder / "experiment.toml")
         rows = [row for row in rows if row["fold"] != ALL]
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
-        for row in over_folds(rows):
+        joined = over_folds(rows)
+        for row in (*joined, *tested_at_sites(joined, paired_rows(folder))):
             cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
         algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
         if threshold is None:
@@ -94,14 +108,18 @@ class Results:
         notes = read_json(folder / "notes.json", list)
         environment = read_json(folder / "environment.json", dict)
         ordered = _in_order(algorithms, experiment)
-        coincide = _coinciding(ordered, algorithms, rows)
+        coincide = coinciding([m for m in ordered if algorithms[m] not in ("local", *REFERENCES)], rows)
         twins = {twin for group in coincide.values() for twin in group}
+        seeds = sorted({row["seed"] for row in rows})
+        runs, tables = read_combination(folder, seeds)
         return cls(
             folder=folder,
             methods=tuple(m for m in ordered if m not in twins),
             coincide=coincide,
             algorithms=algorithms,
-            seeds=tuple(sorted({row["seed"] for row in rows})),
+            seeds=tuple(seeds),
+            tables=tables,
+            runs=runs,
             clients=tuple(dict.fromkeys(row["client"] for row in rows)),
             experiment=experiment,
             environment=environment,
@@ -119,7 +137,7 @@ class Results:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Methods that stand for comparison only: all rows in one place, or a yardstick that nobody trains together."""
+        """Methods that stand for comparison only: all rows in one place, or a yardstick that is not trained together."""
         return tuple(m for m in self.methods if self.algorithms[m] in REFERENCES)
 
     @property
@@ -138,11 +156,11 @@ class Results:
         return str(tuning.get("part")) if isinstance(tuning, dict) else None
 
     def recalibrates(self, method: str) -> bool:
-        """Whether the bias of this method is tuned at each client afterwards."""
+        """Return True if the bias of this method is tuned at each client afterwards."""
         return self.tuned_part(method) == "bias"
 
     def own_models(self, method: str) -> bool:
-        """Whether every client that this method serves has a model of its own."""
+        """Return True if every client that this method serves has a model of its own."""
         served = [row for c in self.clients_of(method) for row in self.cells[method, c, self.split].values()]
         return all(row.get("own_model") for row in served)
 
@@ -195,14 +213,14 @@ class Results:
         return read_json(path, dict) if path.is_file() else {}
 
     def label(self, seed: int | None = None) -> dict[str, Any]:
-        """What the recipe of a seed (None: the first) says of the label; empty if rows are not those of tables."""
+        """Return the label in the recipe of a seed (None: the first); empty if rows are not those of tables."""
         recipe = self._recipes.get(str(seed)) or next(iter(self._recipes.values()), {})
         label: dict[str, Any] = recipe.get("label", {})
         return label
 
     @cached_property
     def predicts(self) -> str:
-        """What is predicted, in words: `num > 0, 1 = disease`; empty if the run does not say."""
+        """Return the words for the label: `num > 0, 1 = disease`; empty if the run does not say."""
         return printable(label_in_words(self.label())) if self.label() else ""
 
     @property
@@ -236,7 +254,7 @@ class Results:
 
     @property
     def gain_name(self) -> str:
-        """What a gain is a gain in, for sentences."""
+        """Return the words for the metric in which gains are counted."""
         return self.metric_name("loss") if self.comparisons.primary == "loss" else "squared error"
 
     def gain_text(self, value: float | None) -> str:
@@ -290,18 +308,19 @@ class Results:
         return _mean(scores[finite]), _mean(two[finite])
 
     def size(self, client: str | None, key: str = "n") -> float:
-        """Rows of a client (`n` evaluated, `n_train` trained on), mean over seeds; `None`: all clients together."""
+        """Rows of a client (`n` evaluated, `n_train` trained on), mean over the seeds of a table; `None`: all clients together."""
         if client is None:
             return sum(self.size(c, key) for c in self.clients)
         for method in (self.against, *self.methods):
-            entries = [row.get(key) for row in self.cells.get((method or "", client, self.split), {}).values()]
-            sizes = [float(v) for v in entries if v is not None and _finite(v)]
+            by_seed = self.cells.get((method or "", client, self.split), {})
+            entries = [[by_seed[seed].get(key) for seed in seeds if seed in by_seed] for seeds in self.tables]
+            sizes = [mean for table in entries if math.isfinite(mean := _mean(np.array([*filter(_finite, table)])))]
             if sizes:
-                return sum(sizes) / len(sizes)
+                return float(sum(sizes))
         return math.nan
 
     def constant(self, client: str | None, key: str) -> Vector:
-        """What depends on client and seed only (`majority`, `majority_loss`): one value per seed [seeds]."""
+        """Return a value that depends on client and seed only (`majority`, `majority_loss`): one value per seed [seeds]."""
         values = np.full(len(self.seeds), math.nan)
         for method in self.methods:
             more = self.values(method, client, key)
@@ -337,13 +356,13 @@ class Results:
 
     @property
     def outcomes_missing(self) -> bool:
-        """Whether the run saved nothing per test row, and no site told how uncertain differences are."""
-        return not self.comparisons.outcomes.site_errors and not any(
+        """Return True if the run saved nothing per test row, and no site told how uncertain differences are."""
+        return not self.comparisons.outcomes.from_sites and not any(
             self.comparisons.outcomes.of(m, s) for m in self.methods for s in self.seeds
         )
 
     def unproven(self, client: str) -> bool:
-        """Whether no method but a reference is shown to have a lower loss here than a constant prediction."""
+        """Return True if no method but a reference is shown to have a lower loss here than a constant prediction."""
         differences = [self.comparisons.against_constant(m, client) for m in self.methods if m not in self.references]
         bounded = [d for d in differences if d is not None and d.low is not None]
         return bool(bounded) and not any(d.better and d.excludes_zero for d in bounded)
@@ -462,24 +481,6 @@ def _finite(value: object) -> bool:
 def _mean(values: Vector) -> float:
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else math.nan
-
-
-def _coinciding(
-    methods: Sequence[str], algorithms: dict[str, str], rows: Sequence[dict[str, Any]]
-) -> dict[str, tuple[str, ...]]:
-    """Federated methods whose metrics are equal in every digit for all clients and seeds, by the first of them."""
-    numbers: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {m: {} for m in methods}
-    for row in rows:
-        metrics = {k: v for k, v in row.items() if k not in SUMMARY}
-        numbers[row["method"]][row["client"], row["split"], row["seed"], row["fold"]] = metrics
-    twins_of: dict[str, tuple[str, ...]] = {}
-    for i, method in enumerate(methods):
-        taken = {twin for group in twins_of.values() for twin in group}
-        if algorithms[method] not in ("local", *REFERENCES) and method not in taken:
-            later = [m for m in methods[i + 1 :] if algorithms[m] not in ("local", *REFERENCES)]
-            twins = tuple(m for m in later if numbers[m] == numbers[method])
-            twins_of.update({method: twins} if twins else {})
-    return twins_of
 
 
 def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a run directory says of rounds and of time: metrics and weights over rounds, seconds of each run."""
+"""Rounds and time in a run directory: metrics and weights over rounds, seconds of each run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Curve(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of one method, mean over seeds and folds: `values` [rounds, targets, clients]; target `*` serves everybody.
+    """Weights of one method, mean over seeds and folds: `values` [rounds, targets, clients]; target `*` serves all.
 
     `runs` are the seeds and folds, and `late_of_runs` [runs, targets, clients] what each gave in the second half of its rounds.
     """

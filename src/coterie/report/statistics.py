@@ -30,6 +30,7 @@ __all__ = [
     "compare_pairs",
     "over_clients",
     "over_seeds",
+    "weigh",
 ]
 
 FEWEST_SEEDS = 3
@@ -44,7 +45,7 @@ class Difference(NamedTuple):
     """The mean over seeds of `a - b`.
 
     Attributes:
-        mean: of the paired differences.
+        mean: mean of the paired differences.
         low, high: its own 95 % interval, the wider of those over seeds and over rows; None where there is none.
         p: the larger of the two p values; None where there is none.
         better: whether `mean` speaks for `a`.
@@ -71,7 +72,7 @@ class Difference(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval does not contain 0."""
+        """Return True if the interval does not contain 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     @property
@@ -141,6 +142,25 @@ def over_seeds(gaps: Vector, ratio: float) -> RowError | None:
     spread = float(gaps.std(ddof=1))
     spread = 0.0 if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())) else spread  # rounding: one measurement
     return RowError(math.sqrt(1 / gaps.size + ratio) * spread, gaps.size - 1)
+
+
+def weigh(differences: Sequence[Difference]) -> Difference | None:
+    """The difference that several tables show together, whose rows are of other patients: weights are 1 / s^2; None for none.
+
+    Args:
+        differences: a table each. Those without an interval count only where none has one.
+    """
+    from scipy.special import ndtr
+
+    bounded = [d for d in differences if d.half_width]
+    if len(bounded) < 2:
+        return next(iter(bounded or differences), None)
+    errors = np.array([(d.half_width or 0.0) / 1.96 for d in bounded])
+    mean = float(np.average([d.mean for d in bounded], weights=errors**-2))
+    error = 1 / math.sqrt(float((errors**-2).sum()))
+    positive_is_better = (bounded[0].mean > 0) == bounded[0].better
+    p = 2 * float(ndtr(-abs(mean) / error))
+    return Difference(mean, mean - 1.96 * error, mean + 1.96 * error, p, (mean > 0) == positive_is_better)
 
 
 def over_clients(errors: Sequence[RowError | None]) -> RowError | None:

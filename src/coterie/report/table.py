@@ -35,7 +35,7 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
     """The tables of all metrics (or of one) with their legend: in colour for a terminal, else plain.
 
     Args:
-        results: of a run directory.
+        results: results of a run directory.
         width: columns; default: of the terminal, 80 where there is none.
         metric: one metric only.
         colour: bold, red and green; default: if the output is a terminal and NO_COLOR is not set.

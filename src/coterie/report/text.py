@@ -175,7 +175,7 @@ def _capitals(name: str) -> str:
 
 
 def label_in_words(label: dict[str, Any]) -> str:
-    """What is predicted, from the label of a recipe.
+    """Return the words for the label of a recipe.
 
     >>> label_in_words({"column": "num", "above": 0, "meaning": "narrowed artery", "classes": ["healthy", "ill"]})
     'num > 0 (narrowed artery), 1 = ill'
@@ -197,7 +197,7 @@ def label_in_words(label: dict[str, Any]) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a name is only a number, as `1` of the classes 0 and 1."""
+    """Return True if a name is only a number, as `1` of the classes 0 and 1."""
     try:
         float(text)
     except ValueError:

@@ -12,6 +12,7 @@ The rule is that of `coterie.report.evidence`, applied to log-loss (in regressio
 
 from __future__ import annotations
 
+import html
 from typing import Literal, NamedTuple
 
 from coterie.base.errors import InputError, nearest
@@ -38,7 +39,7 @@ CONCENTRATED = 1.1
 
 
 class Verdict(NamedTuple):
-    """What one client should do.
+    """The advice for one client.
 
     Attributes:
         kind: in a few words.
@@ -71,14 +72,25 @@ class Verdict(NamedTuple):
     recalibrate: bool = False
     skill: bool | None = None
 
+    def __repr__(self) -> str:
+        return f"<verdict: {self}>"
+
+    def __str__(self) -> str:
+        judged = "" if self.method is None else f" ({self.method})"
+        return f"{self.kind}{judged}: {self.reason}"
+
+    def _repr_html_(self) -> str:
+        kind, _, reason = str(self).partition(": ")
+        return f"<p><b>{html.escape(kind)}</b>: {html.escape(reason)}</p>"
+
     @property
     def joins(self) -> bool:
-        """Whether joining pays, at least probably."""
+        """Return True if joining pays, at least probably."""
         return self.kind in ("join", "probably join")
 
 
 def verdict(results: Results, client: str) -> Verdict:
-    """Return what this client should do. Raises `InputError` if nobody is called so."""
+    """Return what this client should do. Raises `InputError` if no client is called so."""
     if client not in results.clients:
         raise InputError(f"the run has no client {client!r}; {nearest(client, results.clients)}")
     if results.baseline is None:
@@ -196,7 +208,7 @@ def _side(results: Results, gain: float | None) -> str:
 
 
 def recommend(results: Results, client: str) -> str:
-    """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if nobody is called so."""
+    """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if no client is called so."""
     judged, alone = verdict(results, client), results.baseline
     if judged.joins and judged.method is not None:
         return judged.method
@@ -233,7 +245,7 @@ def helping(results: Results, client: str) -> tuple[str, ...]:
 
 
 def beats_constant(results: Results, client: str, method: str) -> bool | None:
-    """Whether a method has a lower loss than always predicting the client's own training rows, 0 outside the 95 % interval of
+    """Return True if a method has a lower loss than always predicting the client's own training rows, 0 outside the 95 % interval of
     the difference; None where that is not known.
     """
     difference = results.comparisons.against_constant(method, client)

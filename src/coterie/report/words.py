@@ -108,8 +108,9 @@ def tell(results: Results) -> Story:
 def facts(results: Results) -> list[str]:
     """The size of the experiment in a few words."""
     run, rows = results.experiment.get("run"), results.size(None)
+    together = [f"{len(results.runs)} runs together"] if results.runs else []
     amounts = [(len(results.clients), "client"), (len(results.methods), "method"), (len(results.seeds), "seed")]
-    words = [count(amount, word) for amount, word in amounts]
+    words = [*together, *(count(amount, word) for amount, word in amounts)]
     if isinstance(run, dict) and run.get("rounds") is not None:
         words.append(count(run["rounds"], "round"))
     return [*words, f"{rows:,.0f} {results.split} rows"] if math.isfinite(rows) else words
@@ -145,7 +146,7 @@ def _weight(results: Results, verdict: Verdict, client: str, groupings: Mapping[
 
 
 def _numbers(results: Results, client: str, verdict: Verdict, groupings: Mapping[str, Groups]) -> list[str]:
-    """What decides: the method of the verdict, or else the one with the lowest loss; and those that are worse."""
+    """Return those that decide: the method of the verdict, or else the one with the lowest loss; and those that are worse."""
     family = results.comparisons.family(client)
     methods = list(dict.fromkeys(method for method, _ in family))
     if not methods:
@@ -201,7 +202,7 @@ def label(results: Results, method: str) -> str:
 
 
 def constant(results: Results, client: str) -> str:
-    """What a constant prediction reaches, where some method is not shown to beat it; else empty."""
+    """Return the loss of a constant prediction, where some method is not shown to beat it; else empty."""
     methods = [m for m in results.methods if m not in results.references]
     beats = {m: beats_constant(results, client, m) for m in methods}
     proven = {m: b for m, b in beats.items() if b is not None}
@@ -316,8 +317,18 @@ def _rare_cases(results: Results) -> list[str]:
     ]
 
 
+def _combination(results: Results) -> list[str]:
+    """Say of which runs the results are, and how these were joined; nothing of one run."""
+    if not results.runs:
+        return []
+    names = listing([printable(run) for run in results.runs])
+    if len(results.tables) == 1:
+        return [f"Runs of the same rows, whose repeats count together: {names}."]
+    return [f"Runs with rows of other patients, {names}: each client's gains weigh by how sure they are (1/s²)."]
+
+
 def _caveats(results: Results, shown: int) -> list[str]:
-    texts, seeds, total = [], len(results.seeds), len(results.clients)
+    texts, seeds, total = _combination(results), len(results.seeds), len(results.clients)
     compared = bool(results.baseline and results.federated)
     if shown < total:
         texts.append(f"Shown: the {shown} of {total} clients with the largest gains and losses.")

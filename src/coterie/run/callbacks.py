@@ -48,6 +48,15 @@ class Callback:
         decides: whether it may end a run, so that results depend on it. What it returns must follow from `metrics` alone, since a run
             that is resumed asks again about its last complete round.
         keeps_validation: whether validation rows must not be trained on.
+
+    >>> import coterie as ct
+    >>> class Watch(ct.Callback):
+    ...     def on_evaluation(self, round, metrics):
+    ...         return round >= 4  # true ends the run
+    >>> clients = ct.data.load("heart-disease")
+    >>> settings = ct.RunSettings(evaluate=2, callbacks=(Watch(),))
+    >>> ct.fit(ct.FedAvg(), clients, model="logistic", rounds=10, settings=settings).rounds
+    4
     """
 
     _kind: ClassVar = Kind("callback", "EarlyStopping(patience=3)")
@@ -62,8 +71,8 @@ class Callback:
         """The callback that follows one run; by default this one follows all of them.
 
         Args:
-            label: of the method.
-            seed: of the run.
+            label: label of the method.
+            seed: seed of the run.
             rounds: how many there will be at most.
         """
         return self
@@ -89,6 +98,13 @@ class EarlyStopping(Callback):
         patience: evaluations without an improvement after which the run ends.
         metric: that must improve: loss, or a metric of the run.
         smallest: an improvement must be larger than this.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> settings = ct.RunSettings(evaluate=1, callbacks=(ct.EarlyStopping(patience=2),))
+    >>> fast = ct.FedAvg(ct.LocalSGD(lr=3.0, steps=ct.Steps(20)))
+    >>> ct.fit(fast, clients, model="logistic", rounds=50, settings=settings).rounds < 50
+    True
     """
 
     patience: Annotated[int, SIZE] = 5

@@ -20,13 +20,9 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError
 from coterie.base.modules import user_modules
 from coterie.base.vector import add_tensors
+from coterie.run.hashes import hash_texts
 
-__all__ = ["hash_code", "hash_tensors", "hash_texts"]
-
-
-def hash_texts(*texts: str) -> str:
-    """The hash of some texts, in hexadecimal."""
-    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+__all__ = ["hash_code", "hash_tensors"]
 
 
 def hash_tensors(state: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the update of each client adds to each target: Shapley values of the fall of the target's loss in a round.
+"""The contribution of each client's update to each target: Shapley values of the fall of the target's loss in a round.
 
 No client trains for it. The server holds the updates of a round and asks each target for its loss with combinations of them, on
 validation rows on which nobody trains and by which no method chooses.
@@ -99,7 +99,7 @@ class Contributions:
 
     Attributes:
         settings: How often, and how.
-        everyone: Names of the clients, sorted.
+        everyone: Sorted names of the clients.
         method: What the method is called in sentences.
         first_losses: By target, its loss before the first round, by which rounds are skipped.
     """

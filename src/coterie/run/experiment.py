@@ -251,6 +251,11 @@ class Experiment:
         folds = self.split.get("folds", 0)
         return folds if isinstance(folds, int) else 0
 
+    @property
+    def split_seeds(self) -> tuple[int, ...]:
+        """The seeds with which rows are read and split anew: all of them, with folds the first alone."""
+        return self.run.seeds[:1] if self.folds else self.run.seeds
+
     def load_data(self, seed: int) -> Clients:
         """Return the clients of this experiment for one seed; with folds those of the first, whose rows all train (`of_fold`)."""
         from coterie.data.folds import refuse_split
@@ -272,9 +277,13 @@ class Experiment:
             raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
 
     def of_fold(self, clients: Clients, seed: int, fold: str) -> Clients:
-        """Return the clients that `load_data` gave as one fold of this seed finds them; without folds as they are."""
+        """Return the clients that `load_data` gave as one fold of this seed finds them; as they are without folds, or with their rows
+        elsewhere, where they are dealt.
+        """
         from coterie.data.folds import with_fold
 
+        if clients.rows_elsewhere:
+            return clients
         return with_fold(clients, self.folds, None if fold == ALL else int(fold), seed) if fold else clients
 
     def files(self, entry: MethodEntry) -> list[Path]:

@@ -25,6 +25,7 @@ __all__ = [
     "METRICS",
     "OBJECT",
     "PAIRED",
+    "RUNS",
     "SUMMARY",
     "WRITER",
     "YARDSTICKS",
@@ -82,6 +83,9 @@ ALL = "all"
 
 PAIRED = "paired.json"
 """Errors of paired differences that sites have told, whose rows are elsewhere."""
+
+RUNS = "runs.json"
+"""Which runs were combined, in the folder of a combination: of each its name, the number of its table, and the seeds of its results."""
 
 FILES = "files.json"
 """SHA-256 of each Python file of the user's own that the experiment names."""

@@ -20,7 +20,6 @@ from coterie.base.errors import InputError, cut, native, require
 from coterie.base.interrupts import raise_interrupts
 from coterie.base.metric_names import DEFAULT_METRICS, short_names
 from coterie.base.vector import aliases, copy_model
-from coterie.compute.metrics import metrics_by_label
 from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
@@ -29,13 +28,13 @@ from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import Method, MethodLike, clients_keeping_validation, filters_of
+from coterie.contract.method import Method, clients_keeping_validation, filters_of
 from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
 from coterie.run.checkpoint import RoundFiles
-from coterie.run.evaluation import add_metrics, name_metrics
+from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
 from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
@@ -78,7 +77,7 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
 @explain_keywords
 @one_at_a_time
 def fit(
-    method: MethodLike | str,
+    method: Method[Any] | str,
     clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
     model: nn.Module | ModelSpec | Callable[..., nn.Module] | str = MODELS.default,
     rounds: int = 50,
@@ -95,8 +94,7 @@ def fit(
     """Run a method on clients. Calls in several threads wait for each other.
 
     Args:
-        method: a `Method` such as `MeritFed(targets="all")`, any object with `init`, `round` and `models`, or the name of a method or
-            FILE.py:NAME, which has its defaults then.
+        method: a `Method` such as `MeritFed(targets="all")`, or the name of a method or FILE.py:NAME, which has its defaults then.
         clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`). Or a function that gives those of
             `seed=...`, or what `data.load` takes: the name of a data set, a folder, or FILE.py:NAME.
         model: a module, the settings of one (`models.MLP()`), a function (shape, outputs) -> module, or the name of a model or
@@ -116,6 +114,14 @@ def fit(
     Raises:
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> run = ct.fit(ct.FedAvg(), clients, model="logistic", rounds=2)
+    >>> run
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
+    >>> run.history.select("accuracy", "hungary", "test")[-1][0]
+    2
     """
     _check(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
     engine_spec = ENGINES.resolve(engine, "engine")

@@ -17,21 +17,32 @@ from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
 
 __all__ = [
+    "PROVENANCE",
     "TABLES",
+    "Tree",
     "find_damage",
+    "hash_of_tree",
+    "hash_texts",
     "hashes",
     "intact",
     "read_record",
     "record_or_none",
     "refuse_change",
     "refuse_damaged_outcomes",
+    "refuse_other_records",
     "write_record",
 ]
 
 TABLES = Path("checkpoint") / "tables.json"
 """Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
 
+PROVENANCE = "provenance.json"
+"""File of the record, in the folder of one method and seed: all that their numbers depend on."""
+
 SEAL = "seal"
+
+Tree = Mapping[str, Any]
+"""Nested mappings whose leaves are texts: short values as they are, others by their hash."""
 
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
@@ -100,6 +111,34 @@ def refuse_damaged_outcomes(folder: Path) -> None:
         recorded = {} if record is None else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
         for name, what in find_damage(folder, recorded).items():
             raise InputError(f"{folder / name} {what}; continue the run with --resume, which makes it again")
+
+
+def refuse_other_records(folder: Path) -> None:
+    """Raise `InputError` if tables, checkpoints and models of a finished run are not of one record; nothing is imported for it."""
+    record = record_or_none(folder / TABLES)
+    for pair, expected in ({} if record is None else record.get("records", {})).items():
+        place = folder / "checkpoint" / pair
+        done, written = record_or_none(place / "done.json"), record_or_none(place / PROVENANCE)
+        is_other = done is not None and done["provenance"] != expected
+        if written is not None:
+            is_other |= written["run"] != pair or hash_of_tree(written["record"]) != expected
+        if is_other:
+            raise InputError(
+                f"{place} is of another run than the tables of {folder}, which name another record; restore both from one copy, or "
+                "repeat the run in another folder"
+            )
+
+
+def hash_texts(*texts: str) -> str:
+    """The hash of some texts, in hexadecimal."""
+    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def hash_of_tree(tree: Any) -> str:
+    """The hash of a tree: that of its leaves and of the hashes of its branches."""
+    if not isinstance(tree, Mapping):
+        return hash_texts(str(tree))
+    return hash_texts(*(f"{name} {hash_of_tree(branch)}" for name, branch in sorted(tree.items())))
 
 
 def _seal(record: Mapping[str, Any]) -> str:

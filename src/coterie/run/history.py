@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from coterie.run.predictions import Answers, Prediction
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+from coterie.base.spelling import html_table
 
 __all__ = ["History", "Meaning", "Record", "Row", "Run", "Timing"]
 
@@ -96,7 +96,7 @@ class Meaning(NamedTuple):
     Attributes:
         kind: how outputs are read.
         classes: names of the classes; empty for regression.
-        scale: of the labels of a regression.
+        scale: scale of the labels of a regression.
         recipe: how raw rows become inputs; None where clients were not made from tables.
         last: the classes lie in the last dimension of outputs, not in dimension 1.
     """
@@ -119,10 +119,10 @@ class Run:
 
     Attributes:
         method, seed, rounds: as given.
-        state: of the method, after the last round.
+        state: state of the method, after the last round.
         models: a model [d + b] by client, and under `*` one for everybody who has none of its own.
         history: all numbers.
-        weights: of the last round: by target (`*`: one model for everybody) and client, divided by their sum.
+        weights: weights of the last round: by target (`*`: one model for all clients) and client, divided by their sum.
         weight_rows: (round, target, client, weight) at evaluation rounds.
         contributions: what each client's update added to a target in a round, if `settings.contribution` asks for it.
         summary: rows as in `summary.json`, for the last model.
@@ -132,6 +132,12 @@ class Run:
         module: the module that the vectors belong to.
         meaning: what outputs mean, for `predict`; None of a run without clients in this process.
         elsewhere: clients whose own models stay with them, since they are other parties.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> run = ct.fit(ct.FedAvg(), clients, model="logistic", rounds=2)
+    >>> run.rounds, run.label, tuple(run.x.shape)
+    (2, 'FedAvg', (16,))
     """
 
     method: Any
@@ -157,13 +163,13 @@ class Run:
         return self.method if isinstance(self.method, str) else type(self.method).__name__
 
     def __repr__(self) -> str:
-        models = "one model for everybody" if set(self.models) == {"*"} else f"models of {len(self.models)} clients"
+        models = "one model for all clients" if set(self.models) == {"*"} else f"models of {len(self.models)} clients"
         failed = f", {len(self.failures)} clients failed" if self.failures else ""
         return f"<run of {self.label}: {self.rounds} rounds, seed {self.seed}, {models}{failed}>"
 
     @property
     def x(self) -> Tensor:
-        """The model [d + b] for everybody, or the only one."""
+        """The model [d + b] for all clients, or the only one."""
         if "*" in self.models:
             return self.models["*"]
         if len(self.models) > 1:
@@ -254,9 +260,7 @@ class Run:
         metrics = [m for m in METRICS if any(row.get(m) is not None for row in rows)]
         cells = [["client", "rows", *metrics]]
         cells += [[row["client"], str(row["n"]), *(_cell(row.get(m)) for m in metrics)] for row in rows]
-        lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells]
-        table = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<p>{html.escape(repr(self)[1:-1])}; {self._split} rows</p><table>{table}</table>"
+        return html_table(f"{repr(self)[1:-1]}; {self._split} rows", cells)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, history, weights and summary to one safetensors file; not the method's state, nor what was asked."""

@@ -249,7 +249,7 @@ class _Loop:
         """The model for everybody, which alone can appeal or not. Raises `InputError` if there is none."""
         models = self._models(state)
         if "*" not in models:
-            raise InputError(f"run.appeal needs one model for everybody, and {self.own} has several")
+            raise InputError(f"run.appeal needs one model for all clients, and {self.own} has several")
         return models["*"]
 
     def _everybody(self, number: int) -> Federation:

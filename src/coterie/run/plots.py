@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, explain_imports
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +43,8 @@ def draw(panels: Mapping[str, Curves], metric: str) -> Figure:
 
 
 def _figure(panels: int) -> tuple[Figure, list[Any]]:
-    try:
+    with explain_imports("plot needs matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError('plot needs matplotlib: pip install "coterie[plot]"') from error
     columns = min(panels, COLUMNS)
     rows = -(-panels // columns)
     figure = Figure(figsize=(columns * INCHES, rows * INCHES), layout="constrained")

@@ -27,7 +27,7 @@ class Answers(nn.Module):
         model: what gives outputs.
         kind: how these are read.
         classes: names of the classes; empty where the labels have none.
-        scale: of the labels of a regression.
+        scale: scale of the labels of a regression.
         last: the classes lie in the last dimension of outputs, not in dimension 1.
     """
 
@@ -62,10 +62,10 @@ class Prediction(NamedTuple):
         kind: what outputs of the model mean.
         classes: names of the classes; empty where numbers are predicted.
         values: probability of each class [rows, C], or predicted numbers [rows, outputs] in the unit of the label.
-        labels: of the file, if it has them.
+        labels: labels of the file, if it has them.
         notes: what was unusual about the file.
         threshold: the probability of the second of two classes from which a row is called so.
-        columns: of the file, as they are written there; empty for arrays.
+        columns: columns of the file, as they are written there; empty for arrays.
     """
 
     method: str

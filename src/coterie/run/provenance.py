@@ -23,21 +23,17 @@ from coterie.base.identity import identity
 from coterie.compute.metrics import find_metrics
 from coterie.config.run import RunSettings
 from coterie.run.callbacks import Callback
-from coterie.run.code_hashes import hash_code, hash_tensors, hash_texts
-from coterie.run.hashes import record_or_none, write_record
+from coterie.run.code_hashes import hash_code, hash_tensors
+from coterie.run.hashes import PROVENANCE, Tree, hash_of_tree, hash_texts, record_or_none, write_record
 
 __all__ = [
-    "PROVENANCE",
     "Provenance",
-    "Tree",
+    "changes",
     "describe_acceptances",
     "describe_run",
     "explain",
-    "hash_of_tree",
 ]
 
-PROVENANCE = "provenance.json"
-"""The file of a record, in the folder of one method and seed."""
 ACCEPTABLE = ("code", "data", "machine")
 """Parts of which a change may be accepted; with another method, model or setting a run is another one."""
 PARTS = ("settings", "method", "code", "machine", "data", "model")
@@ -48,9 +44,6 @@ COUNTED = ("clients_per_round", "metrics", "merge_validation", "max_norm", "appe
 """Settings of a run on which its numbers depend."""
 SHORT = 60
 """Characters of a value that stands in the record as it is; of a longer one its hash does."""
-
-Tree = Mapping[str, Any]
-"""Nested mappings whose leaves are texts: short values as they are, others by their hash."""
 
 
 # ---- what a run depends on
@@ -156,13 +149,6 @@ def _describe_machine() -> dict[str, str]:
 
 
 # ---- trees
-
-
-def hash_of_tree(tree: Any) -> str:
-    """The hash of a tree: that of its leaves and of the hashes of its branches."""
-    if not isinstance(tree, Mapping):
-        return hash_texts(str(tree))
-    return hash_texts(*(f"{name} {hash_of_tree(branch)}" for name, branch in sorted(tree.items())))
 
 
 def explain(tree: Tree, indent: int = 0) -> Iterator[str]:

@@ -28,9 +28,10 @@ from coterie.engines.specs import InProcess
 from coterie.run.evaluation import name_metrics
 from coterie.run.files import YARDSTICKS
 from coterie.run.fit import FILTER_LIST
-from coterie.run.hashes import refuse_damaged_outcomes
+from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
 from coterie.run.plots import draw
 from coterie.run.spelling import experiment_of
+from coterie.study.notebook import notebook_progress
 from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from coterie.report.series import Weights
     from coterie.report.verdicts import Verdict
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "combine", "compare"]
 
 TABLES = ("summary", "history", "weights", "timing")
 MOST_PANELS = 12
@@ -117,7 +118,7 @@ def compare(
             resume=study.resume,
             accept_change=study.accept_change,
             command="ct.compare",
-            notify=study.progress,
+            notify=study.progress or notebook_progress(),
         )
 
     if folder is not None:
@@ -132,6 +133,41 @@ def compare(
         raise
 
 
+def combine(
+    *runs: str | os.PathLike[str] | Comparison, new_rows: bool = False, folder: str | os.PathLike[str] | None = None
+) -> Comparison:
+    """Combine finished runs of one federation, with the same settings, by the same rule as for one.
+
+    Runs of the same table add repeats, and must have other seeds. A run of another table (another day, other patients) needs
+    `new_rows`; each client's gains then weigh by 1 / s^2, s their standard error.
+
+    Args:
+        *runs: Folders of two or more runs, or what `compare` returned.
+        new_rows: Whether tables may differ, since no patient is in two of them.
+        folder: Where the results are written; None: into a temporary folder that goes with the result.
+
+    Returns:
+        The results, as of one run.
+
+    Raises:
+        InputError: Settings or code differ, tables differ without `new_rows`, or a run has a seed that another has.
+    """
+    from coterie.study.combine import combine_runs
+
+    obey(_FOLDER, folder, "folder")
+    folders = [run.folder if isinstance(run, Comparison) else Path(run) for run in runs]
+    if folder is not None:
+        combine_runs(folders, Path(folder), new_rows=new_rows)
+        return Comparison(folder)
+    temporary = Path(tempfile.mkdtemp(prefix="coterie-"))
+    try:
+        combine_runs(folders, temporary, new_rows=new_rows)
+        return Comparison(temporary, _temporary=True)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
 class Comparison:
     """The results of a run directory, in Python. `compare` returns one, and `Comparison(folder)` reads any.
 
@@ -139,14 +175,20 @@ class Comparison:
         folder: the run directory.
 
     Raises `InputError` as `report.load`.
+
+    >>> import coterie as ct
+    >>> comparison = ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1)
+    >>> comparison.methods, comparison.clients[0]
+    (('local', 'fedavg'), 'cleveland')
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, _temporary: bool = False) -> None:
         self.folder, self._temporary = Path(folder), _temporary
         refuse_damaged_outcomes(self.folder)
+        refuse_other_records(self.folder)
         self.results  # noqa: B018 - errors belong here
         if _temporary:
-            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+            weakref.finalize(self.results, shutil.rmtree, self.folder, ignore_errors=True)
 
     @cached_property
     def results(self) -> Results:
@@ -183,7 +225,7 @@ class Comparison:
         return render(self.results, metric=metric, colour=False).rstrip()
 
     def verdict(self, client: str) -> Verdict:
-        """Whether joining pays for a client, and why. Raises `InputError` for an unknown client."""
+        """Return the verdict for a client: whether joining pays, and why. Raises `InputError` for an unknown client."""
         from coterie.report.verdicts import verdict
 
         return verdict(self.results, self.results.find_client(client))

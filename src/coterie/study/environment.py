@@ -14,7 +14,7 @@ __all__ = ["environment"]
 
 
 def _arithmetic() -> dict[str, Any]:
-    """What decides how numbers are rounded: the instruction set that torch uses, and threads."""
+    """The properties of a machine that decide how numbers are rounded: the instruction set that torch uses, and threads."""
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": 1,  # `one_thread`

@@ -22,12 +22,13 @@ from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json
 from coterie.run.fit import fit, personalise
+from coterie.run.hashes import refuse_other_records
 from coterie.run.history import Run
 from coterie.run.model_files import about_models, save_model
 from coterie.run.predictions import Answers
 from coterie.run.provenance import Provenance
 from coterie.run.tables import read_experiment
-from coterie.study.layout import Pair
+from coterie.study.layout import Pair, refuse_combination
 from coterie.study.predict import MODEL, load_answers
 from coterie.study.preflight import initial, model_to_train, pair_world, run_settings
 
@@ -35,7 +36,7 @@ __all__ = ["Final", "finalise"]
 
 
 class Final(NamedTuple):
-    """What was written: `rows` that each client trained on, for how many `rounds`, and `notes` about what could not be done."""
+    """The result of `finalise`: `rows` that each client trained on, for how many `rounds`, and `notes` about what could not be done."""
 
     rows: dict[str, int]
     rounds: int
@@ -69,6 +70,8 @@ def finalise(
         InputError: a run that was not made from tables on this machine, or under attack; an unknown name; `out` holds something.
     """
     require_readable(run)
+    refuse_combination(run)
+    refuse_other_records(run)
     experiment = read_experiment(run / "experiment.toml")
     entries = {entry.label: entry for entry in experiment.methods}
     if method not in entries:

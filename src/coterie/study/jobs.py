@@ -28,9 +28,9 @@ PATIENCE = 60.0
 """Seconds that a job has to end by itself, once it is told to."""
 
 Work = Callable[[Callable[[int], None]], None]
-"""What a job does, given the function that tells the number of each complete round."""
+"""The work of a job, given the function that tells the number of each complete round."""
 Heard = tuple[Callable[[int], None], Callable[[], None]]
-"""What is called after each round of a job, and at its end."""
+"""The function that is called after each round of a job, and at its end."""
 
 
 class Jobs:

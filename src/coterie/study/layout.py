@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.base.files import remove_leftovers
+from coterie.base.files import json_rows, remove_leftovers
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
-from coterie.run.hashes import find_damage, record_or_none
-from coterie.run.provenance import PROVENANCE
+from coterie.run.files import ALL, RUNS, YARDSTICKS, refuse_links, turn
+from coterie.run.hashes import PROVENANCE, find_damage, record_or_none
 from coterie.run.tables import read_folder_experiment
 
 __all__ = [
@@ -26,15 +25,17 @@ __all__ = [
     "is_whole",
     "median_rounds",
     "pairs_of",
+    "refuse_combination",
     "refuse_other_settings",
     "refuse_others",
+    "trainings",
 ]
 
 CHECKPOINTS = "checkpoint"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether `folder` is a run directory, complete or not."""
+    """Return True if `folder` is a run directory, complete or not."""
     return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
 
 
@@ -53,6 +54,13 @@ def choose_folder(experiment: Experiment, resume: bool) -> Path:
         newest, folder = folder, plain.with_name(f"{plain.name}-{number}")
         number += 1
     return newest if resume else folder
+
+
+def refuse_combination(folder: Path) -> None:
+    """Raise `InputError` for a combination of runs, which has results and no models."""
+    if (folder / RUNS).is_file():
+        runs = ", ".join(str(row["run"]) for row in json_rows(folder / RUNS, {"run": str}))
+        raise InputError(f"{folder} combines several runs and has no models; name one of {runs}")
 
 
 def refuse_others(folder: Path, resume: bool) -> None:
@@ -130,7 +138,7 @@ class Pair:
         return self.folder / "history.jsonl"
 
     def saved(self) -> dict[str, Any] | None:
-        """What `done` holds; None if the pair is not complete, or the file is damaged."""
+        """Return the contents of `done`; None if the pair is not complete, or the file is damaged."""
         return record_or_none(self.done)
 
     def refuse_copy(self) -> None:
@@ -150,7 +158,7 @@ class Pair:
             )
 
     def damage(self) -> dict[str, str]:
-        """What is wrong with the files of a complete pair, by their path in the run directory; empty if nothing is."""
+        """Return the defects of the files of a complete pair, by their path in the run directory; empty if nothing is."""
         saved = self.saved()
         if saved is None:
             return {self.done.relative_to(self.run).as_posix(): "is damaged"}
@@ -162,7 +170,7 @@ FREE = frozenset({"seeds", "out", "jobs", "yardstick"})
 
 
 def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
-    """Whether a pair is complete and all of its files are as it left them; what is not is told."""
+    """Return True if a pair is complete and all of its files are as it left them; what is not is told."""
     if not pair.done.exists():
         return False
     damage = pair.damage()
@@ -199,12 +207,25 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
         raise InputError(f"{folder} has seed {gone[0]}, which is not among the seeds now; {cure}")
 
 
+def trainings(experiment: Experiment) -> list[tuple[int, str]]:
+    """Return seed and fold of every training of a method, in their order; with folds that on all rows comes last."""
+    return _trainings(experiment.run.seeds, experiment.folds)
+
+
+def _trainings(seeds: Sequence[int], folds: int) -> list[tuple[int, str]]:
+    tested = [str(fold) for fold in range(folds)] or [""]
+    return [(seed, fold) for seed in seeds for fold in tested] + ([(seeds[0], ALL)] if folds else [])
+
+
 def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int) -> list[Pair]:
     """Return every run of an experiment, seed by seed and fold by fold; with folds those on all rows come last."""
     methods = list(entries)
-    tested = [str(fold) for fold in range(folds)] or [""]
-    pairs = [Pair(entry, seed, folder, fold) for seed in seeds for fold in tested for entry in methods]
-    return pairs + [Pair(entry, seeds[0], folder, ALL) for entry in methods if folds and entry.name not in YARDSTICKS]
+    return [
+        Pair(entry, seed, folder, fold)
+        for seed, fold in _trainings(seeds, folds)
+        for entry in methods
+        if fold != ALL or entry.name not in YARDSTICKS
+    ]
 
 
 def median_rounds(pair: Pair, experiment: Experiment) -> int:

@@ -13,10 +13,10 @@ from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
 from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, turn
-from coterie.run.hashes import find_damage, read_record
+from coterie.run.hashes import find_damage, read_record, refuse_change, refuse_other_records
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
-from coterie.study.layout import CHECKPOINTS
+from coterie.study.layout import CHECKPOINTS, refuse_combination
 
 __all__ = ["MODEL", "is_final", "load_answers", "predict"]
 
@@ -38,9 +38,9 @@ def predict(
     Args:
         folder: the run directory, or what `coterie finalise` wrote.
         data: raw columns as in the client's own file, or a pipe of a CSV; the label may be missing.
-        client: of a run, whose model; where a method has one model for everybody, that one.
-        method: of a run, its label.
-        seed: of the run whose model is used; None: the first.
+        client: client of a run, whose model; where a method has one model for all clients, that one.
+        method: method of a run, its label.
+        seed: seed of the run whose model is used; None: the first.
         threshold: the probability of the second of two classes from which a row is called so; None: that of a finalised model, else .5.
         trust: the Python file of a model of the user's own. It is the only file that is imported, and must be the one of the run.
 
@@ -72,7 +72,7 @@ def predict(
 
 
 def is_final(folder: Path) -> bool:
-    """Whether `folder` is what `coterie finalise` wrote."""
+    """Return True if `folder` is what `coterie finalise` wrote."""
     return (folder / MODEL).is_file()
 
 
@@ -113,7 +113,10 @@ def load_answers(
 def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
     """The file of a model, and the recipe of its seed."""
     require_readable(run)
-    read_toml(run / "experiment.toml")
+    refuse_combination(run)
+    refuse_other_records(run)
+    for name in ("experiment.toml", "preprocess.json", "summary.json"):
+        refuse_change(run, name)
     summary = json_rows(run / "summary.json", {"client": str, "method": str})
     clients = {row["client"] for row in summary}
     if client is None:
@@ -133,7 +136,7 @@ def _of_run(run: Path, client: str | None, method: str | None, seed: int | None)
 
 
 def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
-    """What builds the model of a run. A file of the user's own is imported only if it is trusted and is the one of the run."""
+    """Return the function that builds the model of a run. A user's file is imported only if it is trusted and that of the run."""
     name = str(table.get("name", ""))
     if own_objects(name):
         raise InputError(f"the model of {run} is {name}, an object of a Python program; load it there: models/")

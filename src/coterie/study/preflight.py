@@ -1,4 +1,4 @@
-"""What an experiment needs before any training: its metrics, its initial model, and checks of all that a run would stumble over."""
+"""Prepare an experiment before any training: its metrics, its initial model, and checks of all that a run would stumble over."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from coterie.models import build_model
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS
 from coterie.run.fit import start_from
+from coterie.run.hashes import Tree
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import tunable
-from coterie.run.provenance import Tree, describe_run
+from coterie.run.provenance import describe_run
 from coterie.study.layout import Pair, median_rounds
 
 __all__ = [

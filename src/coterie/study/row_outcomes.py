@@ -28,7 +28,8 @@ from coterie.base.clients import Client, Clients
 from coterie.base.files import write_atomically
 from coterie.base.loss import Kind, RowLoss
 from coterie.base.rng import Rng
-from coterie.base.rows import LabelScale, Part, tensors_by_name
+from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
+from coterie.compute.cohort_rows import answers_of
 from coterie.compute.workspace import Workspace
 from coterie.run.history import Run
 
@@ -83,8 +84,9 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
 
 
-def _outputs(workspace: Workspace, part: Part) -> Tensor:
-    return torch.cat([workspace.model(workspace.prepare(chunk.read())) for chunk in part.chunks()])
+def _answers(workspace: Workspace, part: Part) -> tuple[Tensor, Tensor]:
+    """Outputs and losses as in the evaluation of a run."""
+    return answers_of(workspace, Rows(*part, np.array([0, len(part)])), [0])
 
 
 def _threshold(workspace: Workspace, part: Part) -> float:
@@ -92,7 +94,7 @@ def _threshold(workspace: Workspace, part: Part) -> float:
     if workspace.loss.kind != "binary" or part.labels.ndim > 1:
         return torch.nan
     positive = (part.labels == 1).double()
-    risks, group = torch.sigmoid(_outputs(workspace, part).reshape(-1).double()).unique(return_inverse=True)
+    risks, group = torch.sigmoid(_answers(workspace, part)[0].reshape(-1).double()).unique(return_inverse=True)
     total = torch.stack([positive.sum(), (1 - positive).sum()])
     if len(risks) < 2 or not bool(total.all()):
         return torch.nan
@@ -105,7 +107,7 @@ def _threshold(workspace: Workspace, part: Part) -> float:
 
 @torch.no_grad()
 def of_rows(workspace: Workspace, client: Client, trained_on: Tensor, scale: LabelScale) -> dict[str, Tensor]:
-    """What the loaded model says of each test row [R] of a client, under the names of the file; {} for a client without test rows.
+    """Return the predictions of the model for each test row [R] of a client, under the names of the file; {} without such rows.
 
     Args:
         workspace: with the model, which does not train.
@@ -116,8 +118,8 @@ def of_rows(workspace: Workspace, client: Client, trained_on: Tensor, scale: Lab
     test = client.test
     if test is None:
         return {}
-    outputs = _outputs(workspace, test)
-    tensors = {"loss": workspace.loss.rows(outputs, test.labels).double()}
+    outputs, losses = _answers(workspace, test)
+    tensors = {"loss": losses.double()}
     if test.labels.ndim == 1 and workspace.loss.kind != "own":
         tensors |= {"labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
         if workspace.loss.kind == "regression":  # on numbers of classes too, which are then numbers like others

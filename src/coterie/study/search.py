@@ -29,7 +29,7 @@ SEEDS = 12
 """Most splits over which a setting is judged."""
 
 PENALTIES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""What the weight decay of a reference is, times its number of training rows."""
+"""The weight decay of a reference, times its number of training rows."""
 
 TRIALS = "tuning.csv"
 NAMED = 6

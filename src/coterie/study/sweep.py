@@ -28,10 +28,10 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.fit import fit, one_thread, personalise
-from coterie.run.hashes import TABLES, hashes, read_record, write_record
+from coterie.run.hashes import PROVENANCE, TABLES, hash_of_tree, hashes, read_record, write_record
 from coterie.run.history import Run
 from coterie.run.model_files import save_models
-from coterie.run.provenance import PROVENANCE, Provenance, describe_acceptances, hash_of_tree
+from coterie.run.provenance import Provenance, describe_acceptances
 from coterie.run.tables import write_experiment
 from coterie.study.environment import environment
 from coterie.study.jobs import Jobs
@@ -223,10 +223,6 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
             f"{where}: [attack], [[callbacks]], run.appeal, run.contribution, run.yardstick and personalise work where all rows are "
             "on this machine; leave them out of a plan for sites"
         )
-    if backend is not None and experiment.folds:
-        raise InputError(
-            f"{where}: split.folds works where all rows are on this machine; leave it out of a plan for sites"
-        )
     if run.jobs != 1 and (backend is not None or not experiment.engine.forks):
         raise InputError(f"{where}: run.jobs = {run.jobs} needs the engine inprocess on the CPU; leave it out")
 
@@ -309,7 +305,7 @@ def _run_pair(
         write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients), pair.fold)
         files.append(outcomes)
     rows = [{"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row} for row in result.summary]
-    # What was measure_trees before tuning is of other models.
+    # What was measured before tuning is of other models.
     history = None if tuning is None else result.history
     _seal_pair(pair, files, {"summary": rows, "failures": result.failures, "history": history})
 

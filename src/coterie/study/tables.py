@@ -13,9 +13,18 @@ from coterie.config.run import MethodEntry
 from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
 from coterie.run.files import ASKS, CONTRIBUTIONS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
-from coterie.run.hashes import TABLES, find_damage, hashes, read_record, record_or_none, write_record
+from coterie.run.hashes import (
+    PROVENANCE,
+    TABLES,
+    find_damage,
+    hash_of_tree,
+    hashes,
+    read_record,
+    record_or_none,
+    write_record,
+)
 from coterie.run.history import Timing
-from coterie.run.provenance import PROVENANCE, explain, hash_of_tree
+from coterie.run.provenance import explain
 from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
 
 __all__ = ["Verified", "explain_run", "mend_tables", "seal_tables", "verify", "write_tables"]
@@ -61,10 +70,13 @@ def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
 
 
 def seal_tables(folder: Path) -> None:
-    """Record the hashes of the files that people and reports read, and which methods and seeds they were collected from."""
+    """Record the hashes of the files that people and reports read, and the methods and seeds that they were collected from, each by
+    the hash of what its numbers depend on.
+    """
     tables = [f for f in folder.iterdir() if f.suffix in (".json", ".csv", ".toml")]
-    pairs = sorted(f.parent.name for f in (folder / CHECKPOINTS).glob("*/done.json"))
-    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": pairs})
+    done = {path.parent.name: record_or_none(path) for path in sorted((folder / CHECKPOINTS).glob("*/done.json"))}
+    records = {pair: saved["provenance"] for pair, saved in done.items() if saved is not None}
+    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": [*done], "records": records})
 
 
 def mend_tables(folder: Path) -> list[str]:
@@ -100,7 +112,7 @@ def mend_tables(folder: Path) -> list[str]:
 
 
 class Verified(NamedTuple):
-    """What `verify` found: how many files are as recorded, and what is wrong with the others, a sentence each."""
+    """The findings of `verify`: how many files are as recorded, and what is wrong with the others, a sentence each."""
 
     whole: int
     problems: list[str]

@@ -1,4 +1,4 @@
-"""`coterie track`: what a finished run measure_trees, sent to a logger as if it had followed the run."""
+"""`coterie track`: the measurements of a finished run, sent to a logger as if it had followed the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
 
     Args:
         folder: the run directory.
-        to: name of the logger, mlflow or tensorboard.
+        to: name of the logger, mlflow, tensorboard or wandb.
         at: tracking URI or folder; None: the logger's default.
 
     Raises:
@@ -36,7 +36,9 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
             runs.setdefault((method, seed), []).extend((name, value, number) for number, value in values.items())
     for (method, seed), numbers in sorted(runs.items()):
         sink = tracker.open(method, seed, rounds)
-        for number in numbers:
+        for number in sorted(
+            numbers, key=lambda number: number[2]
+        ):  # Weights & Biases takes no round after a later one
             sink.number(*number)
         sink.close()
     return len(runs)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Client, Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError, explain_imports, require
 from coterie.base.loss import Loss
 from coterie.base.rows import Part, sample
 from coterie.compute.metrics import find_metrics
@@ -30,7 +30,7 @@ SURE = 1e-7
 
 
 def entries_of(experiment: Experiment) -> tuple[MethodEntry, ...]:
-    """What stands for the yardstick among the methods of a run directory."""
+    """The stand-in for the yardstick among the methods of a run directory."""
     return tuple(MethodEntry(name, name) for name in YARDSTICKS) if experiment.run.yardstick else ()
 
 
@@ -46,10 +46,8 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
         isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1,
         "--yardstick trees reads tables: inputs [rows, columns] and one label per row; leave it out",
     )
-    try:
+    with explain_imports("--yardstick trees needs scikit-learn", "data"):
         import sklearn.ensemble  # noqa: F401
-    except ImportError as error:
-        raise InputError('--yardstick trees needs scikit-learn: pip install "coterie[data]"') from error
 
 
 def measure_trees(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> list[dict[str, Any]]:
@@ -95,7 +93,7 @@ class _Trees:
     Args:
         part: rows to fit on.
         count: of classes; 0 for regression.
-        seed: of the run.
+        seed: seed of the run.
     """
 
     def __init__(self, part: Part, count: int, seed: int) -> None:
@@ -118,7 +116,7 @@ class _Trees:
         return {"loss": value, **{n: m(outputs, labels, loss.kind) for n, m in find_metrics(names).items()}}
 
     def _outputs(self, part: Part) -> Tensor:
-        """What a model would say: one number or logit [rows, 1], or a logit for each class [rows, C]."""
+        """Return predictions as a model would make them: one number or logit [rows, 1], or a logit for each class [rows, C]."""
         if not self._count:
             alone = np.full(len(part), self._only) if self._model is None else self._model.predict(_table(part))
             return torch.from_numpy(alone.astype(np.float64))[:, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coterie.base.errors import InputError, plain
+from coterie.base.errors import InputError, explain_imports, plain
 from coterie.config.rules import TEXT, optional
 from coterie.config.schema import options
 from coterie.run.trackers.tracker import Sink, Tracker
@@ -55,8 +55,6 @@ class MLflow(Tracker):
 
 
 def _client() -> Any:
-    try:
+    with explain_imports("the logger MLflow needs mlflow", "mlflow"):
         from mlflow import MlflowClient
-    except ImportError as error:
-        raise InputError('MLflow is not installed: pip install "coterie[mlflow]"') from error
     return MlflowClient

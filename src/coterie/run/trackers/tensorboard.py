@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from coterie.base.errors import InputError, cut, plain
+from coterie.base.errors import InputError, cut, explain_imports, plain
 from coterie.config.rules import TEXT
 from coterie.config.schema import options
 from coterie.run.files import safe_name
@@ -41,8 +41,6 @@ class TensorBoard(Tracker):
 
 
 def _writer() -> Any:
-    try:
+    with explain_imports("the logger TensorBoard needs tensorboard", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError('TensorBoard is not installed: pip install "coterie[tensorboard]"') from error
     return SummaryWriter

@@ -1,0 +1,333 @@
+"""`coterie report A B`: several runs of one federation as one folder of results, from which reports and verdicts are made as of a run.
+
+Runs of the same table add repeats, as if one run had had all seeds. With another table, whose rows are of other patients, each client's
+gains weigh by 1 / s^2 (`report/evidence.py`). Nothing is imported and nothing trained: the files of the runs are read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.base.errors import InputError
+from coterie.base.files import json_rows, open_tensors, read_json, read_toml, write_atomically
+from coterie.report.outcomes import Outcomes
+from coterie.report.results import Results
+from coterie.report.text import listing
+from coterie.run.files import ALL, PAIRED, RUNS, WRITER, refuse_links, turn, write_json
+from coterie.run.hashes import PROVENANCE, read_record, refuse_damaged_outcomes, refuse_other_records
+from coterie.run.provenance import changes
+from coterie.study.layout import CHECKPOINTS, FREE, is_run
+
+__all__ = ["combine_runs", "default_folder"]
+
+FREE_KEYS = {"data": {"folder"}, "run": FREE, "report": {"threshold"}, "methods": {"weight_decays"}}
+"""Keys that may differ: where rows lie, which seeds, and what each run chose by its own rows."""
+SAME_CODE = (("code",), ("method", "class"), ("machine", "coterie"))
+"""Parts of the record that must agree, beside the settings."""
+COINCIDENCE = 1e-6
+"""Probability that rows at the same places have the same labels by chance, below which a table is one with rows added."""
+APART = 2**40
+"""Offset of the numbers of rows of another table, so that no two patients have the same."""
+
+
+def default_folder(runs: Sequence[Path]) -> Path:
+    """Where a combination is written if nothing is said: beside the first run, with the names of all."""
+    return runs[0].parent / "+".join(run.resolve().name for run in runs)
+
+
+def combine_runs(runs: Sequence[Path], folder: Path, *, new_rows: bool = False) -> None:
+    """Write what several runs of one federation say together, for `Results.load`.
+
+    Args:
+        runs: folders of finished runs, at least two.
+        folder: where to; an earlier combination there is replaced.
+        new_rows: whether runs may be of different tables, of which no patient is in two.
+
+    Raises:
+        InputError: settings or code of the runs differ, a seed is there twice, tables differ without `new_rows`, or `folder` holds
+            something else.
+    """
+    if len(runs) < 2 or len({run.resolve() for run in runs}) < len(runs):
+        raise InputError("name at least two different runs to combine")
+    results = [_load(run) for run in runs]
+    for later in results[1:]:
+        _refuse_other_settings(results[0], later)
+    tables = _tables_of(results, new_rows)
+    seeds = _number_seeds(results, tables)
+    if folder.exists() and not (folder / RUNS).is_file() and any(folder.iterdir()):
+        raise InputError(f"{folder} holds something already; choose another --out")
+    refuse_links(folder)
+    place = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        _write(place, results, tables, seeds)
+        shutil.rmtree(folder, ignore_errors=True)
+        place.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _load(run: Path) -> Results:
+    if (run / RUNS).is_file():
+        raise InputError(f"{run} is a combination; name the runs of which it was made")
+    if not is_run(run):
+        raise InputError(f"{run} is not a run directory; `coterie compare` writes one")
+    refuse_damaged_outcomes(run)
+    refuse_other_records(run)
+    results = Results.load(run)
+    if (run / PAIRED).is_file() or results.outcomes_missing:
+        raise InputError(
+            f"{run} holds no outcomes of single rows, which stay at their sites; only runs that have them combine"
+        )
+    return results
+
+
+# ---- what must agree
+
+
+def _refuse_other_settings(earlier: Results, later: Results) -> None:
+    """Raise `InputError` that names the first setting, client or code in which two runs differ."""
+    cure = "only runs with the same settings can be combined"
+    for (table, key), was, now in _settings(earlier.experiment, later.experiment):
+        raise InputError(
+            f"{later.folder} was made with {table}.{key} = {now!r}, and {earlier.folder} with {was!r}; {cure}"
+        )
+    for what, was, now in (
+        ("clients", sorted(earlier.clients), sorted(later.clients)),
+        ("methods", sorted(earlier.algorithms), sorted(later.algorithms)),
+        ("label", earlier.label().get("column"), later.label().get("column")),
+        ("classes", earlier.label().get("classes"), later.label().get("classes")),
+        ("columns", _columns(earlier.folder), _columns(later.folder)),
+    ):
+        if was != now:
+            raise InputError(f"{later.folder} has other {what} than {earlier.folder}: {_only(now, was)}; {cure}")
+    for method in earlier.algorithms:
+        was, now = (_record(results, method) for results in (earlier, later))
+        for change in itertools.chain(*(changes(_part(was, path), _part(now, path), path[:1]) for path in SAME_CODE)):
+            detail = f" ({change.detail})" if change.detail else ""
+            raise InputError(
+                f"{change.subject} of {method} differs between {earlier.folder} and {later.folder}{detail}; {cure}"
+            )
+
+
+def _settings(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any, Any]]:
+    """Table, key and both values of each setting in which two experiments differ and on which numbers depend."""
+    tables = [{**experiment, **_methods_by_label(experiment)} for experiment in (earlier, later)]
+    for table in sorted({*tables[0], *tables[1]} - {"methods", "engine", "callbacks"}):
+        free = FREE_KEYS.get(table.partition(".")[0], frozenset[str]())
+        was, now = (value if isinstance(value := t.get(table), dict) else {"": value} for t in tables)
+        for key in sorted({*was, *now} - free):
+            if was.get(key) != now.get(key):
+                yield (table, key), was.get(key), now.get(key)
+
+
+def _methods_by_label(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"methods.{entry.get('label')}": entry for entry in experiment.get("methods", [])}
+
+
+def _columns(run: Path) -> list[str]:
+    return [str(column["name"]) for column in _recipe(run).get("columns", ())]
+
+
+def _recipe(run: Path) -> dict[str, Any]:
+    """The recipe of the first seed; empty where rows are not those of tables."""
+    path = run / "preprocess.json"
+    recipes = read_json(path, dict) if path.is_file() else {}
+    return next(iter(recipes.values()), {})
+
+
+def _only(now: Any, was: Any) -> str:
+    if not (isinstance(now, list) and isinstance(was, list)):
+        return f"{now} and {was}"
+    missing = [str(name) for name in now if name not in was] or [str(name) for name in was if name not in now]
+    return listing(missing[:3]) or "in another order"
+
+
+def _record(results: Results, method: str) -> Mapping[str, Any]:
+    """Read what the numbers of a method depend on, as it was recorded before round 0; empty for what is trained without rounds."""
+    fold = "0" if results.comparisons.folds else ""
+    path = results.folder / CHECKPOINTS / f"{method}-{turn(results.seeds[0], fold)}" / PROVENANCE
+    return dict(read_record(path)["record"]) if path.is_file() else {}
+
+
+def _part(record: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    part = record.get(path[0], {})
+    return part if len(path) == 1 else {path[1]: part.get(path[1])}
+
+
+# ---- which rows
+
+
+def _tables_of(results: Sequence[Results], new_rows: bool) -> list[int]:
+    """The number of the table of each run: a run of a table that came before has its number."""
+    labels = [{c: _labels(r, c) for c in r.clients} for r in results]
+    tables: list[int] = []
+    for i, run in enumerate(results):
+        same = next((tables[j] for j in range(i) if _same_rows(results[j], run, labels[j], labels[i])), None)
+        if same is None and i > 0 and not new_rows:
+            raise InputError(
+                f"{run.folder} and {results[0].folder} are of different rows; if no patient is in both, say so with --new-rows"
+            )
+        if same is None:
+            _refuse_grown(results[:i], run, labels)
+        tables.append(max(tables, default=-1) + 1 if same is None else same)
+    return tables
+
+
+def _labels(results: Results, client: str) -> dict[int, float]:
+    """The label of each row that was tested, by its number; 0 where a row has no single label."""
+    rows = results.comparisons.outcomes.rows(results.against or results.methods[0], client).values()
+    return {
+        int(number): float(label)
+        for tested in rows
+        for number, label in zip(
+            tested.numbers, np.zeros(len(tested.numbers)) if tested.labels is None else tested.labels, strict=True
+        )
+    }
+
+
+def _same_rows(
+    earlier: Results, later: Results, was: Mapping[str, Mapping[int, float]], now: Mapping[str, Mapping[int, float]]
+) -> bool:
+    """Return True if two runs are of one table: with folds by the recipe of all rows and every label; else by rows tested in both."""
+    if earlier.comparisons.folds:
+        return was == now and _recipe(earlier.folder) == _recipe(later.folder)
+    for client in earlier.clients:
+        shared = was[client].keys() & now[client].keys()
+        sizes = [results.size(client) + results.size(client, "n_train") for results in (earlier, later)]
+        if not shared or sizes[0] != sizes[1] or any(was[client][i] != now[client][i] for i in shared):
+            return False
+    return True
+
+
+def _refuse_grown(
+    earlier: Sequence[Results], run: Results, labels: Sequence[Mapping[str, Mapping[int, float]]]
+) -> None:
+    """Raise `InputError` if a table begins with the rows of another, so that patients are in both."""
+    for results, was in zip(earlier, labels, strict=False):
+        for client, now in labels[len(earlier)].items():
+            if _chance(was[client], now) < COINCIDENCE:
+                raise InputError(
+                    f"rows of {client} in {run.folder} have the labels of those at the same places in {results.folder}, so patients "
+                    "seem to be in both; make a run of the new rows alone"
+                )
+
+
+def _chance(was: Mapping[int, float], now: Mapping[int, float]) -> float:
+    """How probable it is that all rows with a number in both have equal labels; 1 if they have not."""
+    shared = was.keys() & now.keys()
+    if not shared or any(was[i] != now[i] for i in shared):
+        return 1.0
+    values, counts = np.unique([*now.values()], return_counts=True)
+    share_of = dict(zip(values.tolist(), (counts / counts.sum()).tolist(), strict=True))
+    return math.exp(sum(math.log(share_of[now[i]]) for i in shared))
+
+
+def _number_seeds(results: Sequence[Results], tables: Sequence[int]) -> list[dict[int, int]]:
+    """The seed in the combination of each seed of each run: its own, unless a run of another table has taken it."""
+    taken: dict[int, int] = {}
+    numbered: list[dict[int, int]] = []
+    for i, run in enumerate(results):
+        of_run: dict[int, int] = {}
+        for seed in run.seeds:
+            if seed in taken and tables[taken[seed]] == tables[i]:
+                raise InputError(
+                    f"{results[taken[seed]].folder} and {run.folder} are of the same rows and both have seed {seed}; repeat one with "
+                    f"seeds that the other lacks: --set 'run.seeds=[{max(max(r.seeds) for r in results) + 1}]'"
+                )
+            of_run[seed] = seed if seed not in taken else max(*taken, *run.seeds) + 1
+            taken[of_run[seed]] = i
+        numbered.append(of_run)
+    return numbered
+
+
+# ---- the folder
+
+
+def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds: Sequence[Mapping[int, int]]) -> None:
+    import tomli_w
+
+    place.mkdir(parents=True)
+    every_seed = [seed for of_run in seeds for seed in of_run.values()]
+    experiment = read_toml(results[0].folder / "experiment.toml")
+    experiment["run"]["seeds"] = every_seed
+    write_atomically(place / "experiment.toml", lambda p: p.write_text(tomli_w.dumps(experiment), encoding="utf-8"))
+    runs = zip(results, tables, seeds, strict=True)
+    write_json(
+        place / RUNS,
+        [{"run": str(r.folder), "table": table, "seeds": [*of_run.values()]} for r, table, of_run in runs],
+    )
+    write_json(place / "format.json", WRITER)
+    write_json(place / "environment.json", {"runs": {str(r.folder): r.environment for r in results}})
+    write_json(place / "notes.json", [*dict.fromkeys(note for r in results for note in r.notes)])
+    recipes: dict[str, Any] = {}
+    for name in ("summary.json", "failures.json"):
+        rows = [row for r, of_run in zip(results, seeds, strict=True) for row in _json_rows(r.folder / name, of_run)]
+        if rows or name == "summary.json":
+            write_json(place / name, rows)
+    for name in ("history.csv", "weights.csv", "timing.csv", "contribution.csv"):
+        _join_csv(place / name, [r.folder / name for r in results], seeds)
+    for run, table, of_run in zip(results, tables, seeds, strict=True):
+        path = run.folder / "preprocess.json"
+        by_seed = read_json(path, dict) if path.is_file() else {}
+        recipes |= {str(of_run[int(seed)]): recipe for seed, recipe in by_seed.items() if int(seed) in of_run}
+        _write_outcomes(place, run, table, of_run)
+    if recipes:
+        write_json(place / "preprocess.json", recipes)
+
+
+def _json_rows(path: Path, seeds: Mapping[int, int]) -> list[dict[str, Any]]:
+    rows = json_rows(path, {"seed": int, "fold": str}) if path.is_file() else []
+    return [{**row, "seed": seeds[row["seed"]]} for row in rows if row["fold"] != ALL and row["seed"] in seeds]
+
+
+def _join_csv(path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, int]]) -> None:
+    """Write the rows of several CSV files with the same columns, under the seeds of the combination."""
+    buffer, header = io.StringIO(), None
+    writer = csv.writer(buffer, lineterminator="\n")
+    for part, of_run in zip(parts, seeds, strict=True):
+        if not part.is_file():
+            continue
+        with part.open(encoding="utf-8", newline="") as file:
+            columns, *rows = csv.reader(file)
+        at, fold = columns.index("seed"), columns.index("fold")
+        if header is None:
+            writer.writerow(header := columns)
+        for row in rows:
+            if row[fold] != ALL and int(row[at]) in of_run:
+                writer.writerow([*row[:at], of_run[int(row[at])], *row[at + 1 :]])
+    if header is not None:
+        write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+
+
+def _write_outcomes(place: Path, run: Results, table: int, seeds: Mapping[int, int]) -> None:
+    from safetensors.numpy import save
+
+    for path in Outcomes.paths(run.folder):
+        with open_tensors(path, "numpy") as (file, about):
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
+        if about["seed"] not in seeds:
+            continue
+        for key in ("numbers", "patients"):
+            if key in tensors:
+                tensors[key] = tensors[key] + table * APART
+        about = {**about, "seed": seeds[about["seed"]]}
+        content = save(tensors, metadata={"coterie": json.dumps(about)})
+        target = place / "outcomes" / f"{table}-{about['seed']}-{path.name}"
+        _write_bytes(target, content)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda p: p.write_bytes(content))
