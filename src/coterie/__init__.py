@@ -20,6 +20,7 @@ _PUBLIC: dict[str, str] = {
     "Clients": "coterie.base.clients:Clients",
     "Clip": "coterie.filters.clip:Clip",
     "Cohort": "coterie.compute.cohort:Cohort",
+    "combine": "coterie.study.compare:combine",
     "compare": "coterie.study.compare:compare",
     "Comparison": "coterie.study.compare:Comparison",
     "Contribution": "coterie.config.run:Contribution",
@@ -62,6 +63,7 @@ _PUBLIC: dict[str, str] = {
     "TopK": "coterie.filters.top_k:TopK",
     "UniformClassSampler": "coterie.samplers.uniform_is:UniformClassSampler",
     "Update": "coterie.contract.task:Update",
+    "WandB": "coterie.run.trackers.wandb:WandB",
     "wire_type": "coterie.config.schema:wire_type",
 }
 """Public names, each with its module and its name there (`coterie.run.fit:fit`), or a module; methods are added from their registry.

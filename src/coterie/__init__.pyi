@@ -93,6 +93,7 @@ from coterie.run.fit import personalise as personalise
 from coterie.run.history import Run as Run
 from coterie.run.trackers.mlflow import MLflow as MLflow
 from coterie.run.trackers.tensorboard import TensorBoard as TensorBoard
+from coterie.run.trackers.wandb import WandB as WandB
 from coterie.samplers.isfedavg import GradientNormSampler as GradientNormSampler
 from coterie.samplers.isfedavg import ISFedAvg as ISFedAvg
 from coterie.samplers.isfl import ISFL as ISFL
@@ -102,6 +103,7 @@ from coterie.samplers.pj_is import PjIS as PjIS
 from coterie.samplers.uniform_is import UniformClassSampler as UniformClassSampler
 from coterie.samplers.uniform_is import UniformIS as UniformIS
 from coterie.study.compare import Comparison as Comparison
+from coterie.study.compare import combine as combine
 from coterie.study.compare import compare as compare
 
 __version__: str

@@ -8,7 +8,7 @@ Statistics are those of one ask, over the rows of the clients that replied, for 
 Randomness is named by seed, round, method, field, number of the ask in its round, and client, so that neither the number of workers nor
 a resumed run changes it.
 
-An attack is a `coterie.contract.method.Attack`, or any object with some of its hooks.
+The class of an attack derives from `ct.Attack` and defines some of its hooks.
 
 Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024 (IPM, ALIE,
 bit flipping, random noise); Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning", 2022 (loss inflation, flipped

@@ -41,11 +41,11 @@ __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
 Array = NDArray[Any]
 ALONE = "all"
-"""What the one client is called where no groups are given."""
+"""The name of the only client where no groups are given."""
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share: groups are clients, inputs are standardised by pooled moments, and models are in float64."""
+    """The base of both estimators: groups are clients, inputs are standardised by pooled moments, and models are in float64."""
 
     run_: Run
     n_features_in_: int
@@ -112,7 +112,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return names
 
     def _predicted(self, data: Any, groups: Any) -> Array:
-        """What the model of each row's group says: class probabilities [rows, C], or numbers [rows, 1]."""
+        """Return the prediction of the model of each row's group: class probabilities [rows, C], or numbers [rows, 1]."""
         check_is_fitted(self)
         refuse_masks(data, "X")
         inputs = self._scaled(validate_data(self, data, dtype=np.float64, reset=False))
@@ -178,7 +178,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any, groups: Any = None) -> Array:
-        """Probability of each class [rows, C] by the model of each row's group; without `groups` by that for everybody.
+        """Probability of each class [rows, C] by the model of each row's group; without `groups` by that for all.
 
         Raises `InputError` where there is none: an unknown group under a method with a model for each.
         """
@@ -213,7 +213,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, groups: Any = None) -> Array:
-        """The number of each row [rows], by the model of its group; without `groups` by that for everybody.
+        """The number of each row [rows], by the model of its group; without `groups` by that for all.
 
         Raises `InputError` where there is none: an unknown group under a method with a model for each.
         """

@@ -1,5 +1,7 @@
 """What an object of the user's is told when it resembles a method, a sampler, an attack, a filter, a callback or an engine."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {
 LOCAL = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
 
 
-class Mine:
+class Mine(ct.Method):
     """FedAvg of the user's own, from the three required hooks."""
 
     def init(self, x, federation):
@@ -23,6 +25,12 @@ class Mine:
 
     def models(self, state):
         return state.x
+
+
+class Three:
+    """The three required hooks without the base class, from which the others come."""
+
+    init, round, models = Mine.init, Mine.round, Mine.models
 
 
 class Keeps(Mine):
@@ -47,7 +55,7 @@ class Pooled(ct.FedAvg):
     pooled = "no"
 
 
-class Evenly:
+class Evenly(ct.Sampler):
     """A sampler of the user's own with a hook that is none."""
 
     def rows(self, cohort, client, rng, steps, batch_size):
@@ -57,7 +65,9 @@ class Evenly:
         return {}
 
 
-class Liar:
+class Liar(ct.Attack):
+    on = ("a",)
+
     def rewrites(self, kind, rows, attackers, rngs):
         return -rows[attackers]
 
@@ -117,11 +127,8 @@ class Closed(ct.EngineSpec):
         return None
 
 
-class Always:
-    """An attack of the user's own without its base class."""
-
-    on = 50
-
+@ct.options
+class Always(ct.Attack):
     def rewrite(self, kind, rows, attackers, rngs):
         return -rows[attackers]
 
@@ -145,7 +152,7 @@ def fit(method, **options):
             ct.FedAvg(ct.LocalSGD(sampler=Evenly())),
             r"Evenly\.after_rounds is not .* a sampler; did you mean after_round\?",
         ),
-        (object(), "object has no init and no models and no round, so it is not a method"),
+        (Three(), r"Three.* is not a method; give one such as FedAvg\(\), of a class derived from ct.Method"),
         (Onw(LOCAL), r"Onw.participation must be run \| own; got 'onw'; did you mean 'own'\?"),
         (Pooled(LOCAL), "Pooled.pooled must be true or false; got 'no'"),
         (ct.FedAvg, "is a class and not a method; call it"),
@@ -178,7 +185,6 @@ def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
         ({"filters": [OfUpdates()]}, r"OfUpdates.kinds must be a tuple of update, .*; got \('updates',\)"),
         ({"filters": [ct.TopK]}, "TopK'> is a class and not a filter; call it"),
         ({"attack": Honest(on=("a",))}, "Honest has no hook of an attack and would do nothing; define corrupt, "),
-        ({"attack": Always()}, r"Always.on must be a list of names or a share in \(0, 1\]; got 50"),
         ({"attack": Fails()}, r"Fails.fails must be a function \(rng\); got True"),
         ({"settings": ct.RunSettings(callbacks=(Deaf(),))}, "Deaf has no hook of a callback and would do nothing"),
         ({"engine": Opens()}, r"Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class derived"),
@@ -189,6 +195,11 @@ def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
 def test_what_would_be_ignored_or_break_later_is_refused_when_a_run_begins(options, sentence):
     with pytest.raises(ct.InputError, match=sentence):
         fit(ct.FedAvg(LOCAL), **options)
+
+
+def test_an_attack_on_half_a_hundred_is_refused():
+    with pytest.raises(ct.InputError, match=r"Always.on must be a list of names or a share in \(0, 1\]; got 50"):
+        Always(on=50)
 
 
 def test_what_an_engine_opened_in_vain_is_closed():
@@ -253,27 +264,15 @@ def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
     assert rows == {Mine: 24, Keeps: 12}
 
 
-def completed(value, base):
-    check_object(value, base)
-    return value
-
-
-def test_what_is_missing_has_the_default_and_what_is_there_is_kept():
-    method = completed(Keeps(), Method)
-    assert (method.participation, method.pooled, method.sampler) == ("run", False, None)
-    assert method.keeps_validation(("a", "b")) == ("a", "b")
-    assert method.memory_estimate(3, 7) == 3
-    assert isinstance(method, Method)
-
-
-def test_a_class_that_others_derive_from_is_completed_without_them():
-    class Early(Mine):
-        def measure(self, state, federation):
-            return {"early": 1.0}
-
-    completed(Mine(), Method)
-    assert completed(Early(), Method).measure(None, None) == {"early": 1.0}
-    assert completed(Mine(), Method).measure(None, None) == {}
+def test_a_check_leaves_the_class_as_it_is():
+    for checked, base in ((Keeps(), Method), (Evenly(), Sampler), (Liar(), Attack), (ct.Clip(1.0), ct.Filter)):
+        before = dict(vars(type(checked)))
+        with suppress(ct.InputError):
+            check_object(checked, base)
+        assert dict(vars(type(checked))) == before
+    with pytest.raises(ct.InputError, match="is not a method"):
+        check_object(Three(), Method)
+    assert not isinstance(Three(), Method)
 
 
 def test_underscored_names_fields_and_unlike_names_are_the_users_own():
@@ -281,24 +280,8 @@ def test_underscored_names_fields_and_unlike_names_are_the_users_own():
         helper = 3
         _keep_validation = True
 
-    assert completed(Free(), Method).helper == 3
-    assert completed(ct.MultiKrum(LOCAL), Method).keep is None
-
-
-def test_samplers_and_attacks_get_their_defaults():
-    class First:
-        def rows(self, cohort, client, rng, steps, batch_size):
-            return torch.zeros(steps, batch_size, dtype=torch.int64).numpy()
-
-    class Never:
-        def fails(self, rng):
-            return False
-
-    sampler = completed(First(), Sampler)
-    assert (sampler.sample_ratio, sampler.after_round(None, None), sampler.at(None, None)) == (1.0, {}, sampler)
-    attack, rows = completed(Never(), Attack), torch.eye(2)
-    assert torch.equal(attack.rewrite("update", rows, torch.tensor([True, False]), []), rows[:1])
-    assert (attack.late, attack.fails(None), isinstance(attack, Attack)) == (False, False, True)
+    check_object(Free(), Method)
+    check_object(ct.MultiKrum(LOCAL), Method)
 
 
 def test_a_sampler_without_rows_says_what_it_lacks():

@@ -205,6 +205,7 @@ HEAVY = (
     "jinja2",
     "matplotlib",
     "mlflow",
+    "wandb",
     "tensorboard",
     "tomli_w",
     "ray",
@@ -355,12 +356,18 @@ def test_names_that_say_nothing_are_found():
     text = "def told(rest):\n    for found, n in rest: made: int = n\ndef sum_blocks(mean): total = mean"
     kinds = [kind for kind, _ in names.find_hits(text)]
     assert {kind: kinds.count(kind) for kind in kinds} == {"functions": 2, "participles": 1, "names": 6, "vague": 3}
-    assert names.measure(names.find_hits(text)) == (50.0, 50.0, 0)
+    assert names.measure(names.find_hits(text)) == (50.0, 50.0, 0, 0)
 
 
 @pytest.mark.parametrize(("sentence", "eager"), [("f'{x}'", 1), ("cure(x)", 1), ("'so'", 0), ("sentence", 0)])
 def test_sentences_that_are_built_for_nothing_are_found(sentence, eager):
     assert names.measure(names.find_hits(f"require(x, {sentence})")).eager == eager
+
+
+@pytest.mark.parametrize(("words", "questions"), [("Whether it fits", 1), ("What fits", 1), ("Whatever fits", 0)])
+def test_docstrings_that_ask_are_counted_also_below_a_value(words, questions):
+    for text in (f'def fits():\n    """{words}."""', f'SIZE = 3\n"""{words}."""', f'"""{words}."""'):
+        assert names.measure(names.find_hits(text)).questions == questions
 
 
 def test_lines_of_code_leave_out_docstrings_comments_and_blanks():

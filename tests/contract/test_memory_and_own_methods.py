@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import coterie as ct
 from coterie import task
 from coterie.base.errors import InputError
 from coterie.base.files import read_checkpoint, write_checkpoint
@@ -48,7 +49,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ClientMomentum:
+class ClientMomentum(ct.Method):
     local: LocalSGD = LOCAL
     break_in: int = 0
     """A round that breaks after its ask, when clients have written."""
@@ -84,7 +85,7 @@ class ServerState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ServerMomentum:
+class ServerMomentum(ct.Method):
     """The same rule with every client's momentum kept by the server: the oracle of client memory."""
 
     local: LocalSGD = LOCAL
@@ -285,7 +286,7 @@ def test_memory_refuses_what_it_could_not_restore(four):
 # ---- methods of one's own, from nothing but the three functions
 
 
-class Cloned:
+class Cloned(ct.Method):
     """No dataclass, no annotations, a state that is a plain NamedTuple; one model per client."""
 
     def init(self, x, federation):
@@ -321,7 +322,7 @@ def test_any_object_with_three_functions_is_a_method(tmp_path):
     assert one.weights == {}
 
 
-class Silent:
+class Silent(ct.Method):
     def init(self, x, federation):
         return State(x)
 
@@ -337,7 +338,7 @@ def test_the_quorum_of_a_users_method_is_its_own():
         run(Silent())
 
 
-class Draws:
+class Draws(ct.Method):
     """Logs what its random stream gives."""
 
     def init(self, x, federation):
@@ -430,7 +431,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(about, words
         run(ClientMomentum(), checkpoint=tmp_path, resume=True)
 
 
-class Bare:
+class Bare(ct.Method):
     """Its state is the model itself."""
 
     def init(self, x, federation):

@@ -32,6 +32,8 @@ from coterie.config.registry import METHODS
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
 from coterie.run.history import Run
+from coterie.samplers.isfedavg import GradientNormSampler
+from coterie.samplers.weighted import Preset
 from federations import (
     HELD,
     PROBLEMS,
@@ -190,19 +192,24 @@ def watched(case: Case) -> Run:
     return _watched(CASES.index(case))
 
 
-def is_selfish(case: Case) -> bool:
-    """Whether certain clients cannot be done without, and the method chooses the others itself."""
-    return case[0] in ("varsel", "selective", "target-only")
+def is_exempt(case: Case, law: str) -> bool:
+    """Return True if the class declares that it does not keep a law of `coterie.testing`, which is checked there."""
+    return law in getattr(method_of(case), "exempt", {})
 
 
-def samples_by_class(case: Case) -> bool:
-    """Whether a method needs rows with one class each."""
-    return case[0] in ("isfl", "uniform-is", "pj-is")
+def needs_all(case: Case) -> bool:
+    """Return True if certain clients cannot be done without."""
+    return is_exempt(case, "failures") and not is_pooled(case)
 
 
 def draws_rows(case: Case) -> bool:
-    """Whether rows are drawn with replacement by the name of the client."""
-    return samples_by_class(case) or case[0] == "isfedavg"
+    """Return True if rows are drawn with replacement by the name of the client."""
+    return issubclass(METHODS[case[0]], Preset)
+
+
+def samples_by_class(case: Case) -> bool:
+    """Return True if a method needs rows with one class each."""
+    return draws_rows(case) and not isinstance(method_of(case).sampler, GradientNormSampler)
 
 
 def is_bounded(case: Case) -> bool:
@@ -415,7 +422,7 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how
                 quick(case)
         return
     sabotage(monkeypatch, ("c",), how)
-    if is_selfish(case):
+    if needs_all(case):
         if how != "huge" or case[1].get("internal", "c") != "c":
             with pytest.raises(QuorumError, match=r"round 1, .* all of them are needed.* c \(.*" + REASONS[how]):
                 quick(case)
@@ -433,7 +440,7 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how
 
 @each_method
 def test_a_client_that_does_not_fail_would_have_had_an_effect(case, monkeypatch):
-    if is_selfish(case):
+    if needs_all(case):
         return
     whole = quick(case, rounds=1) if is_pooled(case) else plain(case)
     # A line search gives all weight to the best client of so few, and to c none that a bit would show.
@@ -445,7 +452,7 @@ def test_a_client_that_does_not_fail_would_have_had_an_effect(case, monkeypatch)
 
 @each_first
 def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, monkeypatch):
-    if is_pooled(case) or is_selfish(case):
+    if is_pooled(case) or needs_all(case):
         return
     sabotage(monkeypatch, ("a", "c", "d"), "raise")
     with pytest.raises(QuorumError) as caught:
@@ -467,12 +474,8 @@ def test_one_client_is_enough(case):
     alone = dict.fromkeys(SIZES, "b")
     workers = 2 if case in FIRST and case[0] in ON_WORKERS else 1
     options = {"clients": subset(problem.clients, "b"), "method": method_of(case, LOCAL, alone), "workers": workers}
-    if case[0] == "ifca":
-        with pytest.raises(InputError, match="take at most 1"):
-            quick(case, problem, **options)
-        return
-    if getattr(options["method"], "internal_splits", 2) == 1:
-        with pytest.raises(InputError, match="set internal_splits = 2"):
+    if is_exempt(case, "alone"):
+        with pytest.raises(InputError, match=r"take at most 1|set internal_splits = 2"):
             quick(case, problem, **options)
         return
     found = quick(case, problem, **options)
@@ -493,7 +496,7 @@ def test_only_the_clients_of_a_round_take_part(case):
         assert len(set(asked)) > 1
         assert 5 <= sum(asked) <= 15
         return
-    if is_selfish(case) or case[0] == "local":  # who works alone need not wait to be drawn
+    if needs_all(case) or case[0] == "local":  # a client that works alone need not wait to be drawn
         assert_same_bits(one, quick(case, rounds=5, evaluate=1))
         return
     by_round: dict[int, set[str]] = {}

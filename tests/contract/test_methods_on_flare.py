@@ -55,6 +55,7 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
         "experiment": experiment.tables(),
         "run": "r",
         "resume": False,
+        "accept_change": [],
         "timeout": 300.0,
         "accept": [],
         "described": {},

@@ -12,7 +12,7 @@ from federations import fit, logistic
 PROBLEM = logistic()
 
 
-class Mine:
+class Mine(ct.Method):
     """A method whose model stays as it is."""
 
     def init(self, x, federation):

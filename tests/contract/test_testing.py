@@ -111,6 +111,23 @@ class Talks(Plain):
     """
 
 
+class Gathers(Plain):
+    def moved(self, federation, x, rng):
+        return federation.ask(federation.everyone, local_update, x=x, local=self.local).delta.mean(dim=0)
+
+
+class Strict(Plain):
+    def moved(self, federation, x, rng):
+        replies = federation.ask(federation.clients, local_update, need="all", x=x, local=self.local)
+        return replies.delta.mean(dim=0)
+
+
+class Pairs(Plain):
+    def check(self, everyone):
+        if len(everyone) < 2:
+            raise InputError("clients come in pairs")
+
+
 class Excused(Plain):
     exempt = {"names": "it likes the first client"}  # noqa: RUF012
 
@@ -120,7 +137,7 @@ class Misspelt(Plain):
 
 
 class Admits(Favours):
-    exempt = {"names": "it trains on client a alone"}  # noqa: RUF012
+    exempt = dict.fromkeys(("names", "alone", "failures"), "it trains on client a alone")
 
 
 def test_a_plain_method_keeps_every_law_and_exceptions_show_their_reason():
@@ -135,6 +152,12 @@ def test_a_plain_method_keeps_every_law_and_exceptions_show_their_reason():
         (Storing, "Storing breaks the law 'value' .*: it keeps last on itself; what it learns belongs to its state"),
         (Favours, "Favours breaks the law 'names' .* gets another model; names may decide ties only"),
         (Uphill, "Uphill breaks the law 'learns' .*: the mean loss on training rows was"),
+        (
+            Gathers,
+            "Gathers breaks the law 'participants' .*local_update is asked of 5 clients in round 1, drawn were 2",
+        ),
+        (Strict, "Strict breaks the law 'failures' .*: QuorumError: round 1, .* all of them are needed"),
+        (Pairs, "Pairs breaks the law 'alone' .*: InputError: clients come in pairs"),
         (Talks, "Talks breaks the law 'sends' .*: declares 2 d = 8 numbers up for coterie.*local_update, sent 5"),
         (
             Excused,

@@ -8,9 +8,13 @@ import pytest
 import torch
 from short_runs import MINI, ONE, trained
 
-from coterie import FedAvg, Local
+from coterie import FedAvg, InProcess, Local
+from coterie.algorithms.local import train_alone
 from coterie.base.errors import InputError
 from coterie.config.local import Steps
+from coterie.contract.federation import Federation
+from coterie.contract.requests import Limits, check_payload, declarations
+from coterie.contract.wire import decode, encode
 from federations import (
     SIZES,
     assert_close,
@@ -22,7 +26,8 @@ from federations import (
 
 MUTANTS = {
     "local": [
-        ("algorithms/local.py", "own + cohort.updates(own, local)", "own + cohort.updates(own, local).mean(0)"),
+        ("algorithms/local.py", "own = own + update", "own = own + update.mean(0)"),
+        ("compute/local_training.py", "for decay in self._decays", "for decay in sorted(self._decays)"),
         ("algorithms/local.py", "cohort.keep(OWN, own)", "cohort.keep(OWN, own.mean(0).expand_as(own))"),
         ("algorithms/local.py", 'participation = "own"', 'participation = "run"'),
     ],
@@ -63,13 +68,39 @@ def test_clients_that_work_alone_need_not_wait_to_be_drawn():
         assert not torch.equal(few.models[name], start.models[name])
 
 
-def test_a_weight_decay_of_its_own_is_that_of_a_run_with_it():
-    problem = logistic()
-    mixed = trained(Local(MINI, {"b": 0.5}), problem)
-    decayed, free = (trained(Local(replace(MINI, weight_decay=decay)), problem) for decay in (0.5, 0.0))
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("kernel", ["auto", "loop"])
+@pytest.mark.parametrize("make", [logistic, batch_norm])
+def test_a_weight_decay_of_its_own_is_that_of_a_run_with_it(make, kernel, steps):
+    problem, local = make(), replace(MINI, steps=Steps(steps))
+    engine = InProcess(kernel=kernel)
+    mixed = trained(Local(local, {"b": 0.5}), problem, 2, engine=engine)
+    decayed, free = (
+        trained(Local(replace(local, weight_decay=decay)), problem, 2, engine=engine) for decay in (0.5, 0.0)
+    )
     for name, model in mixed.models.items():
         assert torch.equal(model, (decayed if name == "b" else free).models[name])
     assert not torch.equal(decayed.models["b"], free.models["b"])
+
+
+def test_clients_with_weight_decays_of_their_own_train_in_one_ask(monkeypatch):
+    asked = []
+    ask = Federation.ask
+    monkeypatch.setattr(Federation, "ask", lambda self, *a, **k: asked.append(a[1].name) or ask(self, *a, **k))
+    problem = logistic()
+    trained(Local(MINI, {name: i / 10 for i, name in enumerate(problem.clients.names)}), problem, 2)
+    assert asked.count(train_alone.name) == 2
+
+
+def test_a_site_takes_the_weight_decays_of_its_plan_and_no_others():
+    method = Local(MINI, {"b": 0.5, "a": 0.1})
+    declaration, owner = declarations(method)[train_alone.name]
+    limits = Limits(3, 3, 2, 4, torch.float32, 5)
+    sent = {"x": torch.zeros(3), "local": method.local}
+    planned = {**sent, "decays": method.decays}
+    check_payload(declaration, owner, decode(encode(planned)), limits)
+    with pytest.raises(InputError, match="does not allow this 'decays'"):
+        check_payload(declaration, owner, {**sent, "decays": (("a", 0.1), ("b", 9.0))}, limits)
 
 
 def test_a_weight_decay_of_nobody_is_refused():

@@ -20,6 +20,7 @@ from row_samplers import (
 )
 from short_runs import MINI, forget, logged, run_with_server
 
+import coterie as ct
 from coterie import ISFL
 from coterie.base.rng import Rng
 from coterie.compute.tasks import local_update
@@ -157,7 +158,7 @@ def test_a_client_that_has_lost_the_shares_draws_any_row():
     assert torch.equal(got.delta, cohort_of(problem).train(x, replace(MINI, sampler=Evenly())) - x)
 
 
-class Evenly:
+class Evenly(ct.Sampler):
     """Rows drawn evenly."""
 
     def rows(self, cohort, client, rng, steps, batch_size):

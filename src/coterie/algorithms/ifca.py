@@ -32,7 +32,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,6 +130,8 @@ class IFCA(Method[State]):
     clusters: Annotated[int, SIZE] = 2
     local: LocalSGD = LocalSGD()
     weighting: Annotated[str, one_of("uniform", "size")] = "uniform"
+
+    exempt: ClassVar[Mapping[str, str]] = {"alone": "one client cannot fill several groups"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

@@ -23,8 +23,8 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
-from typing import Annotated, NamedTuple
+from dataclasses import field
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,10 +59,13 @@ class Trained(NamedTuple):
 
 
 @task
-def train_alone(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> Trained:
-    """Go on training the own model, which begins at x."""
+def train_alone(cohort: Cohort, *, x: OneModel, local: LocalSGD, decays: tuple[tuple[str, float], ...] = ()) -> Trained:
+    """Go on training the own model, which begins at x; with a weight decay of its own where `decays` names the client."""
     own = cohort.state(OWN, x).values
-    own = own + cohort.updates(own, local)
+    by_name = dict(decays)
+    each = [by_name.get(name, local.weight_decay) for name in cohort.names] if decays else None
+    update = cohort.updates(own, local, weight_decays=each)
+    own = own + update
     if not bool(torch.isfinite(own).all()):
         raise FloatingPointError("its own model is not finite")
     cohort.keep(OWN, own)
@@ -106,6 +109,11 @@ class Local(Method[State]):
 
     tasks = (train_alone, model_alone)
 
+    @property
+    def decays(self) -> tuple[tuple[str, float], ...]:
+        """The weight decays as they travel."""
+        return tuple(sorted((name, float(decay)) for name, decay in self.weight_decays.items()))
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
         return State(x)
@@ -120,15 +128,9 @@ class Local(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round of everybody; the model of a client that failed stays."""
-        clients_by_decay: dict[float, list[str]] = {}
-        for client in federation.clients:
-            decay = self.weight_decays.get(client, self.local.weight_decay)
-            clients_by_decay.setdefault(decay, []).append(client)
-        trained: list[str] = []
-        for decay, clients in clients_by_decay.items():
-            local = replace(self.local, weight_decay=decay)
-            trained += federation.ask(clients, train_alone, x=state.x, local=local).clients
-        return state, {"weights": {name: {name: 1.0} for name in sorted(trained)}}
+        further: dict[str, Any] = {"decays": self.decays} if self.weight_decays else {}
+        trained = federation.ask(federation.clients, train_alone, x=state.x, local=self.local, **further).clients
+        return state, {"weights": {name: {name: 1.0} for name in trained}}
 
     def models(self, state: State) -> dict[str, Tensor]:
         """None that the server has."""

@@ -286,7 +286,7 @@ class MeritFed(Method[State]):
         oracle_batch_size: rows of a minibatch xi^k per step (Eq. 9; "MeritFed SMD"); None: all rows ("MeritFed MD").
         validation: rows of f_target in line 9: the target's "validation" rows (its training rows if it has none), its "train" rows,
             "fresh" samples, `oracle_batch_size` of them per step, where the task can draw them, or rows held by the "server", which
-            then serve one model for everybody.
+            then serve one model for all clients.
         damping: average the weights over the steps, w <- t/(t+1) w + 1/(t+1) MD(w), as the authors' code does on non-quadratic tasks.
         directions: random directions e per step with the loss oracle (1 in Eq. 9).
         radius: h of Eq. 9, the distance of the loss queries, > 0.

@@ -149,7 +149,7 @@ class PerFedAvg(Method[State]):
         return state.x
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
-        """Every client's own model, also of unseen clients; whoever does not reply is left with x."""
+        """Every client's own model, also of unseen clients; a client that does not reply is left with x."""
         everybody = (*federation.everyone, *federation.unseen)
         return federation.own_models(everybody, adaptation, x=state.x, alpha=self._alpha(federation))
 

@@ -136,7 +136,7 @@ class State(NamedTuple):
 
 @options
 class _PersonalLayers(Method[State]):
-    """What all four share.
+    """The base of all four.
 
     Attributes:
         local: settings of local training.

@@ -32,7 +32,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -95,6 +96,7 @@ class SelectiveLearning(Method[State]):
     lr: Annotated[float, POSITIVE] = 1.0
 
     participation = "own"
+    exempt: ClassVar[Mapping[str, str]] = {"failures": "updates of all internal and chosen clients are needed"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -199,6 +199,7 @@ class TargetOnly(_ServerOptimiser):
     target: Annotated[str, TEXT._replace(allowed="a client's name")] = ""
 
     participation = "own"
+    exempt: ClassVar[Mapping[str, str]] = {"failures": "without its only client nothing is trained"}
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -100,6 +100,13 @@ class TAWT(Method[State]):
         """Raise `InputError` for a target that does not exist."""
         self.target_names(everyone)
 
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of `coterie.testing` that these settings do not keep, with the reason."""
+        return (
+            {"participants": "each target is asked for its own update in every round"} if self.targets == "all" else {}
+        )
+
     def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients."""
         return match_clients(self, "targets", everyone, everybody="all")

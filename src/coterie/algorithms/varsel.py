@@ -211,7 +211,13 @@ class VaRSeL(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {"names": "the parts of a batch are drawn by the name of the client"} if self.internal_splits > 1 else {}
+        split = self.internal_splits > 1
+        return {
+            "failures": "the variance of the internal gradients needs all of them",
+            "participants": "internal clients take part in every round",
+            **({"names": "the parts of a batch are drawn by the name of the client"} if split else {}),
+            **({} if split else {"alone": "one gradient shows no variance"}),
+        }
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

@@ -173,7 +173,13 @@ def _present(
     if args.json:
         rows = read_json(folder / "summary.json", list)
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
-        answer = {"folder": str(folder), "predicts": results.predicts, "rows": rows, "verdicts": verdicts}
+        answer = {
+            "folder": str(folder),
+            "runs": results.runs,
+            "predicts": results.predicts,
+            "rows": rows,
+            "verdicts": verdicts,
+        }
         _say(json.dumps({**answer, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
         return 0
     if args.tables:
@@ -190,9 +196,10 @@ def _present(
 
 
 def _mend(folder: Path) -> None:
-    from coterie.run.hashes import intact, refuse_damaged_outcomes
+    from coterie.run.hashes import intact, refuse_damaged_outcomes, refuse_other_records
 
     refuse_damaged_outcomes(folder)
+    refuse_other_records(folder)
     if not intact(folder):
         from coterie.study.tables import mend_tables
 
@@ -226,6 +233,7 @@ def _submit(args: argparse.Namespace) -> int:
                 path,
                 folder,
                 resume=args.resume,
+                accept_change=args.accept_change,
                 kits=None if args.kits is None else Path(args.kits),
                 command=shlex.join(args.typed),
                 watch=progress.show_sites,
@@ -305,7 +313,18 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    return _present(Path(args.folder), args, html=not args.no_html, insist=True, threshold=args.threshold)
+    runs = [Path(name) for name in args.folders]
+    folder = runs[0]
+    if len(runs) > 1:
+        from coterie.study.combine import combine_runs, default_folder
+
+        for run in runs:
+            _mend(run)
+        folder = default_folder(runs) if args.out is None else Path(args.out)
+        combine_runs(runs, folder, new_rows=args.new_rows)
+    elif args.out is not None or args.new_rows:
+        raise InputError("--out and --new-rows are for several runs; name them behind each other")
+    return _present(folder, args, html=not args.no_html, insist=True, threshold=args.threshold)
 
 
 def _plan_rows(args: argparse.Namespace) -> int:

@@ -180,12 +180,23 @@ def _add_site_commands(commands: Any) -> None:
     submit.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
     submit.add_argument("--out", help="run directory; default: runs/NAME")
     _add_resume(submit)
+    _add_accept_change(submit)
     _add_printing(submit)
 
 
 def _add_results(commands: Any) -> None:
-    report = add_command(commands, "report", "print the answer of a run directory again, and rebuild its HTML report")
-    report.add_argument("folder", help="the run directory")
+    report = add_command(
+        commands,
+        "report",
+        "print the answer of a run again and rebuild its HTML report, or those of several runs together",
+    )
+    report.add_argument("folders", nargs="+", metavar="folder", help="the run directory; several are combined")
+    report.add_argument(
+        "--new-rows", action="store_true", help="no patient is in two of the runs, whose tables may then differ"
+    )
+    report.add_argument(
+        "--out", metavar="FOLDER", help="where several runs are combined; default: their names, joined by +"
+    )
     report.add_argument("--json", action="store_true", help="print rows, verdicts, differences and notes as JSON")
     report.add_argument("--no-html", action="store_true", help="print the answer only")
     _add_threshold(report)
@@ -241,9 +252,11 @@ def _add_results(commands: Any) -> None:
 
 
 def _add_track(commands: Any) -> None:
-    track = add_command(commands, "track", "send what a finished run measured to MLflow or TensorBoard")
+    track = add_command(
+        commands, "track", "send what a finished run measured to MLflow, TensorBoard or Weights & Biases"
+    )
     track.add_argument("folder", help="the run directory")
-    track.add_argument("--to", required=True, metavar="LOGGER", help="mlflow or tensorboard")
+    track.add_argument("--to", required=True, metavar="LOGGER", help="mlflow, tensorboard or wandb")
     track.add_argument("--at", metavar="WHERE", help="tracking URI or folder; default: the logger's default")
 
 

@@ -7,28 +7,16 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from coterie.base.spelling import duration
 from coterie.study.progress import Event
 
 if TYPE_CHECKING:
     from coterie.sites.flare.submit import Watched
 
-__all__ = ["Progress", "duration"]
+__all__ = ["Progress"]
 
 SLOW = 5.0
 """Seconds after which a site that was asked is called slow."""
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(7.2), duration(95), duration(8000)
-    ('7 s', '1 min 35 s', '2 h 13 min')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
 
 
 class Progress:

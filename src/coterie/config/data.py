@@ -61,8 +61,8 @@ class Tables:
         rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
         rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
             nobody trained with; 0 pools nothing.
-        meaning: of the label, in words for reports.
-        unit: of a label that is a number, for reports.
+        meaning: meaning of the label, in words for reports.
+        unit: unit of a label that is a number, for reports.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
@@ -115,7 +115,7 @@ class Tables:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the label's sorted values; empty where nobody names them."""
+        """Names of the classes, in the order of the label's sorted values; empty where they have no names."""
         return () if isinstance(self.classes, Mapping) else tuple(self.classes)
 
     @property
@@ -253,10 +253,14 @@ class Split:
         flip: share of the clients whose labels y become C - 1 - y, in all their parts.
         test: "own", a part of each client's rows; "label-mix", rows of the data set's standard test set with the client's shares of
             classes; or "standard", all of that test set for every client.
-        seed: of the whole split; None is the run's seed.
+        seed: seed of the whole split; None is the run's seed.
         parts: fraction of a client's rows per part.
         folds: test every row once, in so many folds of each client (cross-validation), and repeat that with each seed; a simulated
             split is then dealt once, by the first seed. 0: one split into `parts`.
+
+    >>> import coterie as ct
+    >>> ct.data.Split(kind="dirichlet", alpha=0.3, clients=20).alpha
+    0.3
     """
 
     kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = None
@@ -287,7 +291,7 @@ class Split:
         Args:
             split: a `Split`, whose fields count as set where they differ from the class's defaults; or the table of a file.
             natural: data that brings its own clients, to which only `seed`, `parts` and `folds` apply.
-            defaults: of the data set.
+            defaults: defaults of the data set.
 
         Raises:
             InputError: that names the key, what is allowed and the nearest spelling.

@@ -31,7 +31,7 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "attack": (ATTACKS, Attackers),
     "report": (ReportTable,),
 }
-"""What declares the keys of each table: classes, and registries for tables with a `name`."""
+"""Declarations of the keys of each table: classes, and registries for tables with a `name`."""
 
 SEVERAL: Mapping[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
 """Tables of which an experiment has several, each with a name."""

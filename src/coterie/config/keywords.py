@@ -28,9 +28,9 @@ WORDS = {
     "loss_fn": "loss",
     "optimizer": "optimiser",
 }
-"""What other libraries call an argument or a field of coterie."""
+"""Names that other libraries have for an argument or a field of coterie."""
 PASSES = ("epochs", "num_epochs", "local_epochs")
-"""What others call passes over the rows, of which a round has some."""
+"""Names that others have for passes over the rows, of which a round has some."""
 
 
 def explain_keywords(function: Callable[P, T]) -> Callable[P, T]:

@@ -20,6 +20,10 @@ class Steps:
 
     Attributes:
         count: Number of batches, at least 1.
+
+    >>> import coterie as ct
+    >>> ct.LocalSGD(lr=0.1, steps=ct.Steps(10), batch_size=16).steps
+    Steps(count=10)
     """
 
     count: int
@@ -36,6 +40,10 @@ class Epochs:
 
     Attributes:
         count: Number of passes, at least 1.
+
+    >>> import coterie as ct
+    >>> ct.LocalSGD(lr=0.1, steps=ct.Epochs(2)).steps
+    Epochs(count=2)
     """
 
     count: int
@@ -56,7 +64,7 @@ class Schedule:
         factor: > 0.
         cosine: rounds in which the rate falls from `start` to `end` along half a cosine (Loshchilov and Hutter, SGDR, Eq. 5, without
             restarts); None: it falls in steps.
-        end: of the cosine, and afterwards.
+        end: learning rate at the end of the cosine, and afterwards.
         warmup: rounds before, in which the rate rises to `start` in equal steps.
 
     >>> [Schedule(0.1, at=(50, 75)).rate(r) for r in (49, 50, 80)]
@@ -86,7 +94,7 @@ class Schedule:
 
 
 RATE = Rule(lambda v: isinstance(v, Schedule) or POSITIVE.test(v), POSITIVE.allowed)
-"""What a learning rate may be; a `Schedule` is checked when it is made."""
+"""The rule of a learning rate; a `Schedule` is checked when it is made."""
 
 
 def rate_of(lr: float | Schedule, round: int) -> float:

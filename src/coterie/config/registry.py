@@ -1,4 +1,4 @@
-"""What there is, by name: one table for each kind of plug-in, and one way to add to it.
+"""Plug-ins by name: one table for each kind, and one way to add to it.
 
 The tables below list what comes with coterie. A package adds its own under `[project.entry-points."coterie.filters"]` of its
 `pyproject.toml`, in the same form as here (`qsgd = "quantising.qsgd:QSGD"`); a program or a notebook does it with
@@ -347,7 +347,7 @@ SAMPLERS = Registry(
     },
     base="coterie.contract.method:Sampler",
 )
-"""What `[local] sampler = {name = ...}` can name."""
+"""Values that `[local] sampler = {name = ...}` can name."""
 
 FILTERS = Registry(
     "filter",
@@ -359,7 +359,7 @@ FILTERS = Registry(
     },
     base="coterie.contract.filters:Filter",
 )
-"""What `[[filters]] name = ...` can name."""
+"""Values that `[[filters]] name = ...` can name."""
 
 ATTACKS = Registry(
     "attack",
@@ -378,7 +378,7 @@ ATTACKS = Registry(
     base="coterie.contract.method:Attack",
     flag=Flag("--attack", "NAME"),
 )
-"""What `[attack] name = ...` and `--attack` can name."""
+"""Values that `[attack] name = ...` and `--attack` can name."""
 
 MODELS = Registry(
     "model",
@@ -397,7 +397,7 @@ MODELS = Registry(
     default="logistic",
     flag=Flag("--model", "NAME"),
 )
-"""What `[model] name = ...` can name: settings whose `build` makes a module."""
+"""Values that `[model] name = ...` can name: settings whose `build` makes a module."""
 
 DATASETS = Registry(
     "data set",
@@ -416,7 +416,7 @@ DATASETS = Registry(
         "mean-estimation": "coterie.data.sets.mean_estimation:DATASET",
     },
 )
-"""What `coterie compare NAME` and `[data] name = ...` can name: each a `coterie.data.Dataset`."""
+"""Values that `coterie compare NAME` and `[data] name = ...` can name: each a `coterie.data.Dataset`."""
 
 METRICS = Registry(
     "metric",
@@ -442,7 +442,7 @@ METRICS = Registry(
     },
     function="(outputs, labels, kind)",
 )
-"""What `[run] metrics = [...]` can name: functions (outputs, labels, kind) -> number."""
+"""Values that `[run] metrics = [...]` can name: functions (outputs, labels, kind) -> number."""
 
 ENGINES = Registry(
     "engine",
@@ -453,7 +453,7 @@ ENGINES = Registry(
     flag=Flag("--engine", "NAME"),
     flagged=("inprocess", "ray"),
 )
-"""What `[engine] name = ...` can name."""
+"""Values that `[engine] name = ...` can name."""
 
 CALLBACKS = Registry(
     "callback",
@@ -462,10 +462,11 @@ CALLBACKS = Registry(
         "early-stopping": "coterie.run.callbacks:EarlyStopping",
         "mlflow": "coterie.run.trackers.mlflow:MLflow",
         "tensorboard": "coterie.run.trackers.tensorboard:TensorBoard",
+        "wandb": "coterie.run.trackers.wandb:WandB",
     },
     base="coterie.run.callbacks:Callback",
 )
-"""What `[[callbacks]] name = ...` can name: loggers, and whatever else follows a run."""
+"""Values that `[[callbacks]] name = ...` can name: loggers, and whatever else follows a run."""
 
 KINDS: Mapping[str, Registry] = {
     registry.group: registry

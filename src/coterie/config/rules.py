@@ -150,17 +150,15 @@ _ALIKE = 0.8
 
 
 class Kind(NamedTuple):
-    """What a base class says, as `_kind`, of the objects that have its hooks.
+    """The description, as `_kind`, that a base class gives of objects with its hooks.
 
     Attributes:
         name: Name in words, such as `engine`.
         example: One of these objects, as a user would write it.
-        derived: True if its class must derive from the base; else any class is taken that has what it needs of the hooks.
     """
 
     name: str
     example: str
-    derived: bool = True
 
 
 def article(noun: str) -> str:
@@ -228,8 +226,8 @@ def check_hooks(candidate: Any, base: type[Any]) -> None:
     """
     cls = candidate if isinstance(candidate, type) else type(candidate)
     class_name, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
-    if base._kind.derived and not issubclass(cls, base):
-        example = f"give one such as {base._kind.example}, of a class derived from {base.__name__}"
+    if not issubclass(cls, base):
+        example = f"give one such as {base._kind.example}, of a class derived from ct.{base.__name__}"
         raise InputError(f"{cut(candidate)} is not {kind}; {example}")
     fields = {f.name for f in dataclasses.fields(candidate)} if dataclasses.is_dataclass(candidate) else set()
     for name in dir(candidate):
@@ -238,17 +236,20 @@ def check_hooks(candidate: Any, base: type[Any]) -> None:
             if close:
                 raise InputError(f"{class_name}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
     required: Collection[str] = getattr(base, "__abstractmethods__", ())
-    missing = [name for name in sorted(required) if not (hasattr(candidate, name) and overrides(candidate, base, name))]
+    missing = [name for name in sorted(required) if not overrides(candidate, base, name)]
     if missing:
         raise InputError(
             f"{class_name} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(candidate))}"
         )
     functions = [name for name in hooks if inspect.isfunction(getattr(base, name))]
-    if not required and not any(hasattr(candidate, name) and overrides(candidate, base, name) for name in functions):
+    if not required and not any(overrides(candidate, base, name) for name in functions):
         hint = f"define {', '.join(functions[:-1])} or {functions[-1]}"
         raise InputError(f"{class_name} has no hook of {kind} and would do nothing; {hint}")
+    stored = getattr(candidate, "__dict__", {})
     for name, rule in hooks.items():
-        if cls is not candidate and rule is not None and hasattr(candidate, name):
+        # What comes from the base obeys its rule.
+        differs = name in stored or getattr(cls, name, None) is not getattr(base, name)
+        if cls is not candidate and rule is not None and differs:
             obey(rule, getattr(candidate, name), f"{class_name}.{name}")
 
 
@@ -268,16 +269,7 @@ def overrides(candidate: Any, base: type[Any], hook: str) -> bool:
 
 
 def check_object(candidate: Any, base: type[Any]) -> None:
-    """Let an object serve as `base`: its class gets the default of each hook that it lacks, and counts as derived from `base`.
-
-    Raises `InputError` as `check_hooks` does, and for a class in place of an object.
-    """
+    """Raise `InputError` if an object cannot serve as `base`, as `check_hooks` does, or is a class in place of an object."""
     if isinstance(candidate, type):
         raise InputError(f"{candidate!r} is a class and not {article(base._kind.name)}; call it")
     check_hooks(candidate, base)
-    cls = type(candidate)
-    if not isinstance(candidate, base):
-        for name in hooks_of(base):
-            if not hasattr(candidate, name):
-                setattr(cls, name, inspect.getattr_static(base, name))
-        base.register(cls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,22 +141,31 @@ class RunSettings:
         resume: go on from the checkpoint, if there is one.
         accept_change: what may have changed since the checkpoint was written: a file of your own such as "own.py", "data", or a name of
             the machine such as "torch". The run's record then says so.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> settings = ct.RunSettings(evaluate=10, metrics=("accuracy", "auc"))
+    >>> run = ct.fit(ct.FedAvg(), clients, model="logistic", rounds=10, settings=settings)
+    >>> sorted({row.round for row in run.history})
+    [0, 10]
     """
 
     clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
     evaluate: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
-    metrics: Annotated[tuple[str, ...], _METRICS, Flag(metavar="A,B")] = DEFAULT_METRICS
+    metrics: Annotated[tuple[str, ...] | Sequence[Any] | Mapping[str, Any], _METRICS, Flag(metavar="A,B")] = (
+        DEFAULT_METRICS
+    )
     loss: Annotated[str | Callable[..., Any], _LOSS, Flag(metavar="NAME")] = "auto"
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
-    freeze: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
-    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, CALLBACKS, InFiles(said=False)] = ()
+    freeze: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
+    callbacks: Annotated[Sequence[Any], _CALLBACKS, CALLBACKS, InFiles(said=False)] = ()
     label: Annotated[str, InFiles(said=False)] = ""
     resume: Annotated[bool, InFiles(said=False)] = False
-    accept_change: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
+    accept_change: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
 
     def row_loss(self, clients: Clients) -> str | RowLoss:
         """The loss on these clients: that of a file is loaded. Raises `InputError` for a file that lacks it."""
@@ -223,7 +232,12 @@ class StudySettings(RunSettings):
         init: a state dict or a safetensors file to start from.
         tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
             {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the run directory.
-        progress: a function that is called with an `Event` after each round; None: none.
+        progress: a function that is called with an `Event` after each round; None: a line in a notebook, else nothing.
+
+    >>> import coterie as ct
+    >>> settings = ct.StudySettings(evaluate=2, local=ct.LocalSGD(lr=0.1))
+    >>> ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1, settings=settings)
+    <comparison of local, fedavg on 4 clients, 1 seeds>
     """
 
     jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1
@@ -261,7 +275,7 @@ class RunTable(StudySettings):
 
 
 PARTS = ("all", "last", "bias")
-"""What can be tuned."""
+"""Settings that can be tuned."""
 _WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of ints >= 0 with 0 among them")
 
 
@@ -309,7 +323,7 @@ class ReportTable:
 
 @options
 class ModelTable:
-    """What the [model] table says beside the fields of a model.
+    """Keys of the [model] table beside the fields of a model.
 
     Attributes:
         init: a safetensors file to start from.
@@ -325,9 +339,9 @@ class MethodEntry:
     """One of [[methods]].
 
     Attributes:
-        name: of the method.
+        name: name of the method.
         label: what it is called here.
-        fields: of the method.
+        fields: fields of the method.
         local: what differs from [local].
         personalise: how each client tunes its model after training; None: it does not.
     """
@@ -346,7 +360,7 @@ def _are_attackers(who: Any) -> bool:
 
 @options
 class Attackers:
-    """What the [attack] table says beside the fields of an attack.
+    """Keys of the [attack] table beside the fields of an attack.
 
     Attributes:
         on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Choice(ABC):
-    """What a field may be whose table says its class by `name`: a registry."""
+    """A registry, for a field whose table says its class by `name`."""
 
     @abstractmethod
     def build(self, table: Any, where: str) -> Any:
@@ -74,7 +74,7 @@ class Flag(NamedTuple):
     """A field that has a flag of its own on the command line, beside `--set`.
 
     Attributes:
-        name: of the flag; empty: that of the key.
+        name: name of the flag; empty: that of the key.
         metavar: of its value.
     """
 

@@ -1,1 +1,1 @@
-"""What an algorithm talks to: methods, tasks, the federation, replies and their checks, filters and messages."""
+"""The interface of algorithms: methods, tasks, the federation, replies and their checks, filters and messages."""

@@ -1,4 +1,4 @@
-"""What carries asks to where the clients are, an `Engine`, and the settings by which a user chooses it, an
+"""`Engine` carries asks to where the clients are; beside it stand the settings by which a user chooses it, an
 `EngineSpec`.
 
 Settings are a value, such as `ct.InProcess(workers=2)`, that opens the engine once there are clients and a model. An
@@ -38,7 +38,7 @@ class Engine(Protocol):
         has_server: whether the server holds rows.
         x: initial model [d + b].
         model: the module that vectors belong to.
-        loss: of a row, as it was made for this model and these clients.
+        loss: loss of a row, as it was made for this model and these clients.
         needs_all: whether a reply depends on who else is asked, as under some attacks, so that no ask may be divided.
         sends_own: whether clients' own models come to the server; not from other parties, who keep and evaluate them themselves.
         simulated: whether replies are made on this machine, so that attacks can be simulated.
@@ -59,7 +59,7 @@ class Engine(Protocol):
 
     @property
     def honest(self) -> Engine:
-        """The engine whose replies nobody falsifies, by which models are evaluated."""
+        """The engine whose replies are honest, by which models are evaluated."""
         return self
 
     def sizes(self, part: str) -> Mapping[str, int]:

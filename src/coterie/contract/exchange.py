@@ -44,7 +44,7 @@ class AskRecord(NamedTuple):
 
 @dataclass
 class Session:
-    """What a run counts over its asks.
+    """The counts of a run over its asks.
 
     Attributes:
         asks: a record of each.
@@ -108,7 +108,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 Need = float | Literal["all"]
 AT_ONCE = 64
 """Clients whose vectors are held at once at most where only their average is wanted."""
-HELD_BYTES = 1 << 24
+HELD_BYTES = 1 << 22
 """Bytes of such vectors, if they are made on this machine: of a large model fewer clients train at a time, in as many asks.
 
 A batched kernel gains nothing from company whose weights do not fit into the cache."""
@@ -371,7 +371,7 @@ class Exchange(Generic[R]):
 
     def _too_few(self, replies: Replies[R]) -> bool:
         count = len(self.ask.names)
-        return len(replies) < (count if self.need == "all" else self.need * count)
+        return len(replies.clients) < (count if self.need == "all" else self.need * count)
 
     def _settle(self, replies: Replies[R], answer: Answer) -> None:
         """Note whose state counts and who failed. Raises `QuorumError` if too few replied."""
@@ -379,7 +379,7 @@ class Exchange(Generic[R]):
         replies.forgot = self.session.count_state(answer, frozenset(replies.clients), number)
         for name, why in replies.failed.items():
             self.session.report(name, number, f"{self.task.name}: {why}")
-        if self._too_few(replies) or (self.ask.names and not len(replies)):
+        if self._too_few(replies) or (self.ask.names and not replies.clients):
             sentence = _of_all(self.ask.names, replies.failed)
             raise InputError(sentence) if sentence else QuorumError(self._quorum_sentence(replies.failed))
 
@@ -420,12 +420,12 @@ def _of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class _Tally(Generic[R]):
-    """What clients answered, their vectors added up.
+    """The answers of clients, their vectors added up.
 
     Attributes:
         asks: what they were asked.
         sums: of vectors, by field.
-        medians: of the norms of vectors, by field.
+        medians: medians of the norms of vectors, by field.
         replies: the other fields of those whose reply is accepted.
         answer: of all, without fields that are vectors.
         spoilt: whether the vector of a client that is refused is in the sums.

@@ -1,4 +1,4 @@
-"""What an algorithm talks to: `federation.ask(clients, task, **payload) -> Replies`, and `federation.average` for means alone."""
+"""The server's side of a run: `federation.ask(clients, task, **payload) -> Replies`, and `federation.average` for means alone."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Federation:
         session: counts asks and work of the run.
         strict_wire: encode and decode every payload and reply also where nothing is sent, so that no live reference slips through.
         max_norm: an update or gradient is refused if its norm exceeds this many times the round's median (n >= 3).
-        clients_per_round: of the run, for methods that choose their clients themselves; None: everybody.
+        clients_per_round: clients per round of the run, for methods that choose their clients themselves; None: all.
         filters: what replies pass through at the clients, in their order (`contract.filters`).
-        label: of the method, which names the random streams of filters and attacks.
+        label: label of the method, which names the random streams of filters and attacks.
         observer: called with the task, payload and replies of each ask; None: nothing looks on. Averages then hold all replies.
     """
 

@@ -47,7 +47,7 @@ class Passage:
     """A field of the replies of some clients on its way out.
 
     Attributes:
-        names: of the n clients.
+        names: names of the n clients.
         field, kind: name of the field and what it is: `update`, `gradient`, `gap` or `count`.
         task: name of the task.
         context: where in the run the ask stands.
@@ -94,7 +94,7 @@ class Filter:
 
     Attributes:
         stage: when it runs; filters run in the order of `STAGES`.
-        kinds: of the fields that it changes: `update`, `gradient`, `gap`, `stay`, `count`.
+        kinds: kinds of the fields that it changes: `update`, `gradient`, `gap`, `stay`, `count`.
         lossy: whether the server receives something else than the task replied; methods that need exact uploads refuse it.
         packs: whether updates or gradients are sent in another form (`pack`); one filter of a run at most.
     """

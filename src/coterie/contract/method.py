@@ -1,4 +1,4 @@
-"""What a method, a sampler, an attack and a filter are: classes that declare every hook, with a default for each.
+"""The base classes of methods, samplers, attacks and filters: they declare every hook, with a default for each.
 
 A hook is a public attribute of one of these classes. The run loop, cohorts, engines and attacks read hooks and nothing else, so a
 misspelt hook is refused when a run begins.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic
 
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import TypeVar  # which torch depends on; that of typing has no default yet
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
@@ -32,7 +33,6 @@ __all__ = [
     "Filter",
     "Log",
     "Method",
-    "MethodLike",
     "Sampler",
     "as_log",
     "as_models",
@@ -40,7 +40,7 @@ __all__ = [
     "filters_of",
 ]
 
-S = TypeVar("S")
+S = TypeVar("S", default=Any)
 Log = dict[str, Any]
 """Quantities of one round by name: a number; a number by client or target; under `weights` the coefficient of each client's update,
 by client, or by target and client."""
@@ -79,7 +79,7 @@ def _check_clients(names: Iterable[str], where: str, clients: Collection[str]) -
 
 
 def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> dict[str, Tensor]:
-    """The models [size] that the hook `called` returned, by client; `*` is the one for everybody. Raises `InputError` for others."""
+    """The models [size] that the hook `called` returned, by client; `*` is the one for all. Raises `InputError` for others."""
     by_client = {"*": models} if isinstance(models, Tensor) else models
     fits = isinstance(by_client, Mapping)
     for x in by_client.values() if fits else ():
@@ -97,14 +97,14 @@ def clients_keeping_validation(method: Method[Any], clients: tuple[str, ...]) ->
     return names_kept
 
 
-class Sampler(ABC):  # noqa: B024 - so that other classes can be registered
+class Sampler:
     """Chooses the rows of every local step in place of epochs. A sampler is a frozen dataclass, registered with `@wire_type`.
 
     Attributes:
         sample_ratio: share of its rows that a client draws in a local epoch.
     """
 
-    _kind = Kind("sampler", "LipschitzSampler()", derived=False)
+    _kind = Kind("sampler", "LipschitzSampler()")
     sample_ratio: float = 1.0
 
     @property
@@ -122,31 +122,18 @@ class Sampler(ABC):  # noqa: B024 - so that other classes can be registered
             f"{type(self).__name__} chooses no rows; give it `rows`, or an `at` that returns such a sampler"
         )
 
-    def trained(self, cohort: Any, models: Tensor) -> None:  # noqa: B027 - most samplers learn nothing
+    def trained(self, cohort: Any, models: Tensor) -> None:
         """See the local models [n, d + b] after training; called where the client is."""
 
-    def check(self, federation: Federation) -> None:  # noqa: B027 - most settings fit
+    def check(self, federation: Federation) -> None:
         """Prepare a run, before anything else. Raises `InputError` for settings that do not fit."""
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
-        """Learn from a round: called after each aggregation with the model [d + b] for everybody (None if there is none).
+        """Learn from a round: called after each aggregation with the model [d + b] for all clients (None if there is none).
 
         It may ask tasks of its own and keep what it learns in client memory.
         """
         return {}
-
-
-class MethodLike(Protocol):
-    """What every method has; its other hooks have the defaults of `Method`, whether it derives from that class or not."""
-
-    def init(self, x: Any, federation: Any, /) -> Any:
-        """Return the state before the first round."""
-
-    def round(self, state: Any, federation: Any, rng: Any, /) -> Any:
-        """Return the state after a round, and its log."""
-
-    def models(self, state: Any, /) -> Any:
-        """Return the model for everybody, or a model for each client."""
 
 
 class Method(ABC, Generic[S]):
@@ -155,7 +142,7 @@ class Method(ABC, Generic[S]):
     `init`, `round` and `models` are the method; all other hooks have defaults.
     """
 
-    _kind = Kind("method", "FedAvg()", derived=False)
+    _kind = Kind("method", "FedAvg()")
 
     @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:
@@ -167,7 +154,7 @@ class Method(ABC, Generic[S]):
 
     @abstractmethod
     def models(self, state: S) -> Tensor | Mapping[str, Tensor]:
-        """One model [d + b] for everybody, or a model for each client that has one."""
+        """One model [d + b] for all clients, or a model for each client that has one."""
 
     @property
     def tasks(self) -> Sequence[Any]:
@@ -191,7 +178,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def is_reference(self) -> bool:
-        """Return True if the method is a yardstick that nobody trains together, so that filters leave it alone."""
+        """Return True if the method is a yardstick that is not trained together, so that filters leave it alone."""
         return False
 
     @property
@@ -233,8 +220,8 @@ class Method(ABC, Generic[S]):
 
 
 @options
-class Attack(Attackers, ABC):
-    """What some clients do wrong, and who they are. An attack is a frozen dataclass; its hooks default to honesty.
+class Attack(Attackers):
+    """The wrong that some clients do, and which clients they are. An attack is a frozen dataclass; its hooks default to honesty.
 
     Attributes:
         on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.
@@ -242,7 +229,7 @@ class Attack(Attackers, ABC):
         late: whether a client that fails has done its work before.
     """
 
-    _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)", derived=False)
+    _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)")
 
     fault: ClassVar[str] = "failed"
     late: ClassVar[bool] = False
@@ -253,17 +240,17 @@ class Attack(Attackers, ABC):
         An attack with this hook travels, so it is a frozen dataclass registered with `@wire_type`.
 
         Args:
-            kind: of the field, `update`, `gradient`, `gap` or `stay`.
+            kind: kind of the field, `update`, `gradient`, `gap` or `stay`.
             rows: what the a attackers would have replied [a, ...].
             rngs: one stream for each of them.
         """
         return rows
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """Return what attackers who know what everybody replies send [a, ...]; called where all replies pass.
+        """Return what attackers who know all replies send [a, ...]; called where all replies pass.
 
         Args:
-            kind: of the field, `update`, `gradient`, `gap` or `stay`.
+            kind: kind of the field, `update`, `gradient`, `gap` or `stay`.
             rows: what all clients reply [n, ...].
             attackers: mask [n] of the attackers among them.
             rngs: one stream for each of the a attackers.

@@ -1,4 +1,4 @@
-"""What an algorithm gets back, the replies of all clients stacked in the order of their names, and what each of them
+"""The result of an ask: the replies of all clients stacked in the order of their names, and what each of them
 must be.
 
 Before anything is computed from a reply its form is checked, that its numbers are finite, and that its norm is not
@@ -79,7 +79,7 @@ class Replies(Generic[R]):
 
 
 class Average(Replies[R]):
-    """What clients replied where only a mean is wanted: `average.delta` is the weighted mean [d + b] of their updates.
+    """The replies of clients where only a mean is wanted: `average.delta` is the weighted mean [d + b] of their updates.
 
     Fields declared as `Update` or `Gradient` are means; the others are stacked [n, ...], as in `Replies`.
 
@@ -146,7 +146,7 @@ def misfits(
     Args:
         blocks: the replies.
         ask: what they answer.
-        task: of the ask.
+        task: task of the ask.
         layout: of model vectors.
         sizes: rows of each client in a part, as its facts say.
         kinds: the fields that are looked at, with what they are.
@@ -274,7 +274,7 @@ def not_finite(
 
 
 def medians(norms: Mapping[str, Tensor]) -> dict[str, float]:
-    """The median of norms [n] by field; 0 for less than three, of which nobody can say who is far from the others."""
+    """The median of norms [n] by field; 0 for less than three, of which none can be called far from the others."""
     return {key: float(values.median()) if len(values) >= 3 else 0.0 for key, values in norms.items()}
 
 

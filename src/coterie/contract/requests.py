@@ -1,4 +1,4 @@
-"""What a method may ask where rows are: each task, what its payload may hold, and about how many models a round asks.
+"""The requests that a method may send to where rows are: each task, what its payload may hold, and about how many models a round asks.
 
 A method and its sampler declare that as `tasks`. A site makes its allow-list and its budget from the declarations of the plan it has
 approved (`coterie.sites.allowed`), and the contract suite measures that a run asks all of it and nothing beside it. In one process a
@@ -66,13 +66,13 @@ def as_many(names: Any) -> Callable[[int], int]:
 
 
 class Limits(NamedTuple):
-    """What dimensions may be at a site.
+    """The dimensions that are allowed at a site.
 
     Attributes:
         model, parameters, classes: d + b, d and C of the plan's model.
-        clients: of the plan.
-        dtype: of the model.
-        rounds: of the plan.
+        clients: clients of the plan.
+        dtype: type of the numbers of the model.
+        rounds: number of rounds of the plan.
     """
 
     model: int

@@ -58,14 +58,14 @@ Bound = float | Tensor
 
 
 class Form(NamedTuple):
-    """What a field of a reply must look like. A reply of another form is refused.
+    """The form that a field of a reply must have. A reply of another form is refused.
 
     Attributes:
         shape: of each client's row, from the payload of the ask and the layout of model vectors.
         dtype: None: that of the model.
         within: the lowest and the highest value, or how they follow from the payload.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
-        layout: of the vectors of an update or a gradient, from the payload and the layout of models; by default the latter.
+        layout: layout of the vectors of an update or a gradient, from the payload and the layout of models; by default the latter.
     """
 
     shape: Callable[[Payload, Layout], tuple[int, ...]] = lambda payload, layout: ()
@@ -79,7 +79,7 @@ Dimension = str | int | tuple[str | int, ...]
 
 
 class Holds(NamedTuple):
-    """What a tensor that a server sends must be; a site refuses another one, and a task with a tensor that has no such annotation.
+    """The form of a tensor that a server sends; a site refuses another one, and a task with a tensor that has no such annotation.
 
     A dimension is a number, or `model` (d + b), `parameters` (d), `classes`, `clients` (1 to as many as the plan has), `models` (1 to
     as many as the method's declaration has), or a tuple of alternatives.
@@ -104,13 +104,13 @@ class Holds(NamedTuple):
 
 
 OneModel = Annotated[Tensor, Holds(("model",), model=True)]
-"""[d + b]: one model for everybody."""
+"""[d + b]: one model for all clients."""
 ModelOfEach = Annotated[Tensor, Holds(("model",), each=None, model=True)]
-"""[d + b], or [n, d + b] of a `PerClient`: one model for everybody, or one for each client."""
+"""[d + b], or [n, d + b] of a `PerClient`: one model for all clients, or one for each client."""
 ModelOrOwn = Annotated[Tensor, Holds(("model",), each=None, model=True, own=True)]
 """As `ModelOfEach`, or None for the model that each client has made for itself and keeps to itself."""
 Models = Annotated[Tensor, Holds(("models", "model"), model=True)]
-"""[T, d + b]: several models for everybody."""
+"""[T, d + b]: several models for all clients."""
 
 Update = Annotated[Tensor, "update"]
 """[n, ..., d + b]: local model minus received model; the server adds it."""

@@ -1,4 +1,4 @@
-"""What a wire carries: messages of named values, and nothing that has to be pickled.
+"""The content of a wire: messages of named values, and nothing that has to be pickled.
 
 A value is a tensor, int, float, bool, str, None, a tuple of these but tensors, `PerClient(tensor)`, a registered frozen dataclass of
 such values, or an envelope: a frozen dataclass of the library's own, whose fields may be mappings of values and tuples of envelopes.
@@ -243,9 +243,9 @@ class Context:
         seed, round: of the run.
         attempt: drawn anew when a run starts, resumes or repeats a round.
         ask: number of the ask since this process started.
-        number: of the ask in its round, which a resumed run counts alike.
+        number: number of the ask in its round, which a resumed run counts alike.
         stream: how many asks of the same task came before in the round; a repeated ask has that of the first.
-        label: of the method.
+        label: label of the method.
     """
 
     seed: int
@@ -263,7 +263,7 @@ class Ask:
     """A task for some clients.
 
     Attributes:
-        names: of the clients, sorted.
+        names: sorted names of the clients.
         task: name of the task, `module:function`.
         payload: its arguments; the rows of an `PerClient` are in the order of `names`.
         context: where in the run it stands.
@@ -316,7 +316,7 @@ class Block:
     """The replies of some clients.
 
     Attributes:
-        names: of the n clients.
+        names: names of the n clients.
         values: each field of the reply by name, [n, ...].
     """
 
@@ -364,7 +364,7 @@ def _bytes_of_one(value: Any) -> int:
 
 
 class ClientCost(NamedTuple):
-    """What one ask cost at a client elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
+    """The cost of one ask at a client elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
 
     client: str
     bytes_down: int
@@ -376,7 +376,7 @@ class ClientCost(NamedTuple):
 @envelope
 @dataclass(frozen=True)
 class Answer:
-    """What an engine brings back.
+    """The answer that an engine brings back.
 
     Attributes:
         blocks: the replies; a client is in one of them or has failed.
@@ -453,7 +453,7 @@ class Refusal:
 @envelope
 @dataclass(frozen=True)
 class Saved:
-    """What clients remember, as `Memory.save` gives it."""
+    """The memory of clients, as `Memory.save` gives it."""
 
     values: Mapping[str, Tensor]
 

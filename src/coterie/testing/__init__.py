@@ -23,13 +23,16 @@ from coterie.testing.runs import (
     Law,
     LawError,
     Trial,
+    alone,
     bits,
     closes,
+    failures,
     learns,
     lossless,
     names,
     numbers,
     order,
+    participants,
     resume,
     seed,
     sends,
@@ -72,7 +75,7 @@ def check_method(method: Any) -> Mapping[str, str]:
     """
     subject = _subject(method, METHODS)
     trial = Trial(subject, METHODS, subject)
-    return _hold(subject, trial, (*_OF_RUNS, value, names, learns, numbers, sends))
+    return _hold(subject, trial, (*_OF_RUNS, value, names, learns, numbers, alone, participants, failures, sends))
 
 
 def check_filter(filter: Any) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from coterie.attacks import Attack, Dropout
 from coterie.base.clients import Client, Clients
 from coterie.base.identity import identity
 from coterie.base.rows import Part
@@ -90,7 +91,13 @@ class Trial:
     names: Mapping[str, str] = field(default_factory=lambda: {name: name for name in SIZES})
 
     def run(
-        self, rounds: int = ROUNDS, *, clients: Clients | None = None, checkpoint: str | None = None, **settings: Any
+        self,
+        rounds: int = ROUNDS,
+        *,
+        clients: Clients | None = None,
+        checkpoint: str | None = None,
+        attack: Attack | None = None,
+        **settings: Any,
     ) -> Run:
         """Run a small problem: logistic regression of four clients."""
         return fit(
@@ -99,9 +106,10 @@ class Trial:
             _model(),
             rounds,
             engine=self.engine,
+            attack=attack,
             filters=self.filters,
             checkpoint=checkpoint,
-            settings=RunSettings(**{"evaluate": rounds, "metrics": ("auc",), **settings}),
+            settings=RunSettings(**{"evaluate": max(1, rounds), "metrics": ("auc",), **settings}),
         )
 
     @cached_property
@@ -249,6 +257,38 @@ def numbers(trial: Trial) -> None:
     for target, weights in trial.usual.weights.items():
         if min(weights.values()) < 0 or abs(sum(weights.values()) - 1) > CLOSE:
             raise LawError(f"the weights of {target} are {weights}; they must be >= 0 and sum to 1")
+
+
+def alone(trial: Trial) -> None:
+    """One client is enough, and it has a lower loss after three rounds."""
+    full = trial.with_local(batch_size=None)
+    fields = [f.name for f in dataclasses.fields(full.method)] if _is_value(full.method) else []
+    names_in_fields = {key: _rename(getattr(full.method, key), dict.fromkeys(SIZES, "b")) for key in fields}
+    method = dataclasses.replace(full.method, **names_in_fields) if fields else full.method
+    everyone = _example(trial.names)
+    run = dataclasses.replace(full, method=method).run(
+        clients=everyone.subset(("b",)).with_server(everyone["a"].validation)
+    )
+    losses = [r.value for r in run.history if (r.split, r.metric) == ("train", "loss")]
+    if not losses[-1] < losses[0]:
+        raise LawError(f"the loss of the only client was {losses[0]:.3f} and is {losses[-1]:.3f} after three rounds")
+
+
+def participants(trial: Trial) -> None:
+    """Where two clients are drawn for a round, two are asked for updates."""
+    for record in trial.run(clients_per_round=2).asks:
+        if record.round and "update" in record.task and record.clients > 2:
+            raise LawError(f"{record.task} is asked of {record.clients} clients in round {record.round}, drawn were 2")
+
+
+def failures(trial: Trial) -> None:
+    """A client that fails is named and has no weight; the run goes on without it."""
+    for name in (trial.names["a"], trial.names["c"]):
+        run = trial.run(attack=Dropout(on=(name,), p=1.0))
+        if list(run.failures) != [name]:
+            raise LawError(f"client {name!r} failed in each round; the run names {list(run.failures)}")
+        if any(name in weights for weights in run.weights.values()):
+            raise LawError(f"client {name!r} failed in each round and has a weight: {run.weights}")
 
 
 def sends(trial: Trial) -> None:
