@@ -1,12 +1,18 @@
-"""`make torture`: all campaigns within MINUTES. Each is a row of benchmarks/results/torture.json, which docs/reliability.md sums.
+"""`make torture`: all campaigns within MINUTES. Each is a row of benchmarks/results/torture.json, of which docs/reliability.md is made.
 
-python -m torture [--minutes 60] [--seed YYYYMMDD] [--only WORD] [--first] [--no-page] [--planted]
+Campaigns are dealt slices, in as many lanes as there are cores: next is the one that lacks most of the tries that are wanted of it.
+
+python -m torture [--minutes 60] [--seed YYYYMMDD] [--lanes 2] [--only WORD] [--first] [--no-page]
+python -m torture --planted
+python -m torture --unseen 2
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import platform
 import random
 import sys
@@ -14,16 +20,20 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from benchmarks.measure import commit
 
 from coterie.config.registry import METHODS
 from torture.campaigns import CAMPAIGNS
 from torture.kills import SIGNALS
-from torture.planted import hunt_all
+from torture.planted import UNSEEN, hunt_each
+from torture.worlds import warm_up
 
 ROOT = Path(__file__).parents[2]
 PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "benchmarks" / "results" / "torture.json"
@@ -39,22 +49,42 @@ class Tally(NamedTuple):
     wrong: list[tuple[str, str]]
     covered: Counter[str]
 
+    def plus(self, other: Tally) -> Tally:
+        """Return the sum of both."""
+        return Tally(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-def run_campaign(name: str, seed: int, seconds: float, most: float = float("inf"), *, first: bool = False) -> Tally:
-    """Run one campaign; its tries follow from the seed and its name. With `first` it ends with the first try that is wrong."""
+
+NO_TRIES = Tally(0, Counter(), [], Counter())
+
+
+def run_campaign(
+    name: str, seed: int | str, until: float, most: float, *, met: Mapping[str, int] = {}, first: bool = False
+) -> Tally:
+    """Run one campaign; its tries follow from the seed and its name. With `first` it ends with the first try that is wrong.
+
+    Args:
+        name: Which.
+        seed: From which its tries are drawn.
+        until: What the clock shows when it must end.
+        most: After how many tries it ends.
+        met: How often each method was met before; those that were met least come first.
+        first: Whether it ends with the first try that is wrong.
+    """
     campaign, wrong, tries, covered = CAMPAIGNS[name], list[tuple[str, str]](), 0, Counter[str]()
     rng = random.Random(f"{seed} {name}")
     methods = [*METHODS]
     rng.shuffle(methods)
+    methods.sort(key=lambda method: met.get(method, 0))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "c").mkdir() if name not in WITHOUT_FOLDER else None
-        for what, why, covers in campaign.run(rng, Path(folder) / "c", methods, time.monotonic() + seconds):
+        for what, why, covers in campaign.run(rng, Path(folder) / "c", methods, until):
             tries += 1
             covered.update(covers)
             if why:
                 wrong.append((repr(what)[:600], why))
             if tries >= most or (first and wrong):
                 break
+        os.chdir(ROOT)
     kinds = Counter(next((kind for kind in NEVER if why.startswith(kind)), "other") for _, why in wrong)
     return Tally(tries, kinds, wrong, covered)
 
@@ -63,13 +93,48 @@ WITHOUT_FOLDER = ("odd values of arguments", "mutated TOML", "mangled CSV folder
 """Campaigns that make their folder themselves."""
 
 
-def row_of(name: str, seed: int, tally: Tally) -> dict[str, Any]:
+def deal(names: list[str], seed: int, until: float, lanes: int, *, first: bool = False) -> Iterator[tuple[str, Tally]]:
+    """Run slices of campaigns in processes of their own, as many at once as there are lanes, and yield what each came to.
+
+    Next is the campaign that lacks most of what is wanted of it.
+    """
+    sums, dealt, fork = dict.fromkeys(names, NO_TRIES), Counter[str](), multiprocessing.get_context("fork")
+    running: dict[Any, tuple[str, Any]] = {}
+    while time.monotonic() < until or running:
+        if len(running) < lanes and time.monotonic() < until:
+            name = min(names, key=lambda name: dealt[name] * CAMPAIGNS[name].slice / CAMPAIGNS[name].wanted)
+            dealt[name] += 1
+            mine, theirs = multiprocessing.Pipe(duplex=False)
+            task = (name, f"{seed} {dealt[name]}", until, CAMPAIGNS[name].slice // (5 if first else 1))
+            process = fork.Process(target=_run_slice, args=(theirs, task, sums[name].covered, first))
+            process.start()
+            theirs.close()
+            running[mine] = name, process
+            continue
+        for mine in wait([*running]):
+            name, process = running.pop(mine)
+            try:
+                tally = mine.recv()  # type: ignore[union-attr]
+            except EOFError:
+                tally = Tally(1, Counter(other=1), [(name, "other: the campaign itself has failed")], Counter())
+            process.join()
+            sums[name] = sums[name].plus(tally)
+            yield name, tally
+
+
+def _run_slice(pipe: Connection, task: tuple[str, str, float, int], met: Mapping[str, int], first: bool) -> None:
+    pipe.send(run_campaign(*task, met=met, first=first))
+
+
+def row_of(name: str, seed: int, tally: Tally, minutes: float) -> dict[str, Any]:
     """The row of a campaign in the results."""
-    machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
     return {
         "campaign": name,
         "seed": seed,
+        "commit": commit(),
         "day": str(datetime.now(UTC).date()),
+        "minutes": round(minutes),
         "machine": f"{machine}, torch {torch.__version__.partition('+')[0]}",
         "tries": tally.tries,
         **{kind: tally.kinds[kind] for kind in (*NEVER, "other")},
@@ -78,8 +143,9 @@ def row_of(name: str, seed: int, tally: Tally) -> dict[str, Any]:
 
 
 def replace_row(rows: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows with a new one, which takes the place of one of the same campaign and seed."""
-    return [row for row in rows if any(row[key] != new[key] for key in ("campaign", "seed"))] + [new]
+    """The rows with a new one, which takes the place of those of the same campaign that have its seed or another commit."""
+    keep = (row for row in rows if row["campaign"] != new["campaign"] or row["commit"] == new["commit"])
+    return [row for row in keep if any(row[key] != new[key] for key in ("campaign", "seed"))] + [new]
 
 
 def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
@@ -119,28 +185,39 @@ def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def planted_lines(planted: list[dict[str, Any]]) -> list[str]:
+    """Rows of the table of planted faults."""
+    return [
+        f"| {row['what']} | {'drawn unseen' if row['unseen'] else 'kept'} | "
+        f"{'after ' + str(row['seconds']) + ' s' if row['found'] else '**no**'} | {row['commit']} |"
+        for row in planted
+    ]
+
+
+def page(rows: list[dict[str, Any]], planted: list[dict[str, Any]]) -> str:
     """docs/reliability.md."""
     counts = ("tries", *NEVER, "other")
-    head = "| campaign | seeds | tries | " + " | ".join(counts[1:]) + " |"
+    head = "| campaign | commit | minutes | tries | " + " | ".join(counts[1:]) + " |"
     lines = []
     for name in CAMPAIGNS:
         of_campaign = [row for row in rows if row["campaign"] == name]
         sums = " | ".join(str(sum(row.get(count, 0) for row in of_campaign)) for count in counts)
-        lines.append(f"| {name} | {len(of_campaign)} | {sums} |")
+        commits = ", ".join(sorted({row["commit"] for row in of_campaign}))
+        lines.append(f"| {name} | {commits} | {sum(row['minutes'] for row in of_campaign)} | {sums} |")
     days, machines = sorted({row["day"] for row in rows}), sorted({row["machine"] for row in rows})
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    when = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
     return f"""# Reliability
 
 This page counts what coterie does when something goes wrong. Read it before you rely on a long run.
 `make torture` interrupts runs, changes the world between kill and resume, damages files, mangles
 settings and tables, passes odd values, lets a client's code fail, and writes this page. Each seed
-draws other tries; the table sums all seeds.
+draws other tries; the table sums all seeds that ran with the named commit. Minutes are those of the
+whole run, in which two campaigns go on at once.
 
 {when}; {"; ".join(machines)}.
 
 {head}
-| --- |{" ---: |" * (len(counts) + 1)}
+| --- | --- |{" ---: |" * (len(counts) + 1)}
 {chr(10).join(lines)}
 
 - **interrupted runs**: a signal to all processes of a run or to its first one, at a random moment, or a power loss, after which each
@@ -165,7 +242,15 @@ The fixtures are generated: four clients with tables of 24 rows, four rounds, sm
 Not covered: GPUs, models of many megabytes, disks that are full or slow, several machines. Ray and FLARE have kills of their own
 (`make test-engines-slow`).
 
+## Are faults found?
+
 `python -m torture --planted` plants three faults in a copy of coterie; a campaign must find each within ten minutes.
+`python -m torture --unseen 2` draws two of {len(UNSEEN)} others, names them only after the hunt, and
+lets all campaigns hunt for ten minutes each.
+
+| planted | how | found | commit |
+| --- | --- | --- | --- |
+{chr(10).join(planted_lines(planted))}
 
 "The same bytes" holds on machines of one kind: another instruction set rounds other bits. `environment.json` says which one it was.
 """
@@ -175,44 +260,68 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=int(datetime.now(UTC).strftime("%Y%m%d")))
+    parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="campaigns at once")
     parser.add_argument("--only", default="")
     parser.add_argument("--first", action="store_true", help="end with the first try that is wrong")
     parser.add_argument("--no-page", action="store_true")
     parser.add_argument(
         "--planted", action="store_true", help="see that the campaigns find faults that are planted in a copy"
     )
+    parser.add_argument("--unseen", type=int, default=0, help="draw so many faults that are named only after the hunt")
     args = parser.parse_args()
-    if args.planted:
-        missed = False
-        for line in hunt_all():
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            missed |= "NOT FOUND" in line
-        return int(missed)
+    if args.planted or args.unseen:
+        return plant(args.unseen)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    sys.stdout.write(f"seed {args.seed}\n")
-    chosen = {name: campaign for name, campaign in CAMPAIGNS.items() if args.only in name}
-    total = sum(campaign.share for campaign in chosen.values())
-    wrong = False
-    for name, campaign in chosen.items():
-        tally = run_campaign(name, args.seed, 60 * args.minutes * campaign.share / total, first=args.first)
-        sys.stdout.write(f"{name}: {tally.tries} tries, {len(tally.wrong)} wrong\n")
+    sys.stdout.write(f"seed {args.seed}, commit {commit()}\n")
+    began, names = time.monotonic(), [name for name in CAMPAIGNS if args.only in name]
+    with tempfile.TemporaryDirectory() as folder:
+        warm_up(Path(folder) / "warm")
+    sums = dict.fromkeys(names, NO_TRIES)
+    for name, tally in deal(names, args.seed, began + 60 * args.minutes, args.lanes, first=args.first):
+        sums[name] = sums[name].plus(tally)
+        minutes = (time.monotonic() - began) / 60
+        sys.stdout.write(f"{minutes:.1f} {name}: {sums[name].tries} tries, {len(sums[name].wrong)} wrong\n")
         for what, why in tally.wrong[:20]:
             sys.stdout.write(f"  {why}\n    {what}\n")
         sys.stdout.flush()
-        wrong |= bool(tally.wrong)
+        if args.first and tally.wrong:
+            return 1
         if not args.no_page:
-            write(row_of(name, args.seed, tally))
-    return int(wrong)
+            results = read_results()
+            row = row_of(name, args.seed, sums[name], minutes)
+            write({**results, "rows": replace_row(results["rows"], row)})
+    return int(any(tally.wrong for tally in sums.values()))
 
 
-def write(row: dict[str, Any]) -> None:
-    """Keep a row, and write the page from all."""
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
-    rows = replace_row([old for old in rows if old["campaign"] in CAMPAIGNS], row)
-    RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(rows), encoding="utf-8")
+def plant(unseen: int) -> int:
+    """Hunt planted faults and write down which were found; the exit status."""
+    missed = False
+    before = [row["what"] for row in read_results()["planted"]] if unseen else []
+    for row, text in hunt_each(unseen, before):
+        found = f"found after {row['seconds']} s" if row["found"] else "NOT FOUND"
+        sys.stdout.write(f"{row['what']}: {found}\n{text}")
+        sys.stdout.flush()
+        missed |= not row["found"]
+        results = read_results()
+        others = [old for old in results["planted"] if old["what"] != row["what"]]
+        write({**results, "planted": [*others, {**row, "commit": commit(), "day": str(datetime.now(UTC).date())}]})
+    return int(missed)
+
+
+def read_results() -> dict[str, list[dict[str, Any]]]:
+    """The rows of campaigns and those of planted faults."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return {
+        "rows": [row for row in results.get("rows", []) if row["campaign"] in CAMPAIGNS],
+        "planted": results.get("planted", []),
+    }
+
+
+def write(results: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the results, and the page from them."""
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(results["rows"], results["planted"]), encoding="utf-8")
 
 
 if __name__ == "__main__":

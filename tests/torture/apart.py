@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds after which a try hangs."""
-SHORT_PATIENCE = 20.0
+SHORT_PATIENCE = 60.0
 """Seconds after which a try within a process hangs."""
 MOST_MEMORY = 2 * 2**30
 """Bytes that a process may hold."""
@@ -168,8 +168,8 @@ def _leads(pid: int) -> bool:
 
 
 def _left(group: int) -> bool:
-    """Whether a process of this group lives on a second after its leader; it is killed."""
-    for _ in range(50):
+    """Whether a process of this group lives on five seconds after its leader; it is killed."""
+    for _ in range(250):
         if not _living(group):
             return False
         time.sleep(0.02)

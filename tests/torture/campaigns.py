@@ -16,18 +16,19 @@ from torture.worlds import worlds
 
 
 class Campaign(NamedTuple):
-    """Tries in a folder, over methods in a mixed order, until the clock shows a time; `share` of all the time is its."""
+    """Tries in a folder, over methods in an order, until the clock shows a time; of it so many are wanted, so many at once."""
 
     run: Callable[[random.Random, Path, list[str], float], Tries]
-    share: float
+    wanted: int
+    slice: int
 
 
 CAMPAIGNS = {
-    "interrupted runs": Campaign(kills, 0.27),
-    "the world changes between kill and resume": Campaign(worlds, 0.38),
-    "damaged files of a run": Campaign(damages, 0.12),
-    "mutated TOML": Campaign(settings, 0.05),
-    "mangled CSV folders": Campaign(tables, 0.03),
-    "odd values of arguments": Campaign(oddities, 0.08),
-    "faults of a client's task": Campaign(faults, 0.07),
+    "interrupted runs": Campaign(kills, 300, 50),
+    "the world changes between kill and resume": Campaign(worlds, 1000, 100),
+    "damaged files of a run": Campaign(damages, 1000, 100),
+    "mutated TOML": Campaign(settings, 1000, 1000),
+    "mangled CSV folders": Campaign(tables, 1000, 1000),
+    "odd values of arguments": Campaign(oddities, 1000, 1000),
+    "faults of a client's task": Campaign(faults, 1000, 1000),
 }

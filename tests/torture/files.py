@@ -15,9 +15,8 @@ from coterie import data
 from coterie.base.files import read_toml
 from coterie.run.experiment import Experiment
 from torture.apart import Tries, attempt_all, command
-from torture.generated import generate
 from torture.sentences import wrong_with
-from torture.worlds import RESUME, complaint, numbers, run_whole, warm_up
+from torture.worlds import RESUME, complaint, first_run, numbers
 
 REPORT = ("report", "run", "--no-html", "--json")
 ROWS = [f"{20 + i},{'xy'[i % 2]},{(i // 2) % 2}" for i in range(16)]
@@ -54,14 +53,12 @@ def damage(rng: random.Random, content: bytes) -> bytes | None:
 
 def damages(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """A file of a finished run is damaged; report, predict and resume find it, mend it or name it."""
-    warm_up(folder / "warm")
     number = 0
     while time.monotonic() < until:
         number += 1
         whole, here = folder / "whole", folder / "here"
-        fixture = generate(rng, methods[number % len(methods)])
-        fixture.write(whole)
-        if run_whole(whole).status == 0:
+        fixture, ended, _ = first_run(rng, whole, methods[(number - 1) % len(methods)])
+        if ended.status == 0:
             trust = ("--trust", "own.py") if "own model" in fixture.covers else ()
             label = fixture.tables["methods"][0]["name"]
             predict = ("predict", "run", "rows/a.csv", "--client", "a", "--method", label, *trust)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from coterie.config.registry import ATTACKS, FILTERS, METHODS
+from coterie.config.schema import options_of
 
 OWN = """
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ FILES: Mapping[str, str] = {
 """Files of the user's own, each reached from `own.py`."""
 
 ARGUMENTS: Mapping[str, dict[str, Any]] = {
+    "fedbn": {"personal": ["*bias"]},
     "fedprox": {"mu": 0.5},
     "maxfl": {"warmup_steps": 2},
     "mwfed": {"rate": 2.0, "warmup_steps": 1},
@@ -105,6 +107,8 @@ ARGUMENTS: Mapping[str, dict[str, Any]] = {
 }
 """Settings of methods that cannot do with their defaults on four small clients."""
 CLIENTS = "abcd"
+LAYERED = frozenset(name for name in METHODS if "personal" in {option.name for option in options_of(METHODS[name])})
+"""Methods of which some layers stay with each client, so that a model needs several."""
 
 
 class Generated(NamedTuple):
@@ -183,7 +187,11 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
     tables: dict[str, Any] = {
         "data": {"folder": "rows", "label": "ill", "server_file": "server.csv"},
         "split": {"folds": 0},
-        "model": {"name": "own.py:Net"} if maybe("own model", 0.5) else {"name": rng.choice(["logistic", "mlp"])},
+        "model": {"name": "mlp"}
+        if method in LAYERED
+        else {"name": "own.py:Net"}
+        if maybe("own model", 0.5)
+        else {"name": rng.choice(["logistic", "mlp"])},
         "local": {"lr": 0.1, "steps": 3, "batch_size": 4, **_local(rng)},
         "methods": entries,
         "run": run,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torture.apart import Ended, Setup, Tries, command, real_command
-from torture.generated import Generated, generate
-from torture.worlds import COMPARE, RESUME, complaint, numbers, run_whole, warm_up
+from torture.generated import Generated
+from torture.worlds import COMPARE, RESUME, complaint, first_run, numbers
 
 SIGNALS = {
     "KILL": signal.SIGKILL,
@@ -119,18 +119,13 @@ def _after_signal(one: Try, ended: Ended) -> str:
 
 def kills(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """Interruptions of generated experiments, five of each."""
-    warm_up(folder / "warm")
     number = 0
     names = [*SIGNALS]
     turn = rng.randrange(len(names))
     while time.monotonic() < until:
         number += 1
         base = folder / f"kill-{number}"
-        fixture = generate(rng, methods[number % len(methods)])
-        fixture.write(base)
-        started = time.monotonic()
-        whole = run_whole(base)
-        seconds = time.monotonic() - started
+        fixture, whole, seconds = first_run(rng, base, methods[(number - 1) % len(methods)])
         if whole.status == 0:
             expected = numbers(base / "run")
             for _ in range(5):
