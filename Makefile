@@ -90,10 +90,11 @@ sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pag
 pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report of the demo (a minute; needs chromium; RUN=its run directory)
 	$(BIN)/python docs/screenshots.py $(RUN)
 
-lint: $(VENV)/.dev  ##! style, types and spelling, as pre-commit runs them, wording and names
+lint: $(VENV)/.dev  ##! style, types (of the code on the pages, too) and spelling, as pre-commit runs them, wording and names
 	$(BIN)/ruff check src tests examples benchmarks experiments docs
 	$(BIN)/ruff format --check src tests examples benchmarks experiments docs
 	$(BIN)/mypy
+	$(BIN)/python docs/user_code.py
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src examples benchmarks experiments
 	$(BIN)/python -m pytest tests/test_prose.py -q
 	$(BIN)/python -m benchmarks.names

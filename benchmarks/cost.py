@@ -11,34 +11,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import coterie as ct
 from benchmarks import w1
-from benchmarks.measure import Settings, on_a_quiet_machine, row
+from benchmarks.measure import Settings, on_a_quiet_machine, replace_round, row
 
 WHAT = __doc__ or ""
 GOAL = 1.1
 PARTS = {"train": 0.6, "validation": 0.2, "test": 0.2}
-
-
-class Counted:
-    """A method, and the work of each of its rounds, in row gradients."""
-
-    def __init__(self, method: Any) -> None:
-        self._method = method
-        self.rows: list[float] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
-
-    def round(self, state: Any, federation: ct.Federation, rng: ct.Rng) -> tuple[Any, Any]:
-        """A round of the method."""
-        before = _work(federation)
-        found: tuple[Any, Any] = self._method.round(state, federation, rng)
-        self.rows.append(_work(federation) - before)
-        return found
 
 
 def _work(federation: ct.Federation) -> float:
@@ -104,9 +87,16 @@ def _round(method: Any, clients: ct.Clients, rounds: int) -> Cost:
     """The mean of all rounds but the first and the last: a method may ask more clients in one round than in another."""
     last = rounds + 2
     clock: list[float] = []
-    counted = Counted(method)
+    rows: list[float] = []
+
+    def count(round: Callable[..., tuple[Any, Any]], state: Any, federation: ct.Federation, rng: ct.Rng) -> Any:
+        before = _work(federation)
+        state, log = round(state, federation, rng)
+        rows.append(_work(federation) - before)
+        return state, log
+
     done = ct.fit(
-        counted, clients, ct.models.MLP(), last, 0, settings=ct.RunSettings(
+        replace_round(method, count), clients, ct.models.MLP(), last, 0, settings=ct.RunSettings(
             evaluate=last, metrics=(), merge_validation=False, strict_wire=False,
             callbacks=(lambda number: clock.append(time.process_time()),),
         ),
@@ -117,5 +107,5 @@ def _round(method: Any, clients: ct.Clients, rounds: int) -> Cost:
         statistics.fmean(c.seconds - (c.own or 0.0) for c in inner),
         statistics.fmean(cpu * (1 - (c.own or 0.0) / c.seconds) for cpu, c in zip(spent_cpu, inner, strict=True)),
         statistics.fmean(c.own or 0.0 for c in inner),
-        statistics.fmean(counted.rows[1:-1]),
+        statistics.fmean(rows[1:-1]),
     )

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 import coterie as ct
-from benchmarks.measure import Settings, over_seeds
+from benchmarks.measure import Settings, over_seeds, replace_round
 from coterie.data.sets.mean_estimation import TARGET
 
 WHAT = __doc__ or ""
@@ -106,28 +106,6 @@ class Settled(NamedTuple):
     curves: Mapping[str, list[list[float]]]
 
 
-class Watched:
-    """A method, and after each round ||x - x*||^2 (x* = 0), and the bound on the gap of its descent if it logs one."""
-
-    def __init__(self, method: Any) -> None:
-        self._method = method
-        self.distances: list[float] = []
-        self.gaps: list[float] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
-
-    def round(self, state: Any, federation: ct.Federation, rng: ct.Rng) -> tuple[Any, Any]:
-        """A round of the method."""
-        state, log = self._method.round(state, federation, rng)
-        models = self._method.models(state)
-        x: Tensor = models if isinstance(models, Tensor) else models[TARGET]
-        self.distances.append(float(x.double().square().sum()))
-        if "gap_bound" in log:
-            self.gaps.append(log["gap_bound"][TARGET])
-        return state, log
-
-
 def run(settings: Settings) -> Iterator[dict[str, Any]]:
     """All methods and all mu, seed by seed while the time lasts; all results so far after each seed."""
 
@@ -162,15 +140,25 @@ def settle(
     method: Any, clients: ct.Clients, rounds: int, seed: int, attack: Any = None, drawn: int | None = None
 ) -> Settled:
     """Run a method on clients whose mean is estimated."""
-    watched = Watched(method)
+    distances, gaps = list[float](), list[float]()
+
+    def watch(round: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Any, Any]:
+        state, log = round(*arguments)
+        models = method.models(state)
+        x: Tensor = models if isinstance(models, Tensor) else models[TARGET]
+        distances.append(float(x.double().square().sum()))  # x* = 0
+        if "gap_bound" in log:
+            gaps.append(log["gap_bound"][TARGET])
+        return state, log
+
     done = ct.fit(
-        watched, clients, ct.models.Mean(), rounds, seed, attack=attack,
+        replace_round(method, watch), clients, ct.models.Mean(), rounds, seed, attack=attack,
         settings=ct.RunSettings(
             clients_per_round=drawn, evaluate=rounds, metrics=(), merge_validation=False, strict_wire=False
         ),
     )  # fmt: skip
-    late = watched.distances[-max(1, rounds // 5) :]
-    curves = {"distance": _thinned(watched.distances), "gap bound": _thinned(watched.gaps)}
+    late = distances[-max(1, rounds // 5) :]
+    curves = {"distance": _thinned(distances), "gap bound": _thinned(gaps)}
     return Settled(statistics.fmean(late), next(iter(done.weights.values())), {k: c for k, c in curves.items() if c})
 
 

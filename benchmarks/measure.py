@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +39,7 @@ __all__ = [
     "over_seeds",
     "ratio",
     "read_arguments",
+    "replace_round",
     "row",
     "speed_row",
     "write",
@@ -111,6 +114,17 @@ class Turns:
     def pairs(self) -> list[Pair]:
         """All pairs but the first."""
         return self._pairs[1:]
+
+
+def replace_round(method: Any, around: Callable[..., tuple[Any, Any]]) -> Any:
+    """Return the method with another round: `around(round, state, federation, rng)`, called with the method's own as `round`."""
+    cls = type(method)
+
+    def called(self: Any, *arguments: Any) -> tuple[Any, Any]:
+        return around(partial(cls.round, self), *arguments)
+
+    watched = type(cls.__name__, (cls,), {"round": called})
+    return watched(**{f.name: getattr(method, f.name) for f in dataclasses.fields(method)})
 
 
 def in_turns(ours: Callable[[], object], reference: Callable[[], object], pairs: int = 7) -> list[Pair]:

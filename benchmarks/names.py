@@ -4,7 +4,8 @@
 
 `make lint` runs it and fails where a figure is above its bound in `MOST`. A local name says nothing if it would fit any value (`own`,
 `found`, `rest`); a function is named by a verb or a noun, and a participle at either end (`told`, `_opened_files`) is neither. A
-`require` whose sentence is computed builds it each time it holds, so there `if` and `raise` stand instead.
+`require` whose sentence is computed builds it each time it holds, so there `if` and `raise` stand instead. A docstring that begins with
+What or Whether has no verb, and leaves open what is returned.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ _NOUNS = ("seed", "need", "speed", "feed", "bed", "red", "embed", "shed")
 
 
 class Measured(NamedTuple):
-    """Shares in percent of the local names that say nothing and of functions named by a participle, and computed sentences."""
+    """In percent, local names that say nothing and functions named by a participle; computed sentences; docstrings that ask."""
 
     vague: float
     participles: float
     eager: int
+    questions: int
 
 
-MOST = Measured(vague=0.9, participles=2.4, eager=0)
+MOST = Measured(vague=0.9, participles=2.4, eager=0, questions=0)
 """What is not exceeded."""
 
 
@@ -56,6 +58,9 @@ def find_hits(text: str, path: Path | str = "") -> Iterator[tuple[str, str]]:
                 yield "names", name
                 if name in VAGUE:
                     yield "vague", f"{path}:{node.lineno}: {name} in {node.name}"
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            if node.value.value.startswith(("What ", "Whether ")):
+                yield "questions", f"{path}:{node.lineno}: {node.value.value.splitlines()[0]}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "require":
             yield (
                 "require" if isinstance(node.args[-1], ast.Constant | ast.Name) else "eager",
@@ -76,7 +81,7 @@ def measure(hits: Iterable[tuple[str, str]]) -> Measured:
         100 * kinds.count(kind) / max(1, kinds.count(total))
         for kind, total in (("vague", "names"), ("participles", "functions"))
     ]
-    return Measured(round(shares[0], 2), round(shares[1], 2), kinds.count("eager"))
+    return Measured(round(shares[0], 2), round(shares[1], 2), kinds.count("eager"), kinds.count("questions"))
 
 
 def code_lines(text: str) -> int:
@@ -100,6 +105,7 @@ def main() -> int:
     print(f"local names that say nothing: {figures.vague} % (at most {MOST.vague} %)")
     print(f"functions named by a participle: {figures.participles} % (at most {MOST.participles} %)")
     print(f"sentences that are built although nothing is wrong: {figures.eager} (at most {MOST.eager})")
+    print(f"docstrings that begin with What or Whether: {figures.questions} (at most {MOST.questions})")
     return int(any(x > most for x, most in zip(figures, MOST, strict=True)))
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder there, not its parent
     sys.path.insert(0, str(ROOT))
 
-SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "scaling", "heart")
+SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
 LONG = ("mean_estimation", "byzantine")

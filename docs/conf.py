@@ -42,5 +42,6 @@ html_theme = "furo"
 html_title = f"coterie {version}"  # the version on every page
 html_static_path = ["static"]
 html_css_files = ["coterie.css"]
+html_js_files = ["labels.js"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -232,8 +232,9 @@ def _complete(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def _make_accessible(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    """Code and tables that scroll can be reached by keyboard, and headings of the menu have a level."""
+    """Code and tables that scroll can be reached by keyboard, headings of the menu have a level, and an empty cell is no header."""
     body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    body = re.sub(r'<th class="head[^>]*><p></p></th>', "<td></td>", body)
     context["body"] = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
     menu = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = menu.replace('role="heading"', 'role="heading" aria-level="2"')

@@ -17,7 +17,7 @@ from coterie.config.registry import METHODS
 from coterie.contract.task import Task
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("fit", "compare", "personalise", "RunSettings", "StudySettings", "Contribution"),
+    "Run": ("fit", "compare", "combine", "personalise", "RunSettings", "StudySettings", "Contribution"),
     "Results": ("Run", "Comparison", "report"),
     "Methods": (),
     "Local training": (
@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Data": ("Clients", "Client", "Part", "data"),
     "Models and metrics": ("models", "metrics"),
     "Engines": ("InProcess", "Ray", "EngineSpec"),
-    "Callbacks": ("Callback", "EarlyStopping", "TensorBoard", "MLflow"),
+    "Callbacks": ("Callback", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
     "Filters and attacks": ("Filter", "Clip", "GaussianNoise", "TopK", "Attack", "attacks"),
     "Write a method": (
         "Method", "task", "Federation", "Cohort", "Form", "Update", "Gradient", "Gap", "PerClient", "options", "wire_type", "move",

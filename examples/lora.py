@@ -11,6 +11,7 @@ import coterie as ct
 
 clients = ct.data.load("heart-disease")
 torch.manual_seed(0)
+assert isinstance(clients.train.inputs, torch.Tensor)  # and no dict of inputs by name
 width = clients.train.inputs.shape[1]
 backbone = torch.nn.Sequential(
     torch.nn.Linear(width, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)

@@ -12,6 +12,6 @@ from torch import nn
 
 def make(
     shape, outputs, width=8
-):  # 15 features: shape is (15,); two classes need one output, C classes C, a number one
-    hidden = nn.Sequential(nn.Linear(*shape, width), nn.LayerNorm(width), nn.GELU())
+):  # of 15 features the shape is (15,); two classes need one output, C classes C, a number one
+    hidden = nn.Sequential(nn.Linear(shape[0], width), nn.LayerNorm(width), nn.GELU())
     return nn.Sequential(hidden, nn.Linear(width, outputs))

@@ -9,7 +9,21 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-NAMES = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "scaling", "heart", "engines", "mean_estimation", "byzantine")
+NAMES = (
+    "w1",
+    "w2",
+    "w3",
+    "w4",
+    "w5",
+    "cost",
+    "start",
+    "tables",
+    "scaling",
+    "heart",
+    "engines",
+    "mean_estimation",
+    "byzantine",
+)
 PAGES = {"performance.md": "| heart-disease"}
 
 

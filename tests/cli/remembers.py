@@ -34,7 +34,7 @@ def update(cohort: ct.Cohort, *, x: Tensor, local: ct.LocalSGD) -> Sent:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(ct.Method):
     local: ct.LocalSGD = LOCAL
 
     def init(self, x: Tensor, federation: ct.Federation) -> State:

@@ -277,7 +277,8 @@ def test_bad_data(coterie, tmp_path, nothing_is_asked, case):
 # ---- files of the user's own
 
 METHOD = """
-class Nothing:
+import coterie as ct
+class Nothing(ct.Method):
     def round(self, state, federation, rng): return state, {}
 class Whole(Nothing):
     def __init__(self, strength=1): self.strength = strength

@@ -11,7 +11,7 @@ from coterie.run.experiment import Experiment
 OWN_METHOD = """
 import coterie as ct
 
-class Fixed:
+class Fixed(ct.Method):
     local = ct.LocalSGD(lr=0.2)
 
     def init(self, x, federation):

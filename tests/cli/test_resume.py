@@ -144,7 +144,7 @@ def test_killed_again_and_again(driver, tmp_path, undisturbed, workers):
 
 
 PLAIN = """
-class Halfway:  # no dataclass: it has no text of its own that a checkpoint could compare
+class Halfway(ct.Method):  # no dataclass: it has no text of its own that a checkpoint could compare
     def __init__(self, speed=0.5, local=None): self.speed, self.local = speed, local
     def init(self, x, federation): return State(x)
     def round(self, state, federation, rng):

@@ -1,0 +1,59 @@
+"""Type-check the code that the README, the pages and the examples show, as a user's: `python docs/user_code.py`.
+
+Each block of code is a module, named by its caption, so that blocks may import each other. mypy reads all of it with its defaults, and
+bodies of functions without annotations, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(?:\{code-block\} )?python\n(?::caption: (\w+)\.py\n)?\n?(.*?)^```$", re.M | re.S)
+
+
+def shown_code(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name of its module and the text of each block of Python on a page; sessions (`>>>`) are doctests."""
+    for number, (caption, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+        if ">>>" not in code:
+            yield caption or f"{page.stem.lower().replace('-', '_')}_{number}", code
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each example, those of packages too."""
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        yield f"{path.parent.name}_{path.stem}", path.read_text(encoding="utf-8")
+
+
+def type_errors(modules: Iterator[tuple[str, str]]) -> str:
+    """Return what mypy finds in these modules, in a folder of their own; empty: nothing.
+
+    Raises:
+        ValueError: Two modules have the same name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, code in modules:
+            file = Path(folder, f"{name}.py")
+            if file.exists():
+                raise ValueError(f"two blocks of code are called {name}.py; give one of them another caption")
+            file.write_text(code, encoding="utf-8")
+        options = ["--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'users'}", "--python-version=3.11"]
+        checked = subprocess.run(
+            [sys.executable, "-m", "mypy", *options, "--check-untyped-defs", "--ignore-missing-imports", "."],
+            cwd=folder,
+            env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+        )
+    return checked.stdout + checked.stderr if checked.returncode else ""
+
+
+if __name__ == "__main__":
+    sys.exit(type_errors(pair for source in (*map(shown_code, PAGES), examples()) for pair in source))
