@@ -57,7 +57,8 @@ def test_a_job_that_fails_ends_the_run_by_name(driver, tmp_path):
 
 def test_a_job_that_dies_says_how_to_go_on(driver, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import os\n\nclass Dies:\n    def init(self, x, federation): os._exit(7)\n    def round(self, state, federation, rng): ...\n"
+        "import os\nimport coterie as ct\n\nclass Dies(ct.Method):\n"
+        "    def init(self, x, federation): os._exit(7)\n    def round(self, state, federation, rng): ...\n"
         "    def models(self, state): return state\n"
     )
     dies = ("--methods", "mine.py:Dies", "--rounds", "1", "--seeds", "1")

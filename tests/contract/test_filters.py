@@ -195,7 +195,7 @@ class Unregistered(Filter):
 @pytest.mark.parametrize(
     ("filters", "method", "said"),
     [
-        ([3], FedAvg(), "3 is not a filter; give one such as TopK(0.01), of a class derived from Filter"),
+        ([3], FedAvg(), "3 is not a filter; give one such as TopK(0.01), of a class derived from ct.Filter"),
         ([Unregistered()], FedAvg(), "Unregistered must be a frozen dataclass registered with @wire_type"),
         (
             [Times(stage="noises")],

@@ -248,13 +248,13 @@ def test_a_client_that_takes_too_long_has_failed_and_its_late_work_is_undone(fed
 def test_without_ray_the_sentence_says_what_to_install(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     problem = logistic()
-    with pytest.raises(InputError, match=r"engine 'ray' needs the package ray: pip install 'coterie\[ray\]'"):
+    with pytest.raises(InputError, match=r"engine 'ray' needs the package ray: pip install \"coterie\[ray\]\""):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray())
     monkeypatch.chdir(tmp_path)
     assert (
         cli.main(["compare", "heart-disease", "--engine", "ray", "--seeds", "1", "--rounds", "1", "--out", "run"]) == 2
     )
-    assert "pip install 'coterie[ray]'" in capsys.readouterr().err
+    assert 'pip install "coterie[ray]"' in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -359,7 +359,7 @@ def test_a_run_whose_clients_leave_is_the_same_on_two_workers_and_after_a_resume
 
 
 def test_appeal_needs_one_model_and_clients_that_the_run_draws():
-    with pytest.raises(InputError, match=r"run\.appeal needs one model for everybody, and Local has several"):
+    with pytest.raises(InputError, match=r"run\.appeal needs one model for all clients, and Local has several"):
         run(Local(MINI), logistic(), 1, appeal=Appeal())
     with pytest.raises(InputError, match="SGDIdeal chooses its clients itself; leave out one of the two"):
         run(SGDIdeal(MINI, members=("a", "b")), logistic(), 1, appeal=Appeal(leave=True))

@@ -16,7 +16,7 @@ def test_a_run_and_its_history_print_one_line():
     draw = torch.Generator().manual_seed(0)
     parts = [(torch.randn(24, 3, generator=draw), torch.randint(0, 2, (24,), generator=draw)) for _ in range(3)]
     run = ct.fit(ct.FedAvg(), ct.data.from_tensors(parts), ct.models.Logistic(), 4)
-    assert repr(run) == "<run of FedAvg: 4 rounds, seed 0, one model for everybody>"
+    assert repr(run) == "<run of FedAvg: 4 rounds, seed 0, one model for all clients>"
     assert repr(run.history) == f"<history of {len(run.history)} numbers in 5 rounds>"
     own = ct.fit(ct.Local(), ct.data.from_tensors(parts), ct.models.Logistic(), 1, seed=2)
     assert repr(own) == "<run of Local: 1 rounds, seed 2, models of 3 clients>"

@@ -35,7 +35,8 @@ def test_a_grid_that_can_be_tried_is_kept():
 def test_a_method_without_local_training_has_no_part_in_the_grid_for_all(tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
-        "class Plain:\n    def init(self, x, federation): ...\n    def round(self, state, federation, rng): ...\n"
+        "import coterie as ct\nclass Plain(ct.Method):\n"
+        "    def init(self, x, federation): ...\n    def round(self, state, federation, rng): ...\n"
         "    def models(self, state): ...\n"
     )
     methods = [{"name": f"{own}:Plain"}, {"name": "fedavg"}]
