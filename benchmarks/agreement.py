@@ -26,8 +26,6 @@ from benchmarks.peers import TORCH, VENVS, NotMeasuredError, Peer, install
 from coterie.base.vector import Layout
 from coterie.solvers import adam, robust
 
-__all__ = ["PACKAGES", "compare", "main", "ours", "problems", "table", "trained"]
-
 WHAT = __doc__ or ""
 SAME = 1e-6
 """Largest difference, relative to coterie's answer, that single precision explains."""

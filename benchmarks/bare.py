@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from coterie import Clients, Part
 from coterie.base.rows import Inputs
 
-__all__ = ["BareCNN", "BareLoop", "BareMeritFed"]
-
 
 class BareLoop:
     """FedAvg over clients of equal size with an MLP (or a linear model) whose parameters are W_1, b_1, W_2, b_2, ..."""

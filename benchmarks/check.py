@@ -23,8 +23,6 @@ from typing import Any
 from benchmarks.measure import ROOT, Settings, machine
 from benchmarks.trees import GitError, commit_of, worktree
 
-__all__ = ["TOLERANCE", "NotComparableError", "at_commit", "check_commits", "comparable", "main", "slower", "worse"]
-
 TOLERANCE = 0.15
 """How far a ratio may fall below the committed one: five short pairs scatter by less on a machine with nothing else to do."""
 NAMES = ("w1", "w2", "w3", "w5")

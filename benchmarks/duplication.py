@@ -14,8 +14,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["code_lines", "doubled"]
-
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "coterie"
 FOLDERS = (SOURCE / "algorithms", SOURCE / "samplers")
 BLOCK = 5

@@ -13,8 +13,6 @@ import coterie as ct
 from coterie.config.registry import METHODS
 from coterie.contract.task import Update
 
-__all__ = ["ARGUMENTS", "Flat", "Sent", "Sized", "Work", "echo", "methods"]
-
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "varsel": {"internal": ("cleveland", "hungary")},
     "selective": {"internal": ("cleveland", "hungary")},

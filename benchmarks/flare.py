@@ -32,8 +32,6 @@ from coterie.sites.flare.kits import CLASSES
 from coterie.sites.plan import read_plan
 from coterie.sites.server import Remote
 
-__all__ = ["Measurer", "measure", "simulate"]
-
 ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys

@@ -24,27 +24,6 @@ import coterie
 from benchmarks.trees import GitError, git
 from coterie.base.files import write_atomically
 
-__all__ = [
-    "LIMIT",
-    "Pair",
-    "Seconds",
-    "Settings",
-    "Turns",
-    "commit",
-    "decisive",
-    "document",
-    "in_turns",
-    "machine",
-    "on_a_quiet_machine",
-    "over_seeds",
-    "ratio",
-    "read_arguments",
-    "replace_round",
-    "row",
-    "speed_row",
-    "write",
-]
-
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 2.5
 """Load average above which a measurement is repeated."""

@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from benchmarks.rooms import FILES, SOURCE
 
-__all__ = ["MOST", "Measured", "code_lines", "find_hits", "measure"]
-
 _WORDS = (
     "given said own good some found made got kept known several one told others rest asked whole needed seen held wanted left those "
     "many few which before after first other both alone here thing things"

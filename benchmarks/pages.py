@@ -8,8 +8,6 @@ from typing import Any
 
 from coterie.base.files import write_atomically
 
-__all__ = ["between", "replaced", "speed_table", "write"]
-
 
 def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     """Write the tables of the results that exist."""

@@ -29,21 +29,6 @@ from benchmarks.measure import ROOT, Pair, Seconds, Settings, on_a_quiet_machine
 from coterie import Clients, Part, Rng
 from coterie.models import MLP, build_model
 
-__all__ = [
-    "OURS",
-    "PEERS",
-    "TOLERANCE",
-    "NotMeasuredError",
-    "Peer",
-    "Sizes",
-    "compare",
-    "export",
-    "install",
-    "judge",
-    "main",
-    "table",
-]
-
 WHAT = __doc__ or ""
 SCRIPTS = ROOT / "benchmarks" / "peer_scripts"
 VENVS = ROOT / "build" / "peers"

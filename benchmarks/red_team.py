@@ -20,8 +20,6 @@ from coterie.sites.approval import Approved
 from coterie.sites.attack import Finding, attack
 from coterie.sites.settings import SiteSettings
 
-__all__ = ["main", "measure", "table"]
-
 SITE, ROUNDS = "hungary", 20
 SITES = [SITE, "cleveland", "long-beach", "switzerland"]
 CASES: tuple[Mapping[str, Any], ...] = tuple(

@@ -19,20 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-__all__ = [
-    "BENCHMARKS",
-    "FILES",
-    "MODULES",
-    "SOURCE",
-    "arrows",
-    "imports",
-    "name_of",
-    "recorded",
-    "room",
-    "rooms",
-    "trips",
-]
-
 BENCHMARKS = Path(__file__).resolve().parent
 SOURCE = BENCHMARKS.parent / "src" / "coterie"
 FILES = sorted(SOURCE.rglob("*.py"))

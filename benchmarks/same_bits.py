@@ -39,8 +39,6 @@ from benchmarks import same_bits_cases
 from benchmarks.same_bits_cases import GROUPS, Key, Recording, record
 from benchmarks.trees import ROOT, GitError, commit_of, git, worktree
 
-__all__ = ["Compared", "compare", "main"]
-
 SHOWN = 20
 """Differences that are printed."""
 

@@ -26,8 +26,6 @@ import coterie as ct
 from coterie.config import registry
 from coterie.config.registry import ATTACKS, SAMPLERS
 
-__all__ = ["GROUPS", "Key", "Recording", "record", "text_of"]
-
 RENAMED = {"power-of-choice": "skew"}
 """Methods by their present name, and the name that an older tree has; recordings have the older one."""
 METHODS = {RENAMED.get(name, name): registry.METHODS[name] for name in registry.METHODS}

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["ROOT", "GitError", "commit_of", "git", "worktree"]
-
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 from work import Work
 
-__all__ = ["app", "build"]
-
 app = ClientApp()
 
 

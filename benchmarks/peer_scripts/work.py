@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Clock", "Work", "main"]
-
 
 class Work:
     """The work as `benchmarks/peers.py` wrote it.

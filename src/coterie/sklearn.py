@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from coterie.config.local import LocalSGD
     from coterie.contract.engine import EngineSpec
 
-__all__ = ["FederatedClassifier", "FederatedRegressor"]
-
 Array = NDArray[Any]
 ALONE = "all"
 """The name of the only client where no groups are given."""

@@ -52,8 +52,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
 
-__all__ = ["APFL", "State"]
-
 OWN, SHARE = "apfl", "apfl-share"
 """Names of v and of a in client memory."""
 UNIT = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number in [0, 1]")

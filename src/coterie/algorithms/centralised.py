@@ -33,8 +33,6 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 
-__all__ = ["Centralised", "State"]
-
 
 class State(NamedTuple):
     """The model [d + b]."""

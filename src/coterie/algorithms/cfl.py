@@ -46,8 +46,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.wire import PerClient
 
-__all__ = ["CFL", "State", "halves"]
-
 
 def halves(similar: Tensor) -> Tensor:
     """Split n >= 2 clients in two such that the largest similarity [n, n] between the parts is least; bool [n], the first is False.

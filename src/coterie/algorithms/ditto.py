@@ -47,8 +47,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import OneModel, task
 
-__all__ = ["Ditto", "State"]
-
 OWN = "ditto"
 """Name of v in client memory."""
 

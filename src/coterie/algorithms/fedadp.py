@@ -53,8 +53,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.solvers.angles import angles, gompertz
 
-__all__ = ["FedAdp", "State"]
-
 
 class State(NamedTuple):
     """The global model [d + b]; by client, the sum of its angles and how many there were, float64 [2, N]."""

@@ -49,8 +49,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.task import ModelOfEach, task
 from coterie.contract.wire import PerClient
 
-__all__ = ["FedAMP", "State", "attention"]
-
 
 @task
 def attentive_update(cohort: Cohort, *, u: ModelOfEach, local: LocalSGD, mu: float) -> OwnUpdate:

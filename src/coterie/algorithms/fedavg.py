@@ -42,8 +42,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 
-__all__ = ["FedAvg", "State"]
-
 
 class State(NamedTuple):
     """The global model [d + b]."""

@@ -49,8 +49,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
 
-__all__ = ["FedDyn", "State"]
-
 DUAL = "dual"
 """Name of dual_i in client memory."""
 

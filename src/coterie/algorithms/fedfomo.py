@@ -52,8 +52,6 @@ from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Holds, Models, task
 from coterie.contract.wire import PerClient
 
-__all__ = ["FedFomo", "State"]
-
 
 class Judged(NamedTuple):
     """Losses [n, 1 + m] of the client's own model before the round, and of the m candidates."""

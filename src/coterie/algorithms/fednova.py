@@ -49,8 +49,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, OneUpdate, Size, task
 
-__all__ = ["FedNova", "State"]
-
 
 class NormalisedUpdate(NamedTuple):
     """delta / a [n, d + b] (buffers whole), a [n], and the number of steps [n]."""

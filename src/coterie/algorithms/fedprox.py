@@ -42,8 +42,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
 
-__all__ = ["FedProx", "State"]
-
 
 @task
 def proximal_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float) -> LocalUpdate:

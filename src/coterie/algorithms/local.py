@@ -40,8 +40,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Flag, OneModel, task
 
-__all__ = ["Local", "State"]
-
 _DECAYS = Rule(
     lambda v: isinstance(v, Mapping) and all(map(NOT_NEGATIVE.test, v.values())),
     "numbers >= 0 by client, such as {hungary = 0.1}",

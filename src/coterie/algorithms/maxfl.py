@@ -79,8 +79,6 @@ from coterie.contract.requests import Asks
 from coterie.contract.task import Form, OneModel, OneUpdate, task
 from coterie.solvers import appeal
 
-__all__ = ["MaxFL", "State"]
-
 
 class LocalUpdates(NamedTuple):
     """Gap [n] and update [n, d + b]."""

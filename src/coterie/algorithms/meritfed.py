@@ -80,8 +80,6 @@ from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, adam
 from coterie.solvers.mirror import MOST_TRIALS, duality_gap, entropic_descent, two_point_candidates, two_point_estimate
 
-__all__ = ["MeritFed", "State"]
-
 STEP = Rule(
     lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v), 'a number >= 0 or "line-search"'
 )

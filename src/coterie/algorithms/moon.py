@@ -52,8 +52,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Flag, OneModel, OneUpdate, Rows, task
 
-__all__ = ["MOON", "State"]
-
 
 class ContrastiveUpdate(NamedTuple):
     """delta [n, d + b], training rows [n], and whether the client had a local model of an earlier round [n]."""

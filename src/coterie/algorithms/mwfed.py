@@ -64,8 +64,6 @@ from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Holds, OneModel, OneUpdate, task
 from coterie.contract.wire import PerClient
 
-__all__ = ["MWFed", "State"]
-
 
 class Gaps(NamedTuple):
     """F_k(x) - rho_k [n], by which clients are weighed."""

@@ -49,8 +49,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, OneUpdate, Rows, Size, task
 from coterie.solvers.sampling import inclusion_probabilities
 
-__all__ = ["OCS", "State"]
-
 
 class LocalUpdate(NamedTuple):
     """delta [n, d + b] and training rows [n]."""

@@ -48,8 +48,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Model, OneModel, OneUpdate, task
 
-__all__ = ["PerFedAvg", "State"]
-
 
 class MetaUpdate(NamedTuple):
     """delta [n, d + b]."""

@@ -57,8 +57,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, OneModel, Rows, task
 
-__all__ = ["FedBABU", "FedBN", "FedPer", "FedRep", "State"]
-
 OWN = "personal-layers"
 """Name of a client's personal entries in its memory."""
 PERSONAL = Rule(is_personal_setting, '"head", "norm" or a list of patterns such as ["encoder.*"]', ("head", "norm"))

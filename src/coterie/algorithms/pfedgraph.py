@@ -52,8 +52,6 @@ from coterie.contract.task import ModelOfEach, task
 from coterie.contract.wire import PerClient
 from coterie.solvers.simplex import project
 
-__all__ = ["PFedGraph", "State", "collaboration"]
-
 
 @task
 def pfedgraph_update(

@@ -51,8 +51,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import OneModel, task
 
-__all__ = ["PFedMe", "State"]
-
 OWN = "pfedme"
 """Name of theta in client memory."""
 

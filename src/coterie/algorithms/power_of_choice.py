@@ -52,8 +52,6 @@ from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Number, OneModel, Rows, task
 from coterie.solvers.sampling import without_replacement
 
-__all__ = ["PowerOfChoice", "State"]
-
 
 class Sizes(NamedTuple):
     """Training rows [n]."""

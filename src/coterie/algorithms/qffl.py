@@ -45,8 +45,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Number, OneModel, OneUpdate, task
 
-__all__ = ["QFFL", "State"]
-
 _LEAST = 1e-10
 
 

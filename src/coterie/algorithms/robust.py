@@ -54,8 +54,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.replies import Replies
 from coterie.solvers import robust
 
-__all__ = ["GeometricMedian", "Median", "MultiKrum", "State", "TrimmedMean"]
-
 COPIES = 5
 """Updates, and twice as much again for them, and for what is sorted or subtracted of them, in double precision."""
 NUMBER_OR_SHARE = Rule(

@@ -54,8 +54,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Holds, OneModel, OneUpdate, task
 
-__all__ = ["SCAFFOLD", "State"]
-
 CONTROL = "control"
 """Name of c_i in client memory."""
 

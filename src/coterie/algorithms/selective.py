@@ -51,8 +51,6 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Number, OneModel, task
 
-__all__ = ["SelectiveLearning", "State"]
-
 
 class Losses(NamedTuple):
     """Mean loss at x, float64 [n]."""

@@ -42,8 +42,6 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 
-__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "State"]
-
 TAU = Rule(lambda v: is_number(v) and 0 < v <= 1e15, "a number > 0 and <= 1e15")  # float32 holds its square
 
 

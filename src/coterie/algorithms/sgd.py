@@ -49,9 +49,6 @@ from coterie.contract.federation import Federation, Need
 from coterie.contract.method import Log, Method
 from coterie.solvers import adam
 
-__all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
-
-
 MEMBERS = NAMES._replace(allowed='a client\'s name, several names, or patterns such as "near-*"')
 """Rule of a field that names the members of a group."""
 

@@ -55,8 +55,6 @@ from coterie.contract.wire import PerClient
 from coterie.solvers.angles import angles
 from coterie.solvers.mirror import entropic_step
 
-__all__ = ["TAWT", "State"]
-
 
 class State(NamedTuple):
     """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N]."""

@@ -61,8 +61,6 @@ from coterie.contract.requests import Among, Asks, asks
 from coterie.contract.task import Form, Holds, OneModel, Size, task
 from coterie.solvers.variance import exact_weights, objective, surrogate_weights
 
-__all__ = ["State", "VaRSeL"]
-
 
 class LocalUpdates(NamedTuple):
     """Minus the (accumulated) gradient on each part of a client's batch; behind it the change of the buffers."""

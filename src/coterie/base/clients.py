@@ -21,8 +21,6 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, describe_inputs, row_shapes, rows
 from coterie.base.spelling import html_table
 
-__all__ = ["PARTS", "Client", "Clients", "Transform", "joint_fingerprint"]
-
 PARTS = ("train", "validation", "test", "contribution")
 """Parts of the rows of clients; the last are validation rows on which contributions are measured (`reserve_validation`)."""
 

@@ -11,26 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "CRASH",
-    "LONGEST",
-    "CoterieError",
-    "InputError",
-    "RunError",
-    "cut",
-    "explain_imports",
-    "is_number",
-    "native",
-    "nearest",
-    "plain",
-    "prefix_errors",
-    "require",
-    "shorten",
-    "visible",
-    "write_crash",
-]
-
-
 CRASH = "coterie-crash.txt"
 """The file that holds the traceback of an error that nobody expected."""
 

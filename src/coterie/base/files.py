@@ -21,26 +21,6 @@ from coterie.base.errors import InputError, cut, plain, require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Checkpoint",
-    "check_name",
-    "json_rows",
-    "load_state",
-    "naming",
-    "open_tensors",
-    "parse_json",
-    "parse_toml",
-    "path_exists",
-    "read_checkpoint",
-    "read_json",
-    "read_text",
-    "read_toml",
-    "remove_leftovers",
-    "save_state",
-    "write_atomically",
-    "write_checkpoint",
-]
-
 T = TypeVar("T")
 
 LARGEST = 16 * 2**20

@@ -11,8 +11,6 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["code_hash", "identity"]
-
 
 def identity(value: Any, within: tuple[int, ...] = ()) -> Any:
     """Return what makes two values the same setting, as JSON: the class and every field, also those that only Python can set.

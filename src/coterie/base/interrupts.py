@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NoReturn
 
-__all__ = ["Ended", "Interrupted", "delay_interrupts", "end", "is_interrupt", "leave_at_once", "raise_interrupts"]
-
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while clients may work; a `KeyboardInterrupt` that is none is raised by their code."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.vector import Layout
 
-__all__ = ["is_personal_setting", "personal_entries", "shared_entries", "shared_layout"]
-
 Personal = str | tuple[str, ...]
 
 

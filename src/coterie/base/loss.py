@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from coterie.base.errors import InputError, nearest
 from coterie.base.metric_names import LOSSES
 
-__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "are_probabilities", "choose_loss", "is_multi_hot"]
-
 Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> loss of each row [rows]. Its attribute `kind`, if it has one, says how metrics read the outputs (`Kind`)."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES", "PRINTED", "find_metric", "short_names"]
-
 DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "r2")
 """Those that a task does not have are undefined."""
 

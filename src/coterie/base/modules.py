@@ -14,8 +14,6 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists
 from coterie.base.rng import fork_generators
 
-__all__ = ["ModuleSource", "import_source", "load_object", "source_of", "user_module", "user_modules"]
-
 PREFIX = "coterie_user_"
 
 

@@ -23,18 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = [
-    "Generator",
-    "Generators",
-    "Rng",
-    "batches",
-    "fork_generators",
-    "generators_of",
-    "normal",
-    "numpy_generators",
-    "seed_noise",
-]
-
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9

@@ -16,28 +16,6 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 
-__all__ = [
-    "Array",
-    "Held",
-    "Inputs",
-    "LabelScale",
-    "LazyInputs",
-    "Part",
-    "Read",
-    "Rows",
-    "Source",
-    "check_plain",
-    "describe_inputs",
-    "join_inputs",
-    "row_shapes",
-    "row_size",
-    "rows",
-    "sample",
-    "take",
-    "take_rows",
-    "tensors_by_name",
-]
-
 Array = NDArray[np.int64]
 
 Inputs = Tensor | dict[str, Tensor]

@@ -9,19 +9,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "alike",
-    "duration",
-    "fold",
-    "html_table",
-    "legible",
-    "listing",
-    "names_rows",
-    "quote_toml",
-    "spell",
-    "variants",
-]
-
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
 

@@ -17,26 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from coterie.base.errors import InputError, plain, require
 
-__all__ = [
-    "ALIGNMENT",
-    "Layout",
-    "Sum",
-    "add_tensors",
-    "aliases",
-    "align",
-    "average",
-    "copy_model",
-    "dot",
-    "fits_alignment",
-    "flatten",
-    "freeze_statistics",
-    "keeps_statistics",
-    "move",
-    "shift",
-    "still",
-    "unflatten",
-]
-
 # A BLAS may choose its way through a product, and so the order of its sums, by where its operands begin. Intel's library promises the
 # same bits only for arrays that begin at a multiple of 64 bytes (oneMKL, "Reproducibility Conditions"). A client's rows and models are
 # views into memory that others share, so where they begin depends on who the others are. Such a view is copied before a product; a copy

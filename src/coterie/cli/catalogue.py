@@ -10,8 +10,6 @@ from typing import Any
 
 from coterie.config.registry import METHODS
 
-__all__ = ["Entry", "entries", "entry_of", "traffic"]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from coterie.base.spelling import listing
 from coterie.data.tables.check import Facts, TableCheck, short
 
-__all__ = ["lines"]
-
 FEW_CLIENTS = 5
 """So many clients have a column each; of more, the table says the extremes."""
 

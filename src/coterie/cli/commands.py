@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from coterie.report.results import Results
     from coterie.run.experiment import Experiment
 
-__all__ = ["COMMANDS"]
-
 
 def _compare(args: argparse.Namespace) -> int:
     from coterie.cli.settings import tables_of_command

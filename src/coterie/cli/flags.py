@@ -9,8 +9,6 @@ from typing import Any
 
 from coterie.config.keys import keys_with_flags
 
-__all__ = ["add_command", "add_flags", "flag_texts"]
-
 
 def add_command(commands: Any, name: str, about: str, command: str = "") -> argparse.ArgumentParser:
     """Add a command with what it does in one line; `command` is its key of `commands.COMMANDS`, if not its name."""

@@ -14,8 +14,6 @@ from coterie.base.errors import LONGEST, CoterieError, InputError, shorten, writ
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""

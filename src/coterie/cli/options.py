@@ -10,8 +10,6 @@ from coterie.base.errors import InputError, nearest
 from coterie.cli.flags import add_command, add_flags
 from coterie.cli.site import add_operator_commands, add_purge, add_site_commands, add_wheels
 
-__all__ = ["build_parser"]
-
 EPILOG = """examples:
   coterie compare heart-disease                     does federating help four real hospitals, and with whom?
   coterie compare my-clients/ --label outcome       the same for a folder with one CSV per client

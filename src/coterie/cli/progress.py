@@ -13,8 +13,6 @@ from coterie.study.progress import Event
 if TYPE_CHECKING:
     from coterie.sites.flare.submit import Watched
 
-__all__ = ["Progress"]
-
 SLOW = 5.0
 """Seconds after which a site that was asked is called slow."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 SEEDS_WITHOUT_FOLDS = 5
 """In place of those of a preset that names folds."""
 
-__all__ = ["override", "set_key", "tables_of_command"]
-
 
 def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
     """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed."""

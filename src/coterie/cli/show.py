@@ -16,8 +16,6 @@ from coterie.config.schema import explanations
 if TYPE_CHECKING:
     from coterie.data import Dataset
 
-__all__ = ["describe", "fields_of", "show"]
-
 Field = tuple[str, str, str, str]
 """Name, type, default and explanation."""
 

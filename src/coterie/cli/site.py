@@ -10,8 +10,6 @@ from typing import Any
 
 from coterie.cli.flags import add_command
 
-__all__ = ["SITE_COMMANDS", "add_operator_commands", "add_purge", "add_site_commands", "add_wheels"]
-
 
 def add_site_commands(jobs: Any) -> None:
     """Add `coterie site ...` to the parser."""

@@ -29,23 +29,6 @@ from coterie.contract.task import Form, Holds, OneModel, Task, task
 from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, appeal
 
-__all__ = [
-    "KEPT",
-    "REQUIREMENTS",
-    "Required",
-    "Requirements",
-    "Start",
-    "as_pairs",
-    "asks_of_requirements",
-    "check_names",
-    "measure_appeal",
-    "requirement",
-    "requirement_payload",
-    "solve_gaps",
-    "staying",
-    "with_steps",
-]  # fmt: skip
-
 KEPT = "appeal"
 """Name in client memory of a client's requirement, and of how its own model does."""
 _TUNED = 5

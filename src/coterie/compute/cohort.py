@@ -25,8 +25,6 @@ from coterie.compute.local_training import LocalTraining, StepBatches, TrainOpti
 from coterie.config.local import LocalSGD
 from coterie.contract.memory import ClientState
 
-__all__ = ["Cohort"]
-
 
 class Cohort(CohortRows):
     """The clients that a task is run for: what they remember, their training, and gradients and losses at given models."""

@@ -22,8 +22,6 @@ from coterie.base.vector import Layout
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import MemoryView
 
-__all__ = ["Batch", "CohortRows", "Segments", "answers_of", "padded"]
-
 Batch = tuple[Inputs, Tensor]
 BLOCK = 1 << 24
 """Elements gathered at once for several local steps."""

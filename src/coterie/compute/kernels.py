@@ -28,8 +28,6 @@ from torch import Tensor, nn
 from coterie.base.loss import Kind
 from coterie.base.vector import Layout, align, fits_alignment
 
-__all__ = ["Batched", "Chunk", "Layer", "RowSource", "StepRule", "chunks", "recognise"]
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 

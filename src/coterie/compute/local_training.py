@@ -23,18 +23,6 @@ from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
 from coterie.contract.method import Sampler
 
-__all__ = [
-    "GradientRule",
-    "LocalTraining",
-    "Penalty",
-    "Quadratic",
-    "Step",
-    "StepBatches",
-    "TrainOptions",
-    "make_optimiser",
-    "of_client",
-]
-
 
 @dataclass(frozen=True)
 class Quadratic:

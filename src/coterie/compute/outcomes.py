@@ -18,23 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError, require
 
-__all__ = [
-    "CONSTANT",
-    "LEVEL",
-    "Influence",
-    "Pairs",
-    "RowError",
-    "Rows",
-    "auc_influence",
-    "error_by_resampling",
-    "join_folds",
-    "mean_influence",
-    "pair_influences",
-    "rmse_influence",
-    "row_error",
-    "student",
-]
-
 CONSTANT = "constant"
 """In place of a method: the loss of always predicting a client's own training rows."""
 LEVEL = 0.95

@@ -19,8 +19,6 @@ from coterie.contract.memory import Memory, MemoryView
 from coterie.contract.replies import has_form
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
-__all__ = ["Shard"]
-
 
 class Shard:
     """Clients of this process, with the server's rows as a client of their own.

@@ -12,18 +12,6 @@ from coterie.config.local import LocalSGD
 from coterie.contract.federation import Federation
 from coterie.contract.task import Form, Model, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
 
-__all__ = [
-    "LocalUpdate",
-    "LocalUpdates",
-    "OwnModel",
-    "OwnUpdate",
-    "local_update",
-    "local_updates",
-    "own_model",
-    "own_models",
-    "own_update",
-]
-
 
 class LocalUpdate(NamedTuple):
     """delta [n, d + b] and training rows [n]."""

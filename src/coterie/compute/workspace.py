@@ -21,8 +21,6 @@ from coterie.base.rows import ELEMENTS, Held, Inputs, row_size, rows, sample, ta
 from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
 from coterie.compute.kernels import Batched, recognise
 
-__all__ = ["Workspace"]
-
 logger = logging.getLogger("coterie")
 
 _STEADY: dict[tuple[object, ...], bool] = {}

@@ -16,19 +16,6 @@ from coterie.base.spelling import legible, spell
 from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
 from coterie.config.schema import Flag, build, options, options_of
 
-__all__ = [
-    "DEFAULT_PARTS",
-    "EVERY_FILE",
-    "KINDS_OF",
-    "OF_ROWS",
-    "Missing",
-    "Split",
-    "Tables",
-    "check_seed",
-    "codes_of",
-    "table_of",
-]
-
 DEFAULT_PARTS: Mapping[str, float] = MappingProxyType({"train": 8 / 15, "validation": 2 / 15, "test": 1 / 3})
 """One third test; a fifth of the rest is validation."""
 

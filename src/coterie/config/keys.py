@@ -19,8 +19,6 @@ from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, MODELS
 from coterie.config.run import Attackers, ModelTable, ReportTable, RunTable
 from coterie.config.schema import Option, explanations, options_of
 
-__all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "keys_of", "keys_with_flags", "lasting"]
-
 DECLARED: Mapping[str, tuple[Any, ...]] = {
     "data": (Tables,),
     "split": (Split,),

@@ -11,8 +11,6 @@ from coterie.base.errors import InputError, nearest
 from coterie.config.local import LocalSGD
 from coterie.config.schema import options_of
 
-__all__ = ["explain_keywords"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -10,8 +10,6 @@ from coterie.config.registry import SAMPLERS
 from coterie.config.rules import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, Rule, list_of, optional
 from coterie.config.schema import Flag, InFiles, Units, options, wire_type
 
-__all__ = ["OPTIMISERS", "RATE", "Epochs", "LocalSGD", "Schedule", "Steps", "rate_of"]
-
 
 @wire_type
 @options

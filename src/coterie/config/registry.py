@@ -20,21 +20,6 @@ from coterie.base.errors import InputError, cut, nearest, prefix_errors
 from coterie.config.rules import article, check_hooks, check_object
 from coterie.config.schema import Choice, Flag, build, spell
 
-__all__ = [
-    "ATTACKS",
-    "CALLBACKS",
-    "DATASETS",
-    "ENGINES",
-    "FILTERS",
-    "KINDS",
-    "METHODS",
-    "METRICS",
-    "MODELS",
-    "SAMPLERS",
-    "Registry",
-    "register",
-]
-
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

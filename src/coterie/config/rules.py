@@ -17,34 +17,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin
 
 from coterie.base.errors import InputError, cut, is_number
 
-__all__ = [
-    "BELOW_ONE",
-    "BETAS",
-    "COUNT",
-    "FLAG",
-    "NAMES",
-    "NOT_NEGATIVE",
-    "NUMBER",
-    "POSITIVE",
-    "SHARE",
-    "SIZE",
-    "TARGETS",
-    "TEXT",
-    "Kind",
-    "Rule",
-    "article",
-    "check_hooks",
-    "check_object",
-    "hooks_of",
-    "kinds_of",
-    "list_of",
-    "obey",
-    "one_of",
-    "optional",
-    "overrides",
-    "rule_of",
-]
-
 
 class Rule(NamedTuple):
     """A test of a value and, in words that follow "must be", what it allows; `words` are the texts among which one chooses."""

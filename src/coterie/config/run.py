@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from coterie.base.clients import Clients
     from coterie.base.loss import RowLoss
 
-__all__ = [
-    "PARTS",
-    "PATTERNS",
-    "ROUNDS",
-    "START",
-    "Appeal",
-    "Attackers",
-    "Contribution",
-    "MethodEntry",
-    "ModelTable",
-    "ReportTable",
-    "RunSettings",
-    "RunTable",
-    "StudySettings",
-    "Tuning",
-]
-
 MOST_ROUNDS = 1_000_000
 ROUNDS = Rule(lambda v: COUNT.test(v) and v <= MOST_ROUNDS, f"an int >= 0, at most {MOST_ROUNDS:,}")
 

@@ -27,21 +27,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get
 from coterie.base.errors import InputError, native, nearest
 from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
 
-__all__ = [
-    "Choice",
-    "Flag",
-    "InFiles",
-    "Option",
-    "Units",
-    "build",
-    "explanations",
-    "options",
-    "options_of",
-    "spell",
-    "wire_type",
-    "wire_types",
-]
-
 T = TypeVar("T")
 
 

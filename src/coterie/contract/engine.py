@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from coterie.base.vector import Layout
     from coterie.contract.wire import Answer, Ask
 
-__all__ = ["Engine", "EngineSpec"]
-
 
 class Engine(Protocol):
     """Carries asks to where the clients are. Everything else (order, checks, quorum) is the federation's.

@@ -25,8 +25,6 @@ from coterie.contract.replies import VECTORS, Average, Replies, medians, misfits
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, ClientCost, decode, encode, nbytes
 
-__all__ = ["AT_ONCE", "AskRecord", "Exchange", "Need", "QuorumError", "Session"]
-
 
 class AskRecord(NamedTuple):
     """One ask, for the history: bytes are those of the values, per client down and up; `costs` where each client is elsewhere."""

@@ -22,18 +22,6 @@ from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, Context, Packed
 
-__all__ = [
-    "STAGES",
-    "WRONG_SHAPE",
-    "Filter",
-    "Passage",
-    "apply_filters",
-    "in_order",
-    "of_shape",
-    "streams",
-    "unpack_answer",
-]
-
 STAGES = ("clipping", "noise", "compression", "attack", "masks")
 """The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
 

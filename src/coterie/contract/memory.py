@@ -17,8 +17,6 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 
-__all__ = ["MEMORY_LOST", "NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
-
 MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
 """The reason that a method is given for clients whose process died and had their memory alone."""
 NEVER = -1

@@ -20,8 +20,6 @@ from coterie.base.vector import Layout
 from coterie.contract.task import Form, Task
 from coterie.contract.wire import Ask, Block
 
-__all__ = ["VECTORS", "Average", "Replies", "has_form", "medians", "misfits", "not_finite", "outliers", "stack"]
-
 R = TypeVar("R", bound=tuple[Any, ...])
 
 

@@ -19,8 +19,6 @@ from coterie.config.local import Schedule
 from coterie.contract.task import Holds, Task
 from coterie.contract.wire import PerClient
 
-__all__ = ["Among", "Asks", "Limits", "about_each_model", "as_many", "asks", "check_payload", "declarations"]
-
 
 class Among:
     """Any of these values of a field.

@@ -27,32 +27,6 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.vector import Layout
 
-__all__ = [
-    "Count",
-    "Flag",
-    "Form",
-    "Gap",
-    "Gradient",
-    "Holds",
-    "Model",
-    "ModelOfEach",
-    "ModelOrOwn",
-    "Models",
-    "Number",
-    "OneGradient",
-    "OneModel",
-    "OneUpdate",
-    "Rows",
-    "SentModel",
-    "Size",
-    "Task",
-    "Update",
-    "adopt_task",
-    "find_task",
-    "task",
-    "task_names",
-]
-
 Payload = Mapping[str, Any]
 Bound = float | Tensor
 

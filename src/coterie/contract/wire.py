@@ -21,26 +21,6 @@ from coterie.base.errors import InputError
 from coterie.config.schema import wire_types
 from coterie.contract.task import Task, find_task
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "Block",
-    "ClientCost",
-    "Context",
-    "PerClient",
-    "Refusal",
-    "Saved",
-    "decode",
-    "encode",
-    "envelope",
-    "from_json",
-    "header",
-    "nbytes",
-    "put_together",
-    "take_apart",
-    "to_json",
-]
-
 DEEPEST = 100
 """How deep the values of a message may be nested."""
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)

@@ -33,8 +33,6 @@ from coterie.data.values import (
     stack,
 )
 
-__all__ = ["by_group", "from_arrays", "from_dataset", "names_of_columns", "read_columns"]
-
 LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 

@@ -14,8 +14,6 @@ from coterie.config.data import Split
 from coterie.data import splits
 from coterie.data.splits import Index, class_numbers, generator, number_names
 
-__all__ = ["Dealt", "ReadColumn", "deal", "label_mix", "shares", "standard_rows"]
-
 ReadColumn = Callable[[str], NDArray[Any]]
 """The values of a named column, one per row."""
 

@@ -13,8 +13,6 @@ from coterie.base.errors import InputError
 from coterie.base.rows import Rows
 from coterie.data.splits import Index, generator, stratified
 
-__all__ = ["deal_folds", "refuse_split", "with_fold"]
-
 UNTESTED = -1
 FEWEST_ROWS = 5
 HELD = {"train": 0.8, "validation": 0.2}

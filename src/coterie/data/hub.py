@@ -24,8 +24,6 @@ from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 from coterie.data.values import as_labels
 
-__all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "has_datasets", "open_hub"]
-
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
 Index = NDArray[np.int64]

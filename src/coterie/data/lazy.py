@@ -19,8 +19,6 @@ from coterie.base.rng import Generators, fork_generators
 from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, tensors_by_name
 from coterie.data.values import from_array
 
-__all__ = ["lazy", "map_arrays", "mark", "mark_of"]
-
 Numbers = NDArray[np.int64]
 
 

@@ -21,9 +21,6 @@ from coterie.data.tables.folder import from_folder
 from coterie.data.tensors import from_tensors
 from coterie.data.values import is_dataset, refuse_others
 
-__all__ = ["clients_of", "clients_or_maker", "load"]
-
-
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _HUB_OPTIONS = ("label", "input", "subset_name", "part", "rows", "lazy")
 _TABLE_OPTIONS = tuple(option.name for option in options_of(Tables))

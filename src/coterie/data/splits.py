@@ -18,22 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.base.rng import numpy_generators
 
-__all__ = [
-    "Index",
-    "class_numbers",
-    "clusters",
-    "dirichlet",
-    "generator",
-    "iid",
-    "mixed",
-    "number_names",
-    "shards",
-    "stratified",
-    "stratify",
-    "subset",
-    "target_groups",
-]
-
 Index = NDArray[np.int64]
 
 _ATTEMPTS = 200  # draws of Dirichlet shares before we say that the minimum cannot be met

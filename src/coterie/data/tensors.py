@@ -20,15 +20,6 @@ from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.splits import number_names, stratified, stratify
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
-__all__ = [
-    "deal_rows",
-    "from_tensors",
-    "over_clients",
-    "split_over",
-    "standardise",
-    "with_task",
-]
-
 PARTS = ("train", "validation", "test")
 
 

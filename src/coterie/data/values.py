@@ -14,22 +14,6 @@ from torch import Tensor
 from coterie.base.errors import InputError, cut
 from coterie.base.rows import Inputs, check_plain
 
-__all__ = [
-    "Read",
-    "as_inputs",
-    "as_labels",
-    "from_array",
-    "is_dataset",
-    "item_of",
-    "names_as_texts",
-    "plain_array",
-    "read_items",
-    "refuse_masks",
-    "refuse_others",
-    "stack",
-    "strata",
-]
-
 T = TypeVar("T")
 Read = tuple[Inputs, Tensor, Sequence[str]]
 """Inputs, labels and names of the classes."""

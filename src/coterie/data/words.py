@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["hash_words"]
-
 _TOKENS = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 
 

@@ -12,8 +12,6 @@ from coterie.contract.engine import Engine
 from coterie.contract.wire import Answer, Ask
 from coterie.engines.workers import Workers
 
-__all__ = ["InProcessEngine", "LocalEngine"]
-
 
 class LocalEngine(Engine):
     """An engine that is opened where all rows are, wherever its clients work.

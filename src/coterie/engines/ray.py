@@ -26,8 +26,6 @@ from coterie.engines.inprocess import LocalEngine
 from coterie.engines.ray_actor import bytes_of, pack, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
 
-__all__ = ["RayEngine"]
-
 TIMEOUT = 600.0
 """Seconds that an ask may take."""
 _SHARED = 100_000

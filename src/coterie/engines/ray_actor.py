@@ -24,8 +24,6 @@ from coterie.config.schema import wire_type
 from coterie.contract.task import adopt_task
 from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart
 
-__all__ = ["Actor", "Packed", "Parcel", "bytes_of", "pack", "unpack"]
-
 Packed = tuple[str, list[NDArray[Any]]]
 
 

@@ -23,8 +23,6 @@ from coterie.contract.task import Task
 from coterie.contract.wire import Context
 from coterie.engines.ray_actor import Actor, Parcel
 
-__all__ = ["STARTING", "Host", "cluster", "result_of"]
-
 STARTING = 120.0
 """Seconds that an actor may take to start: it imports torch, and may wait for a CPU."""
 

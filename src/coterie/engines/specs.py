@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from coterie.engines.inprocess import InProcessEngine
     from coterie.engines.ray import RayEngine
 
-__all__ = ["InProcess", "Ray"]
-
 TIMEOUT = 600.0
 """Seconds that an ask of Ray may take."""
 

@@ -27,8 +27,6 @@ from coterie.base.interrupts import delay_interrupts
 from coterie.compute.shard import Shard
 from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
 
-__all__ = ["Arena", "Workers"]
-
 _LEAST = 1 << 14
 """Bytes below which the pipe is as fast."""
 _DTYPES = {

@@ -26,8 +26,6 @@ from coterie.config.schema import options, wire_type
 from coterie.contract.filters import Filter, Passage
 from coterie.contract.replies import VECTORS
 
-__all__ = ["GaussianNoise"]
-
 
 @wire_type
 @options

@@ -24,8 +24,6 @@ from coterie.config.rules import SHARE
 from coterie.config.schema import options, wire_type
 from coterie.contract.filters import Filter, Passage
 
-__all__ = ["TopK"]
-
 
 @wire_type
 @options

@@ -19,8 +19,6 @@ from coterie.base.rng import Rng, fork_generators
 from coterie.base.rows import Inputs, sample, take
 from coterie.base.vector import freeze_statistics
 
-__all__ = ["ModelSpec", "build_model", "build_shape", "freeze", "outputs_of"]
-
 
 class ModelSpec(Protocol):
     """Settings of a model that is built once the shapes are known."""

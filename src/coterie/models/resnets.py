@@ -10,8 +10,6 @@ from coterie.config.rules import one_of
 from coterie.config.schema import options
 from coterie.models.specs import images
 
-__all__ = ["ResNet8", "ResNet9", "ResNet18"]
-
 _NORM = one_of("group", "batch")
 
 

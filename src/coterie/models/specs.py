@@ -11,8 +11,6 @@ from coterie.base.errors import InputError
 from coterie.config.rules import BELOW_ONE, SIZE, Rule, list_of
 from coterie.config.schema import options
 
-__all__ = ["CNN", "MLP", "CharLSTM", "Logistic", "Mean", "TwoNN", "images"]
-
 
 @options
 class Logistic:

@@ -10,8 +10,6 @@ from coterie.report.results import Results
 from coterie.report.text import count, printable, wrap
 from coterie.report.words import Story, facts, named, tell
 
-__all__ = ["LINES", "answer_lines"]
-
 LINES = 34
 NARROWEST = 40
 NAME = 14

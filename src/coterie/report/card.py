@@ -12,8 +12,6 @@ from coterie.report.text import chance, count, first_few, listing, number, print
 from coterie.report.verdicts import late_shares, verdict, whole_percent
 from coterie.report.words import headline
 
-__all__ = ["card"]
-
 
 def card(
     results: Results, client: str, method: str, rows: Mapping[str, int], threshold: float | None = None, *, rounds: int

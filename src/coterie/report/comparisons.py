@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from coterie.report.results import Results
     from coterie.report.series import Vector
 
-__all__ = ["Comparisons", "Family"]
-
 Family = dict[tuple[str, str], Difference]
 """The comparisons of one client with training alone: by (federated method, deciding metric)."""
 

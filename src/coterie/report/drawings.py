@@ -10,8 +10,6 @@ from coterie.report.statistics import Difference
 from coterie.report.text import listing, printable, with_sign
 from coterie.report.verdicts import late_shares, whole_percent
 
-__all__ = ["Bar", "Forest", "forest", "network"]
-
 NODES = 12
 ARROW = 0.05
 HEIGHT, RING = 400, 140

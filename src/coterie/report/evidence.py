@@ -20,20 +20,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "SMALLEST",
-    "Gain",
-    "Mixture",
-    "Outlook",
-    "Statement",
-    "Word",
-    "foresee",
-    "share",
-    "state",
-    "together",
-    "vetoes",
-]
-
 SMALLEST = 0.01
 """The smallest effect of interest: of AUC, of log-loss, and as a share of the variance of the label."""
 

@@ -14,8 +14,6 @@ from coterie.report.results import Results
 from coterie.report.series import Curve, Vector
 from coterie.report.text import printable
 
-__all__ = ["data", "spread_evenly"]
-
 DOTS = 12
 PANELS = 8
 TARGETS = 60

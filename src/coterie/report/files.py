@@ -12,8 +12,6 @@ from coterie.base.errors import InputError
 from coterie.base.files import json_rows
 from coterie.run.files import RUNS, SUMMARY, unescape
 
-__all__ = ["Columns", "coinciding", "csv_columns", "number_or_nan", "over_folds", "read_combination", "summary_rows"]
-
 Columns = Mapping[str, Callable[[str], Any]]
 
 

@@ -12,8 +12,6 @@ from coterie.report.results import Results
 from coterie.report.series import Vector
 from coterie.report.text import MISSING, number, printable
 
-__all__ = ["BUDGET", "MANY", "Cell", "Grid", "budget", "client_row", "grid"]
-
 BUDGET = "budget"
 MANY = 12
 

@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.report.results import Results
 from coterie.report.text import count, first_few, listing, printable
 
-__all__ = ["FEWEST", "Groups", "distances", "groups", "groups_in_words", "order_of", "split_of"]
-
 FEWEST = 3
 MOST = 20
 STRONGEST_BY_CHANCE, WEAKEST, STABLE = 0.05, 0.1, 0.8

@@ -22,8 +22,6 @@ from coterie.report.text import number, percent, printable, unbroken
 from coterie.report.verdicts import Verdict
 from coterie.run.files import refuse_links
 
-__all__ = ["write"]
-
 TEMPLATE = "template.html.j2"
 ROWS = 200
 BADGES = {

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from coterie.compute.outcomes import Rows
 
-__all__ = ["GRID", "Reliability", "Roc", "reliability", "roc"]
-
 Vector = NDArray[np.float64]
 
 GRID: Vector = np.linspace(0, 1, 41)

@@ -16,8 +16,6 @@ from coterie.base.files import json_rows, open_tensors
 from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, join_folds, pair_influences, row_error
 from coterie.run.files import PAIRED, SUMMARY
 
-__all__ = ["Outcomes", "Told", "own_error", "paired_rows", "tested_at_sites"]
-
 
 class Told(NamedTuple):
     """Difference of two methods as told by a site: standard error, p value and mean over seeds, the metric of the method itself,

@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from coterie.report.drawings import Bar, Forest
 
-__all__ = ["forest_picture", "link", "network_picture"]
-
 INK, SOFT, LINE = "#1b1f24", "#57606a", "#98a1ab"
 COLOURS = {"good": "#00684f", "bad": "#a8410a", "open": SOFT}
 NAMES, COLUMN, ROW, TOP, LETTER = 150, 290, 40, 84, 7

@@ -19,8 +19,6 @@ from coterie.report.results import Results
 from coterie.report.verdicts import Verdict, verdict
 from coterie.report.words import headline
 
-__all__ = ["Plan", "plan_lines", "plan_rows"]
-
 FACTORS = (0.5, 1, 2, 4, 8)
 MOST_WORK = 2_000_000
 """About as many cells of matrices as the draws of all partners' rows may take; with many clients there are fewer draws."""

@@ -30,8 +30,6 @@ from coterie.run.files import (
     require_readable,
 )
 
-__all__ = ["THRESHOLD", "Results", "threshold_of"]
-
 FILES = (
     "summary.json",
     "history.csv",

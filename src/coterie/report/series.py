@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from coterie.report.files import Columns, csv_columns, number_or_nan
 from coterie.run.files import ALL
 
-__all__ = ["Curve", "History", "Vector", "Weights", "clock_of", "history_of", "weights_of"]
-
 Vector = NDArray[np.float64]
 History = dict[tuple[str, str, str, str], dict[int, dict[int, float]]]
 """(method, client, split, metric) -> seed -> round -> value."""

@@ -21,18 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.compute.outcomes import RowError, student
 
-__all__ = [
-    "FEWEST_OF_A_CLASS",
-    "FEWEST_ROWS",
-    "FEWEST_SEEDS",
-    "Difference",
-    "Strength",
-    "compare_pairs",
-    "over_clients",
-    "over_seeds",
-    "weigh",
-]
-
 FEWEST_SEEDS = 3
 FEWEST_ROWS = 30
 FEWEST_OF_A_CLASS = 10

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 from coterie.run.files import YARDSTICKS
 
-__all__ = ["plain", "render"]
-
 SHOWN = 8
 LABEL = 24
 NARROW = 15

@@ -9,24 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = [
-    "MISSING",
-    "chance",
-    "count",
-    "display_names",
-    "first_few",
-    "is_number",
-    "label_in_words",
-    "listing",
-    "number",
-    "percent",
-    "printable",
-    "short_number",
-    "unbroken",
-    "with_sign",
-    "wrap",
-]
-
 MISSING = "-"
 _INTERVAL = re.compile(r"\(\S+ to \S+\)")
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")

@@ -22,18 +22,6 @@ from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
 from coterie.report.text import count, printable, with_sign
 
-__all__ = [
-    "Kind",
-    "Verdict",
-    "beats_constant",
-    "harming",
-    "helping",
-    "late_shares",
-    "recommend",
-    "verdict",
-    "whole_percent",
-]
-
 Kind = Word | Literal["mixed", "too few rows to tell", "no verdict"]
 CONCENTRATED = 1.1
 

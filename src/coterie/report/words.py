@@ -19,21 +19,6 @@ from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
 from coterie.report.text import chance, count, first_few, listing, number, printable, with_sign
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harming, helping, late_shares, verdict, whole_percent
 
-__all__ = [
-    "PARTNERS",
-    "RULE",
-    "ClientStory",
-    "Story",
-    "badge",
-    "constant",
-    "headline",
-    "label",
-    "named",
-    "numbers",
-    "takes",
-    "tell",
-]
-
 INTERVAL = "±: 95 % interval of the difference to training alone, from own rows."
 RULE = f"{INTERVAL} Verdicts also use what the others' gains show."
 MEANINGS = {

@@ -12,8 +12,6 @@ from coterie.config.schema import options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History
 
-__all__ = ["Callback", "EarlyStopping", "Followers", "Metrics", "keeps_validation"]
-
 
 class Metrics(NamedTuple):
     """Numbers of a run up to an evaluation.

@@ -22,9 +22,6 @@ from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 from coterie.run.provenance import Provenance
 
-__all__ = ["RoundFiles", "history_lines"]
-
-
 PATIENCE = 1.0
 """Seconds in which a checkpoint waits for the disk at most once."""
 

@@ -22,8 +22,6 @@ from coterie.base.modules import user_modules
 from coterie.base.vector import add_tensors
 from coterie.run.hashes import hash_texts
 
-__all__ = ["hash_code", "hash_tensors"]
-
 
 def hash_tensors(state: Mapping[str, Any]) -> str:
     """The hash of names, shapes, types and numbers of tensors, in hexadecimal."""

@@ -34,8 +34,6 @@ from coterie.contract.task import Form, Holds, Task, task
 from coterie.contract.wire import PerClient
 from coterie.solvers import shapley
 
-__all__ = ["MOST_EXACT", "ContributionRow", "Contributions"]
-
 MOST_EXACT = 8
 """Clients of a round whose 2^n sets are all asked."""
 FEWEST_ROWS = 10

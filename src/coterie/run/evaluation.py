@@ -22,8 +22,6 @@ from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY, SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Divergence", "Evaluator", "add_metrics", "metrics_by_label", "models_of", "name_metrics"]
-
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
 

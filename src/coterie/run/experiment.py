@@ -31,14 +31,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.files import ALL, own_objects
 from coterie.run.grid import apply, check_grid, names_of, settings_of
 
-__all__ = [
-    "Experiment",
-    "find_method",
-    "label_of",
-    "method_table",
-    "model_of",
-]
-
 TABLES = (
     "data",
     "split",

@@ -19,33 +19,6 @@ from coterie.base.files import read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.run.hashes import record_or_none
 
-__all__ = [
-    "ALL",
-    "FILES",
-    "METRICS",
-    "OBJECT",
-    "PAIRED",
-    "RUNS",
-    "SUMMARY",
-    "WRITER",
-    "YARDSTICKS",
-    "SummaryRow",
-    "escape",
-    "hash_of",
-    "higher_is_better",
-    "own_files",
-    "own_loss",
-    "own_objects",
-    "refuse_links",
-    "require_format",
-    "require_readable",
-    "safe_name",
-    "turn",
-    "unescape",
-    "write_csv",
-    "write_json",
-]
-
 
 @dataclass(frozen=True)
 class SummaryRow:

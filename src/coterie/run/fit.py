@@ -42,8 +42,6 @@ from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
 from coterie.run.provenance import Provenance, describe_run
 
-__all__ = ["fit", "one_thread", "personalise", "start_from"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 _TRAINING = threading.RLock()

@@ -10,8 +10,6 @@ from typing import Any
 from coterie.base.errors import InputError, cut, nearest
 from coterie.config.run import MethodEntry
 
-__all__ = ["apply", "check_grid", "names_of", "settings_of"]
-
 LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
 METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
     "fedprox": {"mu": [0.01, 0.1, 1.0]},

@@ -16,23 +16,6 @@ from typing import Any
 from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
 
-__all__ = [
-    "PROVENANCE",
-    "TABLES",
-    "Tree",
-    "find_damage",
-    "hash_of_tree",
-    "hash_texts",
-    "hashes",
-    "intact",
-    "read_record",
-    "record_or_none",
-    "refuse_change",
-    "refuse_damaged_outcomes",
-    "refuse_other_records",
-    "write_record",
-]
-
 TABLES = Path("checkpoint") / "tables.json"
 """Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 from coterie.base.spelling import html_table
 
-__all__ = ["History", "Meaning", "Record", "Row", "Run", "Timing"]
-
 
 class Row(NamedTuple):
     """One number of the history: client `*` and an empty split for what belongs to the whole round."""

@@ -30,8 +30,6 @@ from coterie.run.contribution import Contributions
 from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import Record, Run, Timing
 
-__all__ = ["run_method"]
-
 logger = logging.getLogger("coterie")
 
 

@@ -20,8 +20,6 @@ from coterie.models import outputs_of
 from coterie.run.files import safe_name, turn
 from coterie.run.history import Run
 
-__all__ = ["about_models", "frozen_path", "load_model_file", "open_model_file", "save_model", "save_models"]
-
 
 def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str = "") -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""

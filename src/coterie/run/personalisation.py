@@ -25,8 +25,6 @@ from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run
 
-__all__ = ["Tuned", "finetune", "tunable", "tune"]
-
 
 class Tuned(NamedTuple):
     """The chosen model [n, d + b], its number of steps [n] and learning rate [n] (0 for no step)."""

@@ -10,8 +10,6 @@ from coterie.base.errors import InputError, explain_imports
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Curves", "draw"]
-
 Curves = Mapping[str, tuple[Sequence[int], Sequence[float]]]
 """By label: rounds [k] and values [k]."""
 COLUMNS = 4

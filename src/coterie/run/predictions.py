@@ -17,8 +17,6 @@ from coterie.base.rows import Inputs, LabelScale
 from coterie.compute.metrics import probabilities
 from coterie.run.files import escape
 
-__all__ = ["Answers", "Prediction"]
-
 
 class Answers(nn.Module):
     """A model that answers in words that people use: class probabilities [rows, C], or a number [rows, 1] in the label's unit.

@@ -26,14 +26,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.code_hashes import hash_code, hash_tensors
 from coterie.run.hashes import PROVENANCE, Tree, hash_of_tree, hash_texts, record_or_none, write_record
 
-__all__ = [
-    "Provenance",
-    "changes",
-    "describe_acceptances",
-    "describe_run",
-    "explain",
-]
-
 ACCEPTABLE = ("code", "data", "machine")
 """Parts of which a change may be accepted; with another method, model or setting a run is another one."""
 PARTS = ("settings", "method", "code", "machine", "data", "model")

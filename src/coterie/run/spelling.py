@@ -25,8 +25,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.experiment import Experiment, method_table
 from coterie.run.files import OBJECT
 
-__all__ = ["data_table", "experiment_of", "object_name"]
-
 WHERE = "ct.compare"
 
 

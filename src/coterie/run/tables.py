@@ -13,8 +13,6 @@ from coterie.base.files import read_toml, write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files, own_objects
 
-__all__ = ["preset", "preset_methods", "read_experiment", "read_folder_experiment", "write_experiment"]
-
 PRESETS = Path(__file__).parent / "presets"
 
 

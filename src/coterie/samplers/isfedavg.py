@@ -41,8 +41,6 @@ from coterie.compute.cohort import Cohort
 from coterie.config.schema import options, wire_type
 from coterie.samplers.weighted import Preset, Weighted
 
-__all__ = ["GradientNormSampler", "ISFedAvg"]
-
 
 @wire_type
 @options

@@ -61,8 +61,6 @@ from coterie.samplers.weighted import (
 )
 from coterie.solvers import waterfill
 
-__all__ = ["ISFL", "LipschitzSampler"]
-
 MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
 """Names in client memory: x_k until it is compared with x, q_k, and (at the server) class counts of the clients."""
 MOST_CLASSES = 20

@@ -41,9 +41,6 @@ from coterie.contract.method import Log
 from coterie.contract.task import Holds, task
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, class_shares, shares_in_memory
 
-__all__ = ["ClassShareSampler", "PjIS"]
-
-
 SHARES = "class-shares"
 """Name in client memory of the class shares p of all clients."""
 

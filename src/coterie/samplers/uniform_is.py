@@ -33,8 +33,6 @@ from coterie.compute.cohort import Cohort
 from coterie.config.schema import options, wire_type
 from coterie.samplers.weighted import Preset, Weighted, number_of_classes
 
-__all__ = ["UniformClassSampler", "UniformIS"]
-
 
 @wire_type
 @options

@@ -28,18 +28,6 @@ from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, task
 from coterie.solvers.sampling import row_weights, with_replacement
 
-__all__ = [
-    "Counts",
-    "Kept",
-    "Preset",
-    "Weighted",
-    "class_counts",
-    "class_shares",
-    "number_of_classes",
-    "shares_in_memory",
-]
-
-
 Done = Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
 """1 for each client [n]."""
 

@@ -22,8 +22,6 @@ from coterie.run.files import ALL
 from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
 
-__all__ = ["Allowed", "RefusedError", "check_state"]
-
 PARTS = ("train", "validation", "test")
 
 

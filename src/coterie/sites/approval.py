@@ -24,18 +24,6 @@ from coterie.sites.settings import SETTINGS_FILE, SiteSettings
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
-__all__ = [
-    "Approved",
-    "approval_file",
-    "approve",
-    "fits",
-    "heads_in_words",
-    "layers_fit",
-    "plan_hash",
-    "read_approval",
-    "signature_words",
-]
-
 
 @dataclass(frozen=True)
 class Approved:

@@ -59,8 +59,6 @@ from coterie.sites.rows import SiteRows
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import table_settings
 
-__all__ = ["Finding", "attack"]
-
 FEW_GATES = 4
 """Different models of a request that holds copies."""
 

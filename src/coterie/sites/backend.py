@@ -25,8 +25,6 @@ from coterie.sites.tables import RemoteClients
 from coterie.study.layout import Pair
 from coterie.study.preflight import initial, pair_world, run_settings
 
-__all__ = ["Sites"]
-
 
 class Sites:
     """The backend over an engine whose clients are sites; methods as of `study.sweep.Backend`."""

@@ -21,8 +21,6 @@ from coterie.sites.tables import read_site, settings_of_file, table_options, tab
 from coterie.sites.versions import VERSIONS_FILE, compare_versions
 from coterie.sites.words import model_of
 
-__all__ = ["check_site"]
-
 
 def check_site(place: Path, *, site: str | None = None, settings_file: Path | None = None) -> list[str]:
     """Sentences about what fits; nothing is sent.

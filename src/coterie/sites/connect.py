@@ -9,8 +9,6 @@ from pathlib import Path
 
 from coterie.base.errors import InputError
 
-__all__ = ["connect"]
-
 SECONDS = 10.0
 
 

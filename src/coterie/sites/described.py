@@ -21,16 +21,6 @@ from coterie.sites.minima import public_description, table_withheld
 from coterie.sites.settings import SiteSettings
 from coterie.sites.tables import read_site, table_options
 
-__all__ = [
-    "SiteDescription",
-    "check_file",
-    "check_recipe",
-    "describe_site",
-    "difference",
-    "parse_descriptions",
-    "write_description",
-]
-
 Stated = str | tuple[str, ...]
 """A kind of column, or categories."""
 

@@ -13,16 +13,6 @@ from torch import Tensor
 
 from coterie.config.local import LocalSGD, Steps
 
-__all__ = [
-    "count_near",
-    "decay",
-    "has_hidden_layer",
-    "open_gates",
-    "read_imprints",
-    "rows_of_a_round",
-    "slopes_of_losses",
-]
-
 NEAR = 0.05
 """Deviations of each feature within which a row is found."""
 STEEP = 200.0

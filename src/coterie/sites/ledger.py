@@ -22,8 +22,6 @@ from coterie.sites.allowed import RefusedError
 from coterie.sites.log import entry_of
 from coterie.sites.settings import short
 
-__all__ = ["Ledger", "Place", "check_index", "count_numbers"]
-
 _NEAR = 4096
 """Bytes of the log before a place by which the index recognises it."""
 

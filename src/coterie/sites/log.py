@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError
 
-__all__ = ["Log", "Verified", "entries", "entry_of", "heads_file", "last_hash", "verify_log"]
-
 TORN = "torn"
 _START = "0" * 64
 _PIECE = 1 << 20

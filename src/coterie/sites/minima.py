@@ -27,18 +27,6 @@ from coterie.data.tables.recipe import TableCohort, describe_table, moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.tables import description_options, left_out
 
-__all__ = [
-    "classes_withheld",
-    "columns_to_sum",
-    "fewest_of",
-    "moments_fit",
-    "parts_withheld",
-    "public_description",
-    "recipe_fits",
-    "table_withheld",
-    "within_reach",
-]
-
 STATISTICS = 3
 """Numbers about each column that a site gives for each seed: count, mean and sum of squares about it."""
 FARTHEST = 1e6

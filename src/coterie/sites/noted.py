@@ -21,8 +21,6 @@ from coterie.sites.allowed import RefusedError
 from coterie.sites.paired import Paired
 from coterie.study.row_outcomes import of_rows
 
-__all__ = ["Noted"]
-
 
 class Noted:
     """Losses and outputs of the models of one run on the test rows of this site, as the cohort of the tasks of `sites.paired`.

@@ -16,8 +16,6 @@ from coterie.run.model_files import about_models, save_model
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.study.predict import MODEL
 
-__all__ = ["OwnModel"]
-
 
 class OwnModel:
     """The own model of a site in one method and seed.

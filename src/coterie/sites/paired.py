@@ -17,8 +17,6 @@ from coterie.compute.outcomes import CONSTANT
 from coterie.contract.task import Flag, Form, ModelOrOwn, Size, task
 from coterie.run.experiment import Experiment
 
-__all__ = ["TOLD", "Paired", "comparisons", "note_outcomes", "paired_errors"]
-
 TOLD = ("auc", "loss", "rmse", "mse", "accuracy")
 """Metrics of whose differences a site tells, in the order of the reply; `mse` is a share of the variance of the site's labels."""
 

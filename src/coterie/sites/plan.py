@@ -26,8 +26,6 @@ from coterie.sites.described import SiteDescription, parse_descriptions
 from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 
-__all__ = ["PLAN_FILE", "Deployment", "Plan", "read_plan", "robustness_note"]
-
 PLAN_FILE = "plan.toml"
 LEAST_NOISE = 1e-4
 """The least deviation of secret noise, as a share of the bound of updates."""

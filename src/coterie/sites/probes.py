@@ -18,8 +18,6 @@ from coterie.contract.requests import Among, Asks, Limits
 from coterie.contract.task import Holds
 from coterie.contract.wire import PerClient
 
-__all__ = ["Probe", "example_payload", "probes"]
-
 ODD_VALUES = ("a value that nobody declares", -7919, 7919.5, True, ("nobody",), None)
 """No method has a setting with one of these values, but for None and True, which are left out where they may stand."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from coterie.base.errors import InputError
 
-__all__ = ["leftovers", "purge"]
-
 _LEFT = ("coterie", "storage", "transfer")
 """Client memory, the key of fingerprints and run directories; the server's jobs; files on their way."""
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

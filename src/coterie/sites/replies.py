@@ -18,17 +18,6 @@ from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
 from coterie.data.tables.description import MANY_ROWS, is_count, read_json
 from coterie.sites.tables import Facts
 
-__all__ = [
-    "FRAME",
-    "answer_of",
-    "counts_beyond",
-    "facts_of_reply",
-    "moments_apart",
-    "most_bytes",
-    "notes_of",
-    "read_reply",
-]
-
 MEGABYTE = 2**20
 FRAME = 16 * MEGABYTE
 """Bytes that a reply may have beside its tensors: names, notes, descriptions of columns."""

@@ -65,8 +65,6 @@ from coterie.sites.tables import (
 )
 from coterie.study.layout import trainings
 
-__all__ = ["SiteRows", "site_key"]
-
 KEY_FILE = "key"
 _BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")

@@ -25,8 +25,6 @@ from coterie.contract.filters import Filter, Passage
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import RefusedError
 
-__all__ = ["LARGEST_LOSS", "blur_evaluation", "under_key"]
-
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
 

@@ -46,8 +46,6 @@ from coterie.sites.replies import (
 from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
 
-__all__ = ["Link", "Remote", "Status"]
-
 T = TypeVar("T")
 PING_SECONDS = 5.0
 HASH_LENGTH = 64

@@ -12,8 +12,6 @@ from coterie.config.rules import COUNT, SIZE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
 from coterie.contract.task import task_names
 
-__all__ = ["SETTINGS_FILE", "SiteSettings", "matches", "read_settings", "short"]
-
 SETTINGS_FILE = "coterie.toml"
 _TASKS = list_of(Rule(lambda v: isinstance(v, str), ""), "a list of names of tasks", empty=True)
 

@@ -27,8 +27,6 @@ from coterie.sites.approval import approval_file, read_approval
 from coterie.sites.log import Log, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
-__all__ = ["SERVER", "Site"]
-
 SERVER = "server"
 """The server's name, under which FLARE lets it call; no site can have it."""
 MEGABYTE = 2**20

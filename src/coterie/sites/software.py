@@ -8,8 +8,6 @@ from pathlib import Path
 from coterie.base.errors import InputError
 from coterie.run.files import hash_of
 
-__all__ = ["SOFTWARE", "add_software", "wheels_in"]
-
 SOFTWARE = "software"
 _FILES = Path(__file__).parent / "kit"
 

@@ -26,18 +26,6 @@ from coterie.data.tables.folder import fit_to, ready_tables
 from coterie.data.tables.read import read, reading_of
 from coterie.data.tables.recipe import Recipe, describe, moments
 
-__all__ = [
-    "TABLE_TASKS",
-    "Facts",
-    "RemoteClients",
-    "facts_of",
-    "fingerprint_of",
-    "read_site",
-    "settings_of_file",
-    "table_options",
-    "table_settings",
-]
-
 TABLE_TASKS = (describe, moments)
 """Tasks about a site's table; all others are about its encoded rows."""
 

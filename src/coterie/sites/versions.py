@@ -12,8 +12,6 @@ import torch
 from coterie import __version__
 from coterie.base.errors import InputError
 
-__all__ = ["VERSIONS_FILE", "compare_versions", "versions"]
-
 VERSIONS_FILE = "versions.json"
 _MUST = ("coterie", "nvflare")
 """Another version may speak another language; the others change bits alone."""

@@ -38,8 +38,6 @@ from coterie.sites.tables import left_out, read_site, settings_of_file, table_op
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
-__all__ = ["in_words", "model_of"]
-
 FACTS = 6
 """Numbers about its rows that a site tells when they were encoded, and when a model was prepared."""
 

@@ -28,8 +28,6 @@ from coterie.run.hashes import PROVENANCE, read_record, refuse_damaged_outcomes,
 from coterie.run.provenance import changes
 from coterie.study.layout import CHECKPOINTS, FREE, is_run
 
-__all__ = ["combine_runs", "default_folder"]
-
 FREE_KEYS = {"data": {"folder"}, "run": FREE, "report": {"threshold"}, "methods": {"weight_decays"}}
 """Keys that may differ: where rows lie, which seeds, and what each run chose by its own rows."""
 SAME_CODE = (("code",), ("method", "class"), ("machine", "coterie"))

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from coterie.report.series import Weights
     from coterie.report.verdicts import Verdict
 
-__all__ = ["Comparison", "combine", "compare"]
-
 TABLES = ("summary", "history", "weights", "timing")
 MOST_PANELS = 12
 _HERE = InProcess()

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["environment"]
-
 
 def _arithmetic() -> dict[str, Any]:
     """The properties of a machine that decide how numbers are rounded: the instruction set that torch uses, and threads."""

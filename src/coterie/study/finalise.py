@@ -32,8 +32,6 @@ from coterie.study.layout import Pair, refuse_combination
 from coterie.study.predict import MODEL, load_answers
 from coterie.study.preflight import initial, model_to_train, pair_world, run_settings
 
-__all__ = ["Final", "finalise"]
-
 
 class Final(NamedTuple):
     """The result of `finalise`: `rows` that each client trained on, for how many `rounds`, and `notes` about what could not be done."""

@@ -22,8 +22,6 @@ from coterie.base.interrupts import delay_interrupts, end
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
-__all__ = ["Jobs"]
-
 PATIENCE = 60.0
 """Seconds that a job has to end by itself, once it is told to."""
 

@@ -17,20 +17,6 @@ from coterie.run.files import ALL, RUNS, YARDSTICKS, refuse_links, turn
 from coterie.run.hashes import PROVENANCE, find_damage, record_or_none
 from coterie.run.tables import read_folder_experiment
 
-__all__ = [
-    "Pair",
-    "choose_folder",
-    "exclusive",
-    "is_run",
-    "is_whole",
-    "median_rounds",
-    "pairs_of",
-    "refuse_combination",
-    "refuse_other_settings",
-    "refuse_others",
-    "trainings",
-]
-
 CHECKPOINTS = "checkpoint"
 
 

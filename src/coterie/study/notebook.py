@@ -9,8 +9,6 @@ from collections.abc import Callable
 from coterie.base.spelling import duration
 from coterie.study.progress import Event
 
-__all__ = ["notebook_progress"]
-
 
 def notebook_progress() -> Callable[[Event], None] | None:
     """Return a function that shows events below the cell that runs; None outside a notebook."""

@@ -18,8 +18,6 @@ from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
 from coterie.study.layout import CHECKPOINTS, refuse_combination
 
-__all__ = ["MODEL", "is_final", "load_answers", "predict"]
-
 MODEL = "model.safetensors"
 
 

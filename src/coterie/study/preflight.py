@@ -30,18 +30,6 @@ from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.study.layout import Pair, median_rounds
 
-__all__ = [
-    "check_everything",
-    "check_method",
-    "initial",
-    "metric_names",
-    "model_to_train",
-    "pair_length",
-    "pair_settings",
-    "pair_world",
-    "run_settings",
-]
-
 
 def check_everything(experiment: Experiment, clients: Clients) -> None:
     """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Event", "Status"]
-
 Pair = tuple[str, int, str]
 """Label of a method, seed and fold."""
 

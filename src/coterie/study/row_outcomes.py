@@ -33,8 +33,6 @@ from coterie.compute.cohort_rows import answers_of
 from coterie.compute.workspace import Workspace
 from coterie.run.history import Run
 
-__all__ = ["of_rows", "outcomes", "write_outcomes"]
-
 
 def write_outcomes(
     path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto", fold: str = ""

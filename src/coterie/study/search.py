@@ -23,8 +23,6 @@ from coterie.run.tables import read_folder_experiment
 from coterie.study.layout import is_run, refuse_others
 from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
 
-__all__ = ["Trial", "choose_settings", "tune", "tune_references", "tuning_notes"]
-
 SEEDS = 12
 """Most splits over which a setting is judged."""
 

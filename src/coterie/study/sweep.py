@@ -59,8 +59,6 @@ from coterie.study.search import tuning_notes
 from coterie.study.tables import seal_tables, write_tables
 from coterie.study.trees import check_yardstick, entries_of, measure_trees
 
-__all__ = ["Backend", "run_experiment"]
-
 
 class Backend(Protocol):
     """Where an experiment runs: who has the rows, and which engine trains on them."""

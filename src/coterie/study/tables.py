@@ -27,8 +27,6 @@ from coterie.run.history import Timing
 from coterie.run.provenance import explain
 from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
 
-__all__ = ["Verified", "explain_run", "mend_tables", "seal_tables", "verify", "write_tables"]
-
 
 def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
     """Write summary.json, history.csv, weights.csv, timing.csv and, where measured, contribution.csv and asks.csv of complete pairs."""

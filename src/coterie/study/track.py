@@ -9,8 +9,6 @@ from coterie.config.registry import CALLBACKS
 from coterie.report.results import Results
 from coterie.run.trackers.tracker import Tracker
 
-__all__ = ["track"]
-
 
 def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int:
     """Send the history of a run directory to a logger; returns the number of runs there, one for each method and seed.

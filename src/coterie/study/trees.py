@@ -23,8 +23,6 @@ from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import YARDSTICKS, SummaryRow
 
-__all__ = ["check_yardstick", "entries_of", "measure_trees"]
-
 SURE = 1e-7
 """Probabilities nearer to 0 or 1 count as this one, so that no log-loss is infinite."""
 

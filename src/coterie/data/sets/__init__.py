@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.base.clients import Clients
 
-__all__ = ["Dataset"]
-
 
 @dataclass(frozen=True)
 class Dataset:

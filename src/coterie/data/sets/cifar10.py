@@ -28,8 +28,6 @@ from coterie.data.sets import Dataset
 from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 
-__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "ImageSet", "cifar10", "load_images"]
-
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 _CURE = (

@@ -14,8 +14,6 @@ from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
 from coterie.data.tensors import split_over
 
-__all__ = ["DATASET", "DEFAULT_SPLIT", "digits"]
-
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
 

@@ -20,8 +20,6 @@ from coterie.data.sets import Dataset
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
 from coterie.data.sets.where import find_folder
 
-__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "emnist"]
-
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "shards", "clients": 25, "shards_per_client": 24, "shard_size": 180}
 _STEM = "emnist-balanced"

@@ -23,8 +23,6 @@ from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset
 from coterie.data.tensors import split_over
 
-__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "Images", "fashion_mnist", "over_idx", "read_idx", "read_pair"]
-
 CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 100}
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

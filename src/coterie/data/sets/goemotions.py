@@ -36,8 +36,6 @@ from coterie.data.splits import generator, number_names
 from coterie.data.tensors import from_tensors
 from coterie.data.words import hash_words
 
-__all__ = ["DATASET", "goemotions"]
-
 NEAR, FAR = 10, 9
 
 

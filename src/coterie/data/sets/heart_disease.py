@@ -33,8 +33,6 @@ from coterie.config.data import DEFAULT_PARTS, Split, Tables
 from coterie.data.sets import Dataset
 from coterie.data.tables.folder import from_folder
 
-__all__ = ["CLASSES", "DATASET", "FOLDER", "OPTIONS", "export", "heart_disease"]
-
 FOLDER = Path(__file__).parent / "files" / "heart_disease"
 CLASSES = ("no disease", "disease")
 OPTIONS: Mapping[str, Any] = {

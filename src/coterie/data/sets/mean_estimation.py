@@ -30,8 +30,6 @@ from coterie.config.rules import COUNT
 from coterie.data.sets import Dataset
 from coterie.data.splits import generator, number_names
 
-__all__ = ["DATASET", "TARGET", "mean_estimation", "means"]
-
 TARGET = "d1-000"
 """The client whose mean is wanted, and the only one with validation rows."""
 

@@ -27,8 +27,6 @@ from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
 from coterie.data.tensors import from_tensors, split_over
 
-__all__ = ["DATASET", "medmnist", "read_npz"]
-
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 _PARTS = {"train": "train", "validation": "val", "test": "test"}
 

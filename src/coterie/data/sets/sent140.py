@@ -23,8 +23,6 @@ from coterie.data.sets.where import find_folder
 from coterie.data.tensors import from_tensors
 from coterie.data.words import hash_words
 
-__all__ = ["DATASET", "sent140"]
-
 _SENTIMENTS = {"0": 0, "1": 1, "4": 1}
 
 

@@ -29,8 +29,6 @@ from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
 from coterie.data.tensors import from_tensors
 
-__all__ = ["CHARACTERS", "DATASET", "shakespeare"]
-
 CHARACTERS = ("padding", "newline", *map(chr, range(32, 127)))
 MOST_TESTED = 40
 

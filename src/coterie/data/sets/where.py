@@ -8,8 +8,6 @@ from pathlib import Path
 from coterie.base.errors import InputError
 from coterie.base.files import path_exists
 
-__all__ = ["find_folder"]
-
 
 def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) -> Path:
     """The folder that has one of `files`: `folder` itself or its subfolder `name`; None looks below COTERIE_DATA.

@@ -30,8 +30,6 @@ from coterie.data.tables.recipe import (
     moments,
 )
 
-__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "Draft", "Guard", "agree", "draft_recipe", "fit_recipe"]
-
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
 

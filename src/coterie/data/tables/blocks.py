@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from coterie.base.spelling import legible
 from coterie.data.tables.cells import NOTHING, number
 
-__all__ = ["Plain", "parse"]
-
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -18,20 +18,6 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import fold, legible, spell
 from coterie.config.data import Missing
 
-__all__ = [
-    "Column",
-    "Comma",
-    "Reading",
-    "Table",
-    "Written",
-    "are_whole",
-    "complaint",
-    "from_numbers",
-    "from_texts",
-    "number",
-    "with_signs",
-]
-
 Floats = NDArray[np.float64]
 Texts = NDArray[np.object_]
 NOTHING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "nan", "-nan", "null", "none", "<na>", "nat"})

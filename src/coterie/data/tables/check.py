@@ -34,9 +34,6 @@ from coterie.data.tables.folder import (
 from coterie.data.tables.read import files_of, holds_arrays, notes_on_other_files, read, reading_of
 from coterie.data.tables.recipe import TableCohort, describe
 
-__all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "facts_of", "short"]
-
-
 _USUAL = Tables()
 
 

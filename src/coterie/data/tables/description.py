@@ -11,8 +11,6 @@ from typing import Any
 
 from coterie.base.errors import InputError, plain
 
-__all__ = ["MANY_CATEGORIES", "ColumnDescription", "LabelDescription", "TableDescription", "is_count", "read_json"]
-
 MANY_CATEGORIES = 100
 """A column of texts with more distinct values at one client is left out, unless it is named as categorical."""
 MANY_ROWS = 10**12

@@ -36,22 +36,6 @@ from coterie.data.tables.suspicions import find_doubts, group_notes
 from coterie.data.tensors import from_tensors
 from coterie.data.values import names_as_texts
 
-__all__ = [
-    "apply_recipe",
-    "check_label",
-    "check_names",
-    "deal_table",
-    "encode_client",
-    "fit_to",
-    "from_folder",
-    "from_frames",
-    "from_tables",
-    "label_of",
-    "ready_tables",
-    "server_rows",
-    "within",
-]
-
 _LABELS = ("label", "target", "outcome", "y", "class")
 """Names that are taken for the label if the user names none and all clients share exactly one of them."""
 _ARRAY_LABELS = ("label", "labels", "target", "y")

@@ -18,18 +18,6 @@ from coterie.config.data import EVERY_FILE, Tables
 from coterie.data.tables.blocks import parse
 from coterie.data.tables.cells import Column, Comma, Reading, Table, from_numbers, from_texts, number
 
-__all__ = [
-    "SUFFIXES",
-    "cells_of",
-    "files_of",
-    "holds_arrays",
-    "notes_on_other_files",
-    "read",
-    "read_arrays",
-    "read_frame",
-    "reading_of",
-]
-
 SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
 _OTHER_TABLES = {
     ".xls",

@@ -34,21 +34,6 @@ from coterie.contract.task import Form, task
 from coterie.data.tables.cells import Column, Table, are_whole, complaint, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES, ColumnDescription, LabelDescription, TableDescription
 
-__all__ = [
-    "ColumnRecipe",
-    "Description",
-    "Encoded",
-    "LabelRecipe",
-    "Moments",
-    "Recipe",
-    "TableCohort",
-    "describe",
-    "describe_table",
-    "encode",
-    "example",
-    "moments",
-]
-
 RARE = "(rare)"
 """The category of all that are pooled."""
 

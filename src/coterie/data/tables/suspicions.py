@@ -17,8 +17,6 @@ from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.recipe import Recipe
 
-__all__ = ["find_doubts", "group_notes"]
-
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
 _REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip

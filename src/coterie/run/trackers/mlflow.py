@@ -9,8 +9,6 @@ from coterie.config.rules import TEXT, optional
 from coterie.config.schema import options
 from coterie.run.trackers.tracker import Sink, Tracker
 
-__all__ = ["MLflow"]
-
 
 @options
 class MLflow(Tracker):

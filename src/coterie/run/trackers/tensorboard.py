@@ -11,8 +11,6 @@ from coterie.config.schema import options
 from coterie.run.files import safe_name
 from coterie.run.trackers.tracker import Sink, Tracker
 
-__all__ = ["TensorBoard"]
-
 
 @options
 class TensorBoard(Tracker):

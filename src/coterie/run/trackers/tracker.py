@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from coterie.run.callbacks import Callback, Metrics
 
-__all__ = ["Sink", "Tracker"]
-
 
 class Sink(NamedTuple):
     """The destination of the numbers of one run.

@@ -11,8 +11,6 @@ from coterie.config.rules import TEXT, one_of
 from coterie.config.schema import options
 from coterie.run.trackers.tracker import Sink, Tracker
 
-__all__ = ["WandB"]
-
 
 @options
 class WandB(Tracker):

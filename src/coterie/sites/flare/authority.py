@@ -21,25 +21,6 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
-__all__ = [
-    "AUTHORITY",
-    "DAYS",
-    "REVOKED",
-    "Request",
-    "certificate_of",
-    "fingerprint_of",
-    "fingerprint_text",
-    "issued_by",
-    "key_fingerprint",
-    "keys_of_authority",
-    "make_authority",
-    "note_certificate",
-    "note_key",
-    "read_request",
-    "revoke_certificates",
-    "serial_of",
-]
-
 AUTHORITY = "ca"
 """Folder of the kits with the key that signs sites: it stays with the operator."""
 _KEYS, _ISSUED = "keys.json", "issued.json"

@@ -9,8 +9,6 @@ from nvflare.lighter.impl.cert import CertBuilder
 
 from coterie.sites.flare.authority import DAYS
 
-__all__ = ["ShortCertificates"]
-
 
 class ShortCertificates(CertBuilder):  # type: ignore[misc]
     """FLARE's builder, but certificates of sites are valid for `DAYS` days."""

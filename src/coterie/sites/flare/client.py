@@ -17,8 +17,6 @@ from coterie.config.registry import METHODS
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.site import Site
 
-__all__ = ["FlareLink", "SiteClient"]
-
 
 class SiteClient:
     """The client object of a job: one site, with the settings in its kit's `local` folder."""

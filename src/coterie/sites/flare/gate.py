@@ -19,8 +19,6 @@ from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import REVOKED, serial_of
 
-__all__ = ["Gate", "barred_sites"]
-
 REGISTERED = "registered.json"
 REVOKED_WORDS = "its certificate was revoked; the operator knows why"
 

@@ -36,8 +36,6 @@ from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organ
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
 
-__all__ = ["join", "request", "revoke", "sign"]
-
 if TYPE_CHECKING:
     from cryptography import x509
 

@@ -21,17 +21,6 @@ from coterie.sites.software import add_software, wheels_in
 from coterie.sites.tables import table_options
 from coterie.sites.versions import VERSIONS_FILE, versions
 
-__all__ = [
-    "CLASSES",
-    "PROJECT",
-    "furnish",
-    "harden",
-    "need_flare",
-    "organisation_of",
-    "provision",
-    "remember_interpreter",
-]
-
 CLASSES = (
     "coterie.sites.flare.client.SiteClient",
     "coterie.sites.flare.server.Coordinator",

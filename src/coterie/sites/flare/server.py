@@ -26,8 +26,6 @@ from coterie.sites.server import Remote, Status
 from coterie.study.progress import Event
 from coterie.study.sweep import run_experiment
 
-__all__ = ["Coordinator"]
-
 RESULT = "coterie-run"
 OUTCOME = "outcome.json"
 LINGER = 5.0

@@ -13,8 +13,6 @@ from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import certificate_of, issued_by
 
-__all__ = ["check_head", "check_plan", "sign_head", "sign_plan", "signature_file"]
-
 _PLAN, _HEAD = b"coterie plan ", b"coterie head of a log "
 """The subject of a signature stands before the signed bytes, so that none can be passed off as one about something else."""
 

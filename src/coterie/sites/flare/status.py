@@ -13,8 +13,6 @@ from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.settings import short
 from coterie.study.progress import Event
 
-__all__ = ["status"]
-
 RUNNING = ("RUNNING", "DISPATCHED", "SUBMITTED")
 
 

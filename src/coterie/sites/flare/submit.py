@@ -23,8 +23,6 @@ from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
 from coterie.study.progress import Event
 
-__all__ = ["Watched", "open_session", "submit"]
-
 SUBMISSION = ".submission.json"
 END_SECONDS = 20.0
 """How long a job whose run is over may take to end by itself."""
