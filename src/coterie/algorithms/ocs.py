@@ -107,10 +107,7 @@ class OCS(Method[State]):
 
     participation = "own"
 
-    tasks = (
-        local_update,
-        norms,
-    )
+    tasks = (local_update, norms)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

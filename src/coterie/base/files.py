@@ -217,12 +217,7 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(
-    path: Path,
-    state: tuple[Any, ...],
-    memory: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    *,
-    durable: bool = False,
+    path: Path, state: tuple[Any, ...], memory: Mapping[str, Tensor], meta: Mapping[str, Any], *, durable: bool = False
 ) -> None:
     """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file.
 

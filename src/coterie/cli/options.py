@@ -137,11 +137,7 @@ def _add_listings(commands: Any) -> None:
     data.add_argument("name", nargs="?", help="a data set to export")
     data.add_argument("--export", metavar="FOLDER", help="write its files there, one CSV per client")
     data.add_argument(
-        "--server-rows",
-        type=int,
-        default=0,
-        metavar="N",
-        help="take N rows out for a server: FOLDER/../server.csv",
+        "--server-rows", type=int, default=0, metavar="N", help="take N rows out for a server: FOLDER/../server.csv"
     )
 
     show = add_command(

@@ -140,12 +140,7 @@ class LocalSGD:
     """
 
     lr: Annotated[float | Schedule, RATE, Flag()] = 0.1
-    steps: Annotated[
-        Steps | Epochs,
-        _AMOUNT,
-        Units({"steps": Steps, "epochs": Epochs}),
-        Flag(metavar="N"),
-    ] = Steps(10)
+    steps: Annotated[Steps | Epochs, _AMOUNT, Units({"steps": Steps, "epochs": Epochs}), Flag(metavar="N")] = Steps(10)
     batch_size: Annotated[int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag(metavar="N")] = 32
     momentum: Annotated[float, BELOW_ONE] = 0.0
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0

@@ -82,8 +82,7 @@ def _follows(value: Any) -> bool:
 
 
 _CALLBACKS = Rule(
-    lambda v: isinstance(v, tuple) and all(map(_follows, v)),
-    "a list of callbacks, or of functions of a round's number",
+    lambda v: isinstance(v, tuple) and all(map(_follows, v)), "a list of callbacks, or of functions of a round's number"
 )
 
 

@@ -164,11 +164,7 @@ class Exchange(Generic[R]):
         for key, value in vectors.items():
             if value.ndim != 2:
                 raise InputError(f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
-        return Average(
-            replies,
-            {key: average(shares, value) for key, value in vectors.items()},
-            shares / shares.sum(),
-        )
+        return Average(replies, {key: average(shares, value) for key, value in vectors.items()}, shares / shares.sum())
 
     def _average_blocks(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
@@ -442,7 +438,5 @@ class _Tally(Generic[R]):
         shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
         weight_sum = float(shares.sum())
         return Average(
-            replies,
-            {key: total.divide(weight_sum) for key, total in self.sums.items()},
-            shares / weight_sum,
+            replies, {key: total.divide(weight_sum) for key, total in self.sums.items()}, shares / weight_sum
         )

@@ -215,12 +215,7 @@ def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
 
 
 def _out_of_range(
-    key: str,
-    value: Any,
-    names: tuple[str, ...],
-    form: Form | None,
-    ask: Ask,
-    sizes: Callable[[str], Mapping[str, int]],
+    key: str, value: Any, names: tuple[str, ...], form: Form | None, ask: Ask, sizes: Callable[[str], Mapping[str, int]]
 ) -> dict[str, str]:
     if form is None or not isinstance(value, Tensor):
         return {}

@@ -107,8 +107,7 @@ def from_dataset(
     require(lazy or not (len(files) or labels is not None), "labels and files belong to lazy data; give lazy=True")
     columned = hasattr(dataset, "column_names") and hasattr(dataset, "features")
     require(
-        columned or (input is None and label is None),
-        "input and label name columns, which this data set does not have",
+        columned or (input is None and label is None), "input and label name columns, which this data set does not have"
     )
 
     def read(dataset: Any, at: NDArray[np.int64]) -> Read:

@@ -272,13 +272,7 @@ def _part(value: Any, who: str) -> Part:
 
 
 def over_clients(
-    inputs: Held,
-    labels: Tensor,
-    lists: Mapping[str, NDArray[np.int64]],
-    split: Split,
-    *,
-    seed: int,
-    **about: Any,
+    inputs: Held, labels: Tensor, lists: Mapping[str, NDArray[np.int64]], split: Split, *, seed: int, **about: Any
 ) -> Clients:
     """Clients with the rows `lists[name]` of one data set in memory, each split into parts; nothing is copied."""
     names = sorted(lists)

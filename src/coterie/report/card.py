@@ -32,13 +32,7 @@ def card(
         _rows(results, client, method, rows, rounds),
         _expectation(results, client, method, threshold),
         _privacy(results),
-        [
-            "## Use",
-            "",
-            "    coterie predict FOLDER new.csv",
-            "",
-            "The file needs the columns of `preprocess.json`.",
-        ],
+        ["## Use", "", "    coterie predict FOLDER new.csv", "", "The file needs the columns of `preprocess.json`."],
     )
     return "\n".join(line for part in parts for line in (*part, ""))
 

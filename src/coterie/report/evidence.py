@@ -42,14 +42,7 @@ ROUNDING = 1e-6
 FEWEST_FREEDOM = 20
 
 Vector = NDArray[np.float64]
-Word = Literal[
-    "join",
-    "probably join",
-    "safe to join",
-    "stay alone",
-    "probably stay alone",
-    "undecided",
-]
+Word = Literal["join", "probably join", "safe to join", "stay alone", "probably stay alone", "undecided"]
 
 
 class Gain(NamedTuple):

@@ -19,16 +19,7 @@ from coterie.report.outcomes import paired_rows, tested_at_sites
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import MISSING, display_names, is_number, label_in_words, percent, printable, short_number
-from coterie.run.files import (
-    ALL,
-    METRICS,
-    OBJECT,
-    SUMMARY,
-    YARDSTICKS,
-    higher_is_better,
-    own_loss,
-    require_readable,
-)
+from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
 
 FILES = (
     "summary.json",

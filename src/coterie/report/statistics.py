@@ -77,12 +77,7 @@ class Difference(NamedTuple):
 
 
 def compare_pairs(
-    a: ArrayLike,
-    b: ArrayLike,
-    ratio: float | None,
-    rows: RowError | None = None,
-    *,
-    higher_is_better: bool = True,
+    a: ArrayLike, b: ArrayLike, ratio: float | None, rows: RowError | None = None, *, higher_is_better: bool = True
 ) -> Difference | None:
     """Compare the results of two methods, paired over seeds and over test rows; None if no seed has both.
 

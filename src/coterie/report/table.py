@@ -170,10 +170,7 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     base, repeated = results.baseline, len(results.seeds) > 1
     parts = [best + (f" ({listing(results.references)} left out)" if results.references else "")]
     if base and repeated:
-        parts += [
-            f"{worse} worse than {base}",
-            f"{better} better",
-        ]
+        parts += [f"{worse} worse than {base}", f"{better} better"]
     lines = [";  ".join(parts) + "."] if len(results.methods) > 1 else []
     trees = [m for m in results.references if results.algorithms[m] in YARDSTICKS]
     pooled = [m for m in results.references if m not in trees]

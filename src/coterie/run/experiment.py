@@ -19,11 +19,7 @@ from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
 from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
-from coterie.config.schema import (
-    build,
-    options_of,
-    spell,
-)
+from coterie.config.schema import build, options_of, spell
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of

@@ -50,15 +50,7 @@ from coterie.contract.method import Log
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Flag, Holds, SentModel, task
 from coterie.contract.wire import PerClient
-from coterie.samplers.weighted import (
-    Counts,
-    Kept,
-    Preset,
-    Weighted,
-    class_counts,
-    class_shares,
-    shares_in_memory,
-)
+from coterie.samplers.weighted import Counts, Kept, Preset, Weighted, class_counts, class_shares, shares_in_memory
 from coterie.solvers import waterfill
 
 MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"

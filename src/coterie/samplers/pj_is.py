@@ -61,10 +61,7 @@ class ClassShareSampler(Weighted):
     draws any row, and all of that is done again after the round.
     """
 
-    tasks = (
-        class_counts,
-        keep_shares,
-    )
+    tasks = (class_counts, keep_shares)
 
     def check(self, federation: Federation) -> None:
         """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""

@@ -141,13 +141,7 @@ class RemoteClients(Clients):
     rows_elsewhere = True
 
     def __init__(
-        self,
-        facts: Mapping[str, Facts],
-        recipe: Recipe,
-        *,
-        name: str,
-        notes: Sequence[str],
-        server: Part | None = None,
+        self, facts: Mapping[str, Facts], recipe: Recipe, *, name: str, notes: Sequence[str], server: Part | None = None
     ) -> None:
         classes = recipe["label"]["classes"]
         lowest, highest = min(f.lowest for f in facts.values()), max(f.highest for f in facts.values())

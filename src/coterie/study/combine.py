@@ -264,8 +264,7 @@ def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds
     write_atomically(place / "experiment.toml", lambda p: p.write_text(tomli_w.dumps(experiment), encoding="utf-8"))
     runs = zip(results, tables, seeds, strict=True)
     write_json(
-        place / RUNS,
-        [{"run": str(r.folder), "table": table, "seeds": [*of_run.values()]} for r, table, of_run in runs],
+        place / RUNS, [{"run": str(r.folder), "table": table, "seeds": [*of_run.values()]} for r, table, of_run in runs]
     )
     write_json(place / "format.json", WRITER)
     write_json(place / "environment.json", {"runs": {str(r.folder): r.environment for r in results}})

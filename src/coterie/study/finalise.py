@@ -42,13 +42,7 @@ class Final(NamedTuple):
 
 
 def finalise(
-    run: Path,
-    out: Path,
-    *,
-    client: str,
-    method: str,
-    threshold: float | None = None,
-    accept_change: Sequence[str] = (),
+    run: Path, out: Path, *, client: str, method: str, threshold: float | None = None, accept_change: Sequence[str] = ()
 ) -> Final:
     """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
 

@@ -35,15 +35,7 @@ from coterie.run.provenance import Provenance, describe_acceptances
 from coterie.run.tables import write_experiment
 from coterie.study.environment import environment
 from coterie.study.jobs import Jobs
-from coterie.study.layout import (
-    Pair,
-    exclusive,
-    is_run,
-    is_whole,
-    pairs_of,
-    refuse_other_settings,
-    refuse_others,
-)
+from coterie.study.layout import Pair, exclusive, is_run, is_whole, pairs_of, refuse_other_settings, refuse_others
 from coterie.study.preflight import (
     check_everything,
     initial,
@@ -283,13 +275,7 @@ def _run_pair(
     module = model_to_train(experiment, clients, pair.seed)
     try:
         result = where.fit(
-            experiment,
-            pair,
-            clients,
-            module,
-            resume=resume,
-            accept_change=accept_change,
-            progress=progress,
+            experiment, pair, clients, module, resume=resume, accept_change=accept_change, progress=progress
         )
     except RunError as error:
         raise RunError(f"{pair.words}: {error}") from error

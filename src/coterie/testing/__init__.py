@@ -43,15 +43,7 @@ from coterie.testing.runs import (
 )
 from coterie.testing.values import descriptions, inputs, number, options, rows, same_rows, trainable
 
-__all__ = [
-    "LawError",
-    "check_dataset",
-    "check_engine",
-    "check_filter",
-    "check_method",
-    "check_metric",
-    "check_sampler",
-]
+__all__ = ["LawError", "check_dataset", "check_engine", "check_filter", "check_method", "check_metric", "check_sampler"]
 
 # ---- checks
 

@@ -83,15 +83,7 @@ def over_idx(
         if server:
             server_part = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
         standard = (torch.from_numpy(extra_images[server:]), extra_labels[server:])
-    return split_over(
-        torch.from_numpy(images),
-        labels,
-        rule,
-        seed=seed,
-        server=server_part,
-        standard=standard,
-        **about,
-    )
+    return split_over(torch.from_numpy(images), labels, rule, seed=seed, server=server_part, standard=standard, **about)
 
 
 def _find(folder: str | Path | None) -> Path:

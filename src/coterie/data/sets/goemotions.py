@@ -185,12 +185,5 @@ DATASET = Dataset(
     "28 emotions",
     "CC BY 4.0",
     goemotions,
-    {
-        "folder": None,
-        "target": "joy",
-        "alpha": 0.9,
-        "rows_per_client": 300,
-        "held_out": 150,
-        "features": 2048,
-    },
+    {"folder": None, "target": "joy", "alpha": 0.9, "rows_per_client": 300, "held_out": 150, "features": 2048},
 )

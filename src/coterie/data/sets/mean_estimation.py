@@ -138,13 +138,5 @@ DATASET = Dataset(
     "the mean of 10-dimensional normal samples",
     "none needed (drawn from the seed)",
     mean_estimation,
-    {
-        "mu": 0.01,
-        "groups": [5, 95, 50],
-        "samples": 1000,
-        "validation": 1000,
-        "test": 1000,
-        "dim": 10,
-        "centres": None,
-    },
+    {"mu": 0.01, "groups": [5, 95, 50], "samples": 1000, "validation": 1000, "test": 1000, "dim": 10, "centres": None},
 )

@@ -126,12 +126,5 @@ DATASET = Dataset(
     "the next of 97 characters, at each of 80 positions",
     "public domain",
     shakespeare,
-    {
-        "folder": None,
-        "plays": [],
-        "minimum_characters": 3000,
-        "roles_per_play": 4,
-        "segments": 20,
-        "length": 80,
-    },
+    {"folder": None, "plays": [], "minimum_characters": 3000, "roles_per_play": 4, "segments": 20, "length": 80},
 )
