@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, RunError, require
 from coterie.base.interrupts import raise_interrupts
+from coterie.cli.show import list_data, list_methods, say, show_one
 from coterie.cli.site import SITE_COMMANDS
-from coterie.config.registry import DATASETS, METHODS
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
@@ -178,18 +178,18 @@ def _present(
             "rows": rows,
             "verdicts": verdicts,
         }
-        _say(json.dumps({**answer, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
+        say(json.dumps({**answer, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
         return 0
     if args.tables:
-        _say(render(results).rstrip())
-        _say()
+        say(render(results).rstrip())
+        say()
     ends = [f"run directory  {folder}"]
     if page is not None:
         ends.append(f"report         {page}")
     elif missing:
         ends.append(f"no HTML report: {missing}")
     for line in answer_lines(results, ends=ends):
-        _say(line)
+        say(line)
     return 0
 
 
@@ -203,10 +203,6 @@ def _mend(folder: Path) -> None:
 
         for name in mend_tables(folder):
             sys.stderr.write(f"note: {folder / name} was damaged; it is made again from the rounds that were saved\n")
-
-
-def _say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
 
 
 # ---- sites elsewhere
@@ -244,69 +240,6 @@ def _submit(args: argparse.Namespace) -> int:
     return _present(folder, args, html=not args.no_report)
 
 
-# ---- listings
-
-
-def _methods(args: argparse.Namespace) -> int:
-    from coterie.cli.catalogue import entries
-
-    rows = [entry.row() for entry in entries().values()]
-    for problem in METHODS.importable()[1]:
-        sys.stderr.write(f"left out: {problem}\n")
-    if args.json:
-        _say(json.dumps(rows, indent=1))
-        return 0
-    width = max(12, *(len(row["name"]) for row in rows))
-    for row in rows:
-        _say(f"{row['name']:<{width}} {row['summary']}")
-        about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
-        for line in (line for text in about for line in _wrap(text, width + 1)):
-            _say(line)
-    _say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
-    _say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
-    return 0
-
-
-def _wrap(text: str, indent: int) -> list[str]:
-    import shutil
-    import textwrap
-
-    width = min(100, shutil.get_terminal_size((80, 24)).columns)
-    return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
-
-
-def _data(args: argparse.Namespace) -> int:
-    if args.name is not None or args.export is not None:
-        from coterie.data.sets.heart_disease import export
-
-        if args.name != "heart-disease":
-            raise InputError(f"only heart-disease can be exported, with a name; got {args.name!r}")
-        require(args.export is not None, "say where to with --export FOLDER")
-        for file in export(Path(args.export), server_rows=args.server_rows):
-            _say(str(file))
-        return 0
-    datasets, problems = DATASETS.importable()
-    for problem in problems:
-        sys.stderr.write(f"left out: {problem}\n")
-    if args.json:
-        keys = ("summary", "clients", "task", "licence")
-        _say(json.dumps([{"name": name, **{k: getattr(d, k) for k in keys}} for name, d in datasets.items()], indent=1))
-        return 0
-    for name, dataset in datasets.items():
-        _say(f"{name:<16} {dataset.summary}")
-        for line in _wrap(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
-            _say(line)
-    _say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
-    return 0
-
-
-def _show(args: argparse.Namespace) -> int:
-    from coterie.cli.show import describe, show
-
-    _say(json.dumps(describe(args.name), indent=1) if args.json else show(args.name))
-    return 0
-
-
 # ---- what a run left
 
 
@@ -339,13 +272,13 @@ def _plan_rows(args: argparse.Namespace) -> int:
     numbers = [int(text) for text in texts]
     plan = plan_rows(results, client, numbers)
     if args.json:
-        _say(
+        say(
             json.dumps(
                 {"client": client, "today": plan.verdict._asdict(), "own": plan.own, "everybody": plan.everybody}
             )
         )
     else:
-        _say("\n".join(plan_lines(results, client, plan)))
+        say("\n".join(plan_lines(results, client, plan)))
     return 0
 
 
@@ -354,10 +287,10 @@ def _verify(args: argparse.Namespace) -> int:
 
     checked = verify(Path(args.folder))
     for line in explain_run(Path(args.folder)) if args.explain else ():
-        _say(line)
+        say(line)
     for problem in checked.problems:
-        _say(problem)
-    _say(
+        say(problem)
+    say(
         f"{checked.whole} files are as the run recorded them"
         + (f"; {len(checked.problems)} are not" if checked.problems else "")
     )
@@ -383,8 +316,8 @@ def _finalise(args: argparse.Namespace) -> int:
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
     except_tuning = " but those that choose how it is tuned" if results.tuned_part(method) else ""
-    _say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {out}")
-    _say(f"what to expect of it: {out / 'card.md'}")
+    say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {out}")
+    say(f"what to expect of it: {out / 'card.md'}")
     for note in final.notes:
         sys.stderr.write(f"note: {note}\n")
     return 0
@@ -451,7 +384,7 @@ def _check(args: argparse.Namespace) -> int:
     override(tables, args)
     settings = build(Tables, tables["data"], "[data]", named="data")
     checked = check_folder(args.data, tables=settings, split=tables.get("split"))
-    _say(json.dumps(checked.to_json(), indent=1) if args.json else "\n".join(lines(checked)))
+    say(json.dumps(checked.to_json(), indent=1) if args.json else "\n".join(lines(checked)))
     return 2 if checked.problems else 0
 
 
@@ -459,7 +392,7 @@ def _track(args: argparse.Namespace) -> int:
     from coterie.study.track import track
 
     runs = track(args.folder, args.to, args.at)
-    _say(f"{runs} runs of {args.folder} sent to {args.to}")
+    say(f"{runs} runs of {args.folder} sent to {args.to}")
     return 0
 
 
@@ -467,9 +400,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "run": _run,
     "check": _check,
-    "methods": _methods,
-    "data": _data,
-    "show": _show,
+    "methods": list_methods,
+    "data": list_data,
+    "show": show_one,
     **SITE_COMMANDS,
     "submit": _submit,
     "report": _report,

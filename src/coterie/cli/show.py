@@ -1,15 +1,20 @@
-"""Explain what an experiment can name, for `coterie show`, from the docstrings, so that the two cannot differ."""
+"""List and explain what an experiment can name, from the docstrings, so that the two cannot differ."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import inspect
+import json
+import shutil
+import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.base.errors import InputError, nearest
-from coterie.cli.catalogue import entry_of
+from coterie.base.errors import InputError, nearest, require
+from coterie.cli.catalogue import entries, entry_of
 from coterie.config.registry import DATASETS, KINDS, METHODS
 from coterie.config.schema import explanations
 
@@ -151,3 +156,67 @@ def show(name: str) -> str:
         lines.append(f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip())
         lines += textwrap.wrap(field["explanation"], 76, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines).rstrip()
+
+
+# ---- commands
+
+
+def say(text: str = "") -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+
+
+def list_methods(args: argparse.Namespace) -> int:
+    """Print all methods."""
+    rows = [entry.row() for entry in entries().values()]
+    for problem in METHODS.importable()[1]:
+        sys.stderr.write(f"left out: {problem}\n")
+    if args.json:
+        say(json.dumps(rows, indent=1))
+        return 0
+    width = max(12, *(len(row["name"]) for row in rows))
+    for row in rows:
+        say(f"{row['name']:<{width}} {row['summary']}")
+        about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
+        for line in (line for text in about for line in _wrap(text, width + 1)):
+            say(line)
+    say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
+    say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
+    return 0
+
+
+def _wrap(text: str, indent: int) -> list[str]:
+    width = min(100, shutil.get_terminal_size((80, 24)).columns)
+    return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
+
+
+def list_data(args: argparse.Namespace) -> int:
+    """Print all data sets, or write one as CSV files."""
+    if args.name is not None or args.export is not None:
+        from coterie.data.sets.heart_disease import export
+
+        if args.name != "heart-disease":
+            raise InputError(f"only heart-disease can be exported, with a name; got {args.name!r}")
+        require(args.export is not None, "say where to with --export FOLDER")
+        for file in export(Path(args.export), server_rows=args.server_rows):
+            say(str(file))
+        return 0
+    datasets, problems = DATASETS.importable()
+    for problem in problems:
+        sys.stderr.write(f"left out: {problem}\n")
+    if args.json:
+        keys = ("summary", "clients", "task", "licence")
+        say(json.dumps([{"name": name, **{k: getattr(d, k) for k in keys}} for name, d in datasets.items()], indent=1))
+        return 0
+    for name, dataset in datasets.items():
+        say(f"{name:<16} {dataset.summary}")
+        for line in _wrap(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
+            say(line)
+    say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
+    return 0
+
+
+def show_one(args: argparse.Namespace) -> int:
+    """Print the explanation of what is named."""
+    say(json.dumps(describe(args.name), indent=1) if args.json else show(args.name))
+    return 0

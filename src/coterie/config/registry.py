@@ -385,48 +385,22 @@ MODELS = Registry(
 """Values that `[model] name = ...` can name: settings whose `build` makes a module."""
 
 DATASETS = Registry(
-    "data set",
-    "datasets",
-    {
-        "heart-disease": "coterie.data.sets.heart_disease:DATASET",
-        "digits": "coterie.data.sets.digits:DATASET",
-        "fashion-mnist": "coterie.data.sets.fashion_mnist:DATASET",
-        "cifar10": "coterie.data.sets.cifar10:DATASET",
-        "cifar100": "coterie.data.sets.cifar100:DATASET",
-        "emnist": "coterie.data.sets.emnist:DATASET",
-        "goemotions": "coterie.data.sets.goemotions:DATASET",
-        "medmnist": "coterie.data.sets.medmnist:DATASET",
-        "shakespeare": "coterie.data.sets.shakespeare:DATASET",
-        "sent140": "coterie.data.sets.sent140:DATASET",
-        "mean-estimation": "coterie.data.sets.mean_estimation:DATASET",
-    },
-)
+    "data set", "datasets",
+    {name: f"coterie.data.sets.{name.replace('-', '_')}:DATASET" for name in (
+        "heart-disease", "digits", "fashion-mnist", "cifar10", "cifar100", "emnist", "goemotions", "medmnist", "shakespeare", "sent140",
+        "mean-estimation",
+    )},
+)  # fmt: skip
 """Values that `coterie compare NAME` and `[data] name = ...` can name: each a `coterie.data.Dataset`."""
 
 METRICS = Registry(
-    "metric",
-    "metrics",
-    {
-        "accuracy": "coterie.compute.metrics:accuracy",
-        "balanced_accuracy": "coterie.compute.metrics:balanced_accuracy",
-        "auc": "coterie.compute.metrics:auc",
-        "auprc": "coterie.compute.metrics:auprc",
-        "class_error": "coterie.compute.metrics:class_error",
-        "poisson_deviance": "coterie.compute.metrics:poisson_deviance",
-        "top5": "coterie.compute.metrics:top5",
-        "mae": "coterie.compute.metrics:mae",
-        "rmse": "coterie.compute.metrics:rmse",
-        "sensitivity": "coterie.compute.metrics:sensitivity",
-        "specificity": "coterie.compute.metrics:specificity",
-        "ppv": "coterie.compute.metrics:ppv",
-        "npv": "coterie.compute.metrics:npv",
-        "f1": "coterie.compute.metrics:f1",
-        "brier": "coterie.compute.metrics:brier",
-        "ece": "coterie.compute.metrics:ece",
-        "r2": "coterie.compute.metrics:r2",
-    },
+    "metric", "metrics",
+    {name: f"coterie.compute.metrics:{name}" for name in (
+        "accuracy", "balanced_accuracy", "auc", "auprc", "class_error", "poisson_deviance", "top5", "mae", "rmse", "sensitivity",
+        "specificity", "ppv", "npv", "f1", "brier", "ece", "r2",
+    )},
     function="(outputs, labels, kind)",
-)
+)  # fmt: skip
 """Values that `[run] metrics = [...]` can name: functions (outputs, labels, kind) -> number."""
 
 ENGINES = Registry(
