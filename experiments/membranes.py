@@ -21,7 +21,7 @@ import coterie as ct
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.loss import Kind
-from coterie.data.sets.where import find_folder
+from coterie.data.sets import find_folder
 from coterie.data.splits import generator
 
 INTERNAL, EXTERNAL, TESTED = 3, 9, 6

@@ -25,8 +25,8 @@ from benchmarks.trees import git
 from coterie.base.errors import InputError, RunError
 from coterie.base.files import read_toml
 from coterie.run.evaluation import add_metrics
-from coterie.run.experiment import label_of
 from coterie.run.fit import fit
+from coterie.run.method_tables import label_of
 from coterie.run.tables import read_experiment
 from coterie.study.preflight import initial, run_settings
 from experiments.documents import RESULTS, ROOT, Document, Row, read, write

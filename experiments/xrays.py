@@ -9,9 +9,9 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.base.clients import Clients
+from coterie.data.sets import find_folder
 from coterie.data.sets.fashion_mnist import fashion_mnist
 from coterie.data.sets.medmnist import read_npz
-from coterie.data.sets.where import find_folder
 from coterie.data.splits import generator
 
 OWN, HELD, OTHERS = 150, 60, 1500

@@ -12,8 +12,8 @@ import coterie as ct
 from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED
 from coterie.data import load
+from coterie.data.sets import hash_words
 from coterie.data.sets.shakespeare import CHARACTERS
-from coterie.data.words import hash_words
 from coterie.models import CNN
 
 NAMES = ["admiration", "anger", "joy", "neutral", "sadness"]

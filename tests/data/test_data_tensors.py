@@ -12,7 +12,7 @@ from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.config.data import DEFAULT_PARTS
 from coterie.data import from_dataset, from_tensors
-from coterie.data.splits import stratified
+from coterie.data.parts import stratified
 
 
 def pair(n, seed=0, classes=2):

@@ -9,7 +9,7 @@ from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.config.data import Split
 from coterie.data import load
-from coterie.data.folds import deal_folds, refuse_split, with_fold
+from coterie.data.parts import deal_folds, refuse_split, with_fold
 
 
 @pytest.mark.parametrize("size", [5, 6, 13, 100, 101])

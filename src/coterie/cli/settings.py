@@ -43,7 +43,7 @@ def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _method_tables(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    from coterie.run.experiment import label_of, method_table
+    from coterie.run.method_tables import label_of, method_table
 
     names = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
     require(bool(names), "--methods names no method; give names separated by commas")
@@ -110,7 +110,7 @@ def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
 def set_key(tables: dict[str, Any], setting: str) -> None:
     """Write one `--set KEY=VALUE` into the tables of an experiment."""
     from coterie.config.keys import DECLARED
-    from coterie.run.experiment import label_of
+    from coterie.run.method_tables import label_of
 
     labels = {label_of(m): m for m in tables.get("methods", [])}
     prefixes = [label for label in labels if setting.startswith(f"{label}.")]

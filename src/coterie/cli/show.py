@@ -118,7 +118,7 @@ def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:
 
 
 def _of_tuning() -> tuple[str, list[Field]]:
-    from coterie.run.grid import LOCAL_GRID, METHOD_GRIDS
+    from coterie.run.method_tables import LOCAL_GRID, METHOD_GRIDS
 
     usual = {**LOCAL_GRID, **{f"{name}.{key}": v for name, grid in METHOD_GRIDS.items() for key, v in grid.items()}}
     about = (

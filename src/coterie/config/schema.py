@@ -145,7 +145,7 @@ class Option(NamedTuple):
             return {}
         if value is None:
             return {self.name: self.none} if self.none and self.default is not None else {}
-        return {self.name: self.registry.spell(value) if self.registry is not None else _plain(value)}
+        return {self.name: self.registry.spell(value) if self.registry is not None else plain(value)}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -398,9 +398,10 @@ def _tuple_of(value: Any) -> Any:
     return tuple(_tuple_of(v) for v in value) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as a file holds it: dataclasses as tables, tuples as lists, and no key whose value is None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return spell(value)
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items() if v is not None}
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+        return {k: plain(v) for k, v in value.items() if v is not None}
+    return [plain(v) for v in value] if isinstance(value, tuple | list) else value

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.config.data import Split
 from coterie.data import splits
-from coterie.data.splits import Index, class_numbers, generator, number_names
+from coterie.data.parts import Index, generator
+from coterie.data.splits import class_numbers, number_names
 
 ReadColumn = Callable[[str], NDArray[Any]]
 """The values of a named column, one per row."""

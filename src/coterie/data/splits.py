@@ -1,4 +1,4 @@
-"""Who gets which row: splits of one data set over clients, and of one client's rows into train, validation and test.
+"""Who gets which row: splits of one data set over clients.
 
 All randomness has a name (`generator`), so that the order of calls changes nothing, and a client's own parts depend on its
 rows and its name alone. Every split gives a row to at most one client; only the copies of `target-groups` with 40 clients
@@ -7,37 +7,15 @@ share rows.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError
-from coterie.base.rng import numpy_generators
-
-Index = NDArray[np.int64]
+from coterie.data.parts import Index, generator
 
 _ATTEMPTS = 200  # draws of Dirichlet shares before we say that the minimum cannot be met
-
-
-def generator(seed: int, *names: str) -> np.random.Generator:
-    """A random generator that belongs to (seed, names) and to nothing else.
-
-    Args:
-        seed: An integer >= 0.
-        names: Names of what is drawn.
-
-    >>> bool(generator(0, "split", "a").random() == generator(0, "split", "a").random())
-    True
-    """
-    return np.random.default_rng(int.from_bytes(_digest(seed, *names), "little"))
-
-
-def _digest(seed: int, *names: str) -> bytes:
-    return hashlib.blake2b("\x1f".join([str(int(seed)), *names]).encode(), digest_size=16).digest()
 
 
 def number_names(n: int, prefix: str = "client") -> list[str]:
@@ -350,112 +328,6 @@ def _by_turns(groups: list[Index]) -> Index:
     """One of each group after the other, as long as all last."""
     shortest = min(map(len, groups))
     return np.stack([g[:shortest] for g in groups], axis=1).ravel()
-
-
-def stratified(
-    labels: ArrayLike | None,
-    fractions: Mapping[str, float],
-    *,
-    seed: int,
-    name: str,
-    n: int | None = None,
-    groups: Index | None = None,
-) -> dict[str, Index]:
-    """Return one client's rows in parts of the given `fractions`, every class in about these proportions.
-
-    Parts are within one row of their share. Every class has a row in the first part (training) as far as rows suffice,
-    and so has every client. `labels` [rows] of any type; None (with `n` rows) splits at random.
-
-    Args:
-        labels: Label of each row, [rows], or None.
-        fractions: Share of each part, by its name.
-        seed: Seed of the split.
-        name: Name of the client.
-        n: Number of rows where there are no labels.
-        groups: Number of the group of each row, [rows]: rows of one stay together, and count as one row of their commonest class.
-
-    >>> parts = stratified([0, 0, 0, 1, 1, 1], {"train": 2 / 3, "test": 1 / 3}, seed=0, name="a")
-    >>> {k: len(v) for k, v in parts.items()}
-    {'train': 4, 'test': 2}
-    """
-    values = np.zeros(n or 0, dtype=np.int64) if labels is None else np.asarray(labels)
-    codes = np.unique(values, return_inverse=True)[1] if values.ndim == 1 else np.zeros(len(values), dtype=np.int64)
-    if groups is not None:
-        table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
-        np.add.at(table, (groups, codes), 1)
-        units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
-        return {key: np.flatnonzero(np.isin(groups, at)) for key, at in units.items()}
-    part = stratify(codes, [len(codes)], fractions, seed=seed, names=[name])
-    return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
-
-
-def stratify(
-    classes: ArrayLike, sizes: Sequence[int] | Index, fractions: Mapping[str, float], *, seed: int, names: Sequence[str]
-) -> Index:
-    """Return the part of each row of many clients, who lie behind each other, as `stratified` deals the rows of each; by number.
-
-    Args:
-        classes: Class of each row, [rows].
-        sizes: Rows of each client, [n].
-        fractions: Share of each part, by its name.
-        seed: Seed of the split.
-        names: Names of the clients, [n].
-    """
-    ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
-    begins, client = ends - sizes, np.repeat(np.arange(len(ends)), sizes)
-    values = np.unique(np.asarray(classes), return_inverse=True)[1]
-    group_keys, code = np.unique(client * (values.max(initial=0) + 1) + values, return_inverse=True)
-    first = np.searchsorted(group_keys, np.arange(len(ends) + 1) * (values.max(initial=0) + 1))  # code of each client
-    place, turn = np.empty(len(code)), np.empty(len(group_keys), dtype=np.int64)
-    single = [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
-    streams = single or numpy_generators(_digest(seed, "parts", name) for name in names)
-    edges = zip(begins.tolist(), ends.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True)
-    for rng, (begin, end, low, high) in zip(streams, edges, strict=True):
-        place[begin:end] = rng.random(end - begin)
-        turn[low:high] = rng.permutation(high - low)
-    # Rows class by class, in a random order of classes and of rows within a class; walking down this list with the
-    # fixed pattern below gives each class its share and the client its totals.
-    order = np.lexsort((place, turn[code], client))
-    pattern = _pattern(tuple(fractions.values()), _round_up(int(np.max(sizes, initial=0))))
-    part = np.empty(len(code), dtype=np.int64)
-    part[order] = pattern[np.arange(len(code)) - begins[client]]
-    lacking = np.bincount(code[part == 0], minlength=len(group_keys)) == 0
-    for i in np.unique(client[lacking[code]]):
-        own = slice(begins[i], ends[i])
-        _every_class_in_training(part[own], code[own] - first[i], order[own] - begins[i])
-    return part
-
-
-def _every_class_in_training(part: Index, codes: Index, order: Index) -> None:
-    """Exchange rows (in place) so that part 0 has each class, as long as another class has two rows to give one."""
-    if not (part == 0).any():
-        part[order[0]] = 0
-    inside = np.bincount(codes[part == 0], minlength=int(codes.max()) + 1)
-    for c in np.flatnonzero(inside == 0):
-        giver = int(np.argmax(inside))
-        if inside[giver] < 2:
-            return
-        row_in = order[codes[order] == c][0]
-        row_out = order[(codes[order] == giver) & (part[order] == 0)][-1]
-        part[row_out], part[row_in] = part[row_in], 0
-        inside[giver] -= 1
-        inside[c] += 1
-
-
-def _round_up(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
-@lru_cache(maxsize=256)
-def _pattern(fractions: tuple[float, ...], n: int) -> Index:
-    """Part of the j-th row, j < n: always the part that is furthest behind its share (ties: the first)."""
-    counts = [0] * len(fractions)
-    out = np.empty(n, dtype=np.int64)
-    for j in range(n):
-        behind = [f * (j + 1) - c for f, c in zip(fractions, counts, strict=True)]
-        out[j] = best = max(range(len(fractions)), key=behind.__getitem__)
-        counts[best] += 1
-    return out
 
 
 def class_numbers(labels: ArrayLike, kind: str) -> NDArray[Any]:

@@ -17,7 +17,8 @@ from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain,
 from coterie.config.data import Split, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
-from coterie.data.splits import number_names, stratified, stratify
+from coterie.data.parts import stratified, stratify
+from coterie.data.splits import number_names
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
 PARTS = ("train", "validation", "test")

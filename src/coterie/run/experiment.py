@@ -19,13 +19,13 @@ from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
 from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
-from coterie.config.schema import build, options_of, spell
+from coterie.config.schema import build, options_of, plain, spell
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of
 from coterie.run.callbacks import Callback
 from coterie.run.files import ALL, own_objects
-from coterie.run.grid import apply, check_grid, names_of, settings_of
+from coterie.run.method_tables import apply, check_grid, label_of, names_of, override_local, settings_of, unset_local
 
 TABLES = (
     "data",
@@ -149,7 +149,7 @@ class Experiment:
             "callbacks": [self._table_of(CALLBACKS, value) for value in self.callbacks],
             "methods": [self._method_table(entry) for entry in self.methods],
         }
-        return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
+        return {k: v for k, v in plain(tables).items() if v or k == "methods"}
 
     def _name_of(self, value: Any) -> str | None:
         """The name of an object that only the Python program has."""
@@ -164,13 +164,12 @@ class Experiment:
         local = {key: spell(value) for key, value in self._local_of(entry).items()}
         spelled = spell(method) if is_dataclass(method) else local
         if isinstance(spelled.get("local"), dict):
-            spelled["local"] = {**_unset(self.local, spelled["local"]), **spelled["local"]}
+            spelled["local"] = {**unset_local(self.local, spelled["local"]), **spelled["local"]}
         tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
         further = {key: value for key, value in entry.fields.items() if key not in spelled}
         return {"name": entry.name, "label": entry.label, **spelled, **further, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
-
         return {} if self.attack is None else self._table_of(ATTACKS, self.attack)
 
     def build_method(self, entry: MethodEntry) -> Any:
@@ -189,7 +188,7 @@ class Experiment:
             return {}
         where = f"{self.where}, method {entry.label!r}"
         if _trains(entry):
-            return {"local": build(LocalSGD, _above(self.local, entry.local), where)}
+            return {"local": build(LocalSGD, override_local(self.local, entry.local), where)}
         if entry.local:
             raise InputError(f"{where}: {entry.name} has no local training to set")
         return {}
@@ -246,7 +245,7 @@ class Experiment:
 
     def load_data(self, seed: int) -> Clients:
         """Return the clients of this experiment for one seed; with folds those of the first, whose rows all train (`of_fold`)."""
-        from coterie.data.folds import refuse_split
+        from coterie.data.parts import refuse_split
         from coterie.data.registry import clients_of, load
 
         table = dict(self.data)
@@ -268,7 +267,7 @@ class Experiment:
         """Return the clients that `load_data` gave as one fold of this seed finds them; as they are without folds, or with their rows
         elsewhere, where they are dealt.
         """
-        from coterie.data.folds import with_fold
+        from coterie.data.parts import with_fold
 
         if clients.rows_elsewhere:
             return clients
@@ -336,47 +335,6 @@ def _trains(entry: MethodEntry) -> bool:
     """Return True if a method has local training to set."""
     parameters = inspect.signature(find_method(entry.name)).parameters.values()
     return any(p.name == "local" or p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def method_table(name: str, presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
-    """The [[methods]] entry of `NAME`, or of `NAME+PART`, whose clients tune that part of the model after training.
-
-    Args:
-        name: what was typed.
-        presets: entries with settings, by label.
-    """
-    if name in presets:
-        return dict(presets[name])
-    plain, plus, part = name.rpartition("+")
-    if not plus or ".py:" in part:
-        return {"name": name}
-    entry = presets.get(plain, {"name": plain})
-    label = {"label": f"{entry['label']}+{part}"} if "label" in entry else {}
-    return {**entry, **label, "personalise": {"part": part}}
-
-
-def label_of(table: Mapping[str, Any]) -> str:
-    """Return the label of a [[methods]] entry: its own, else its name (that of a class in a file in lower case) and what is tuned.
-
-    >>> label_of({"name": "own.py:Mine"}), label_of({"name": "fedavg", "personalise": {"part": "bias"}})
-    ('mine', 'fedavg+bias')
-    """
-    name, tuning = str(table["name"]), table.get("personalise")
-    short = name.rpartition(":")[2].lower() if ".py:" in name else name
-    part = f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
-    return str(table.get("label", short + part))
-
-
-def _above(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of local training with those `above` in place of those `below`; epochs take the place of steps."""
-    replaced = {key for option in options_of(LocalSGD) if set(option.keys) & set(above) for key in option.keys}
-    return {**{k: v for k, v in below.items() if k not in replaced}, **above}
-
-
-def _unset(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, str]:
-    """The words that take away what [local] sets `below` and a method's own local training leaves out."""
-    options = {option.name: option for option in options_of(LocalSGD)}
-    return {key: options[key].none for key in below if key not in above and key in options and options[key].none}
 
 
 def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
@@ -462,9 +420,3 @@ def _is_label(value: Any) -> bool:
     """Return True if a text can be a label: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
     shown = isinstance(value, str) and len(value) <= 60 and value.isprintable() and any(map(str.isalnum, value))
     return shown and not set(value) & set("/\\,") and (value not in TABLES or value == "local")
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value

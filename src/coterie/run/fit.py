@@ -35,9 +35,10 @@ from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
-from coterie.run.experiment import find_method, method_table, model_of
+from coterie.run.experiment import find_method, model_of
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
+from coterie.run.method_tables import method_table
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
 from coterie.run.provenance import Provenance, describe_run

@@ -13,24 +13,29 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest
+from coterie.base.errors import InputError, explain_imports, nearest
 from coterie.base.files import open_tensors, write_atomically
 from coterie.base.loss import Kind, Loss
 from coterie.base.metric_names import find_metric
 from coterie.base.rows import Inputs, LabelScale
+from coterie.base.spelling import html_table
 from coterie.base.vector import Layout, copy_model, export
 from coterie.contract.exchange import AskRecord
 from coterie.contract.method import Log
 from coterie.data import apply_recipe
 from coterie.run.contribution import ContributionRow
 from coterie.run.files import METRICS, WRITER, require_format
-from coterie.run.plots import Curves, draw
 from coterie.run.predictions import Answers, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-from coterie.base.spelling import html_table
+
+
+Curves = Mapping[str, tuple[Sequence[int], Sequence[float]]]
+"""By label: rounds [k] and values [k]."""
+COLUMNS = 4
+INCHES = 3.0
 
 
 class Row(NamedTuple):
@@ -337,3 +342,39 @@ class Record:
 def _shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {k: (v / total if total else v) for k, v in weights.items()}
+
+
+def draw(panels: Mapping[str, Curves], metric: str) -> Figure:
+    """A figure with a panel of curves over rounds for each client.
+
+    Args:
+        panels: curves by client; at least one.
+        metric: what the values are.
+
+    Raises:
+        InputError: there is nothing to draw, or no matplotlib.
+    """
+    if not panels:
+        raise InputError(f"the history has no {metric} to draw")
+    figure, axes = _figure(len(panels))
+    for axis, (client, curves) in zip(axes, panels.items(), strict=False):
+        for label, (rounds, values) in curves.items():
+            axis.plot(rounds, values, label=label)
+        axis.set_title(client)
+        axis.set_xlabel("round")
+    axes[0].set_ylabel(metric)
+    if any(label for curves in panels.values() for label in curves):
+        axes[0].legend()
+    return figure
+
+
+def _figure(panels: int) -> tuple[Figure, list[Any]]:
+    with explain_imports("plot needs matplotlib", "plot"):
+        from matplotlib.figure import Figure
+    columns = min(panels, COLUMNS)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(columns * INCHES, rows * INCHES), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    return figure, axes

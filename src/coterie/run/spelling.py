@@ -22,8 +22,9 @@ from coterie.config.run import StudySettings
 from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
 from coterie.run.callbacks import Callback
-from coterie.run.experiment import Experiment, method_table
+from coterie.run.experiment import Experiment
 from coterie.run.files import OBJECT
+from coterie.run.method_tables import method_table
 
 WHERE = "ct.compare"
 

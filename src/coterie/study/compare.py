@@ -29,9 +29,9 @@ from coterie.run.evaluation import name_metrics
 from coterie.run.files import YARDSTICKS
 from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
-from coterie.run.plots import draw
+from coterie.run.history import draw
 from coterie.run.spelling import experiment_of
-from coterie.study.notebook import notebook_progress
+from coterie.study.progress import notebook_progress
 from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import html
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
+
+from coterie.base.spelling import duration
 
 Pair = tuple[str, int, str]
 """Label of a method, seed and fold."""
@@ -100,3 +104,25 @@ class _Started:
         self.number, self._first = number, self._first or (number, now)
         if number > self._first[0]:
             self.per_round = (now - self._first[1]) / (number - self._first[0])
+
+
+def notebook_progress() -> Callable[[Event], None] | None:
+    """Return a function that shows events below the cell that runs; None outside a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or "IPKernelApp" not in shell.config:  # a terminal's IPython prints nothing of this kind either
+        return None
+    from IPython.display import HTML, display
+
+    line = display(HTML(""), display_id=True)
+
+    def show(event: Event) -> None:
+        complete = event.done >= event.pairs
+        line.update(HTML("" if complete else f"<small>{html.escape(_describe(event))}</small>"))
+
+    return show
+
+
+def _describe(event: Event) -> str:
+    left = "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
+    return f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done{left}"

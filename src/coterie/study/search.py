@@ -18,7 +18,7 @@ from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
-from coterie.run.grid import apply
+from coterie.run.method_tables import apply
 from coterie.run.tables import read_folder_experiment
 from coterie.study.layout import is_run, refuse_others
 from coterie.study.preflight import check_everything, initial, model_to_train, run_settings

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import itertools
+import os
+import platform
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +37,6 @@ from coterie.run.history import Run
 from coterie.run.model_files import save_models
 from coterie.run.provenance import Provenance, describe_acceptances
 from coterie.run.tables import write_experiment
-from coterie.study.environment import environment
 from coterie.study.jobs import Jobs
 from coterie.study.layout import Pair, exclusive, is_run, is_whole, pairs_of, refuse_other_settings, refuse_others
 from coterie.study.preflight import (
@@ -189,7 +192,7 @@ def run_experiment(
                     folder,
                     pairs,
                     [*clients_at_first.notes, *experiment.notes, *tuning_notes(folder)],
-                    environment(command, started),
+                    _environment(command, started),
                 )
         paired = where.paired_errors(experiment)
         if paired:
@@ -237,6 +240,32 @@ def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_b
     accepted = [sentence for pair in pairs for sentence in describe_acceptances(pair.folder)]
     write_json(folder / "notes.json", [*notes, *accepted])
     write_json(folder / "environment.json", made_by)
+
+
+def _environment(command: str, started: str) -> dict[str, Any]:
+    """Versions and machine, for whoever repeats the run."""
+    from coterie import __version__
+
+    versions = {"coterie": __version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "scipy", "safetensors", "pandas", "scikit-learn"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    arithmetic = {
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": 1,  # `one_thread`
+        **{name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
+    }
+    machine = {"system": platform.platform(), "processor": platform.machine(), **arithmetic}
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "command": command or " ".join(sys.argv),
+        "versions": versions,
+        "machine": machine,
+        "started": started,
+        "finished": finished,
+    }
 
 
 def _with_clients(

@@ -1,14 +1,28 @@
-"""Named data sets, one file each."""
+"""Named data sets, one file each; here what they share."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.base.files import path_exists
 
 if TYPE_CHECKING:
     from coterie.base.clients import Clients
+
+
+_TOKENS = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -35,3 +49,36 @@ class Dataset:
     def details(self) -> str:
         """The text for `coterie show NAME`: where the data is from and how its traps are treated."""
         return sys.modules[self.build.__module__].__doc__ or ""
+
+
+def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) -> Path:
+    """The folder that has one of `files`: `folder` itself or its subfolder `name`; None looks below COTERIE_DATA.
+
+    Raises `InputError` that says where it looked and what to do.
+    """
+    variable = os.environ.get("COTERIE_DATA")
+    place = folder if folder is not None else variable
+    for candidate in [Path(place), Path(place) / name] if place else []:
+        if path_exists(candidate) and any(any(candidate.glob(file)) for file in files):
+            return candidate
+    looked = f"the folder {folder}" if folder is not None else f"COTERIE_DATA ({variable or 'not set'})"
+    raise InputError(
+        f"{name} was not found in {looked}; set the environment variable COTERIE_DATA to a folder with {name}/{files[0]}, or give "
+        "folder"
+    )
+
+
+def hash_words(texts: Sequence[str], size: int = 2048) -> Tensor:
+    """Counts of words and signs of each text in `size` buckets, scaled to length 1: float32 [texts, size].
+
+    A word's bucket is its CRC-32 modulo `size`, the same on every machine. A text without a word is 0.
+
+    >>> round(hash_words(["so good , so good"], 8).square().sum().item(), 6)
+    1.0
+    """
+    counts = np.zeros((len(texts), size), dtype=np.float32)
+    for row, text in enumerate(texts):
+        for token in _TOKENS.findall(text.lower()):
+            counts[row, zlib.crc32(token.encode()) % size] += 1
+    lengths = np.sqrt((counts**2).sum(axis=1, keepdims=True))
+    return torch.from_numpy(counts / np.maximum(lengths, 1e-12))

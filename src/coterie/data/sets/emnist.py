@@ -16,9 +16,8 @@ import numpy as np
 
 from coterie.base.clients import Clients
 from coterie.config.data import DEFAULT_PARTS, Split
-from coterie.data.sets import Dataset
+from coterie.data.sets import Dataset, find_folder
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
-from coterie.data.sets.where import find_folder
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "shards", "clients": 25, "shards_per_client": 24, "shard_size": 180}

@@ -30,11 +30,10 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest
 from coterie.config.data import Split
 from coterie.config.rules import COUNT, SIZE
-from coterie.data.sets import Dataset
-from coterie.data.sets.where import find_folder
-from coterie.data.splits import generator, number_names
+from coterie.data.parts import generator
+from coterie.data.sets import Dataset, find_folder, hash_words
+from coterie.data.splits import number_names
 from coterie.data.tensors import from_tensors
-from coterie.data.words import hash_words
 
 NEAR, FAR = 10, 9
 

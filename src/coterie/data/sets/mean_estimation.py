@@ -27,8 +27,9 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Part, Rows
 from coterie.config.data import Split, table_of
 from coterie.config.rules import COUNT
+from coterie.data.parts import generator
 from coterie.data.sets import Dataset
-from coterie.data.splits import generator, number_names
+from coterie.data.splits import number_names
 
 TARGET = "d1-000"
 """The client whose mean is wanted, and the only one with validation rows."""

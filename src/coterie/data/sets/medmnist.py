@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.config.data import DEFAULT_PARTS, Split
-from coterie.data.sets import Dataset
-from coterie.data.sets.where import find_folder
+from coterie.data.sets import Dataset, find_folder
 from coterie.data.tensors import from_tensors, split_over
 
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}

@@ -18,10 +18,8 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import SIZE
-from coterie.data.sets import Dataset
-from coterie.data.sets.where import find_folder
+from coterie.data.sets import Dataset, find_folder, hash_words
 from coterie.data.tensors import from_tensors
-from coterie.data.words import hash_words
 
 _SENTIMENTS = {"0": 0, "1": 1, "4": 1}
 

@@ -25,8 +25,7 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.loss import IGNORED
 from coterie.config.data import Split
 from coterie.config.rules import SIZE
-from coterie.data.sets import Dataset
-from coterie.data.sets.where import find_folder
+from coterie.data.sets import Dataset, find_folder
 from coterie.data.tensors import from_tensors
 
 CHARACTERS = ("padding", "newline", *map(chr, range(32, 127)))

@@ -19,7 +19,8 @@ from coterie.base.spelling import alike, quote_toml, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import deal
-from coterie.data.splits import number_names, stratified
+from coterie.data.parts import stratified
+from coterie.data.splits import number_names
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import Column, Reading, Table, are_whole, complaint, number
 from coterie.data.tables.read import (

@@ -1,20 +1,64 @@
-"""The grid of `--tune`: the settings of each method that are tried."""
+"""[[methods]] entries: their labels, their local training, and the settings of each that `--tune` tries."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from coterie.base.errors import InputError, cut, nearest
-from coterie.config.run import MethodEntry
+from coterie.config.local import LocalSGD
+from coterie.config.run import MethodEntry, Tuning
+from coterie.config.schema import options_of
 
 LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
 METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
     "fedprox": {"mu": [0.01, 0.1, 1.0]},
     "meritfed": {"md_step": [0.1, 0.3, 1.0, 3.0]},
 }
+
+
+def method_table(name: str, presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
+    """The [[methods]] entry of `NAME`, or of `NAME+PART`, whose clients tune that part of the model after training.
+
+    Args:
+        name: what was typed.
+        presets: entries with settings, by label.
+    """
+    if name in presets:
+        return dict(presets[name])
+    plain, plus, part = name.rpartition("+")
+    if not plus or ".py:" in part:
+        return {"name": name}
+    entry = presets.get(plain, {"name": plain})
+    label = {"label": f"{entry['label']}+{part}"} if "label" in entry else {}
+    return {**entry, **label, "personalise": {"part": part}}
+
+
+def label_of(table: Mapping[str, Any]) -> str:
+    """Return the label of a [[methods]] entry: its own, else its name (that of a class in a file in lower case) and what is tuned.
+
+    >>> label_of({"name": "own.py:Mine"}), label_of({"name": "fedavg", "personalise": {"part": "bias"}})
+    ('mine', 'fedavg+bias')
+    """
+    name, tuning = str(table["name"]), table.get("personalise")
+    short = name.rpartition(":")[2].lower() if ".py:" in name else name
+    part = f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
+    return str(table.get("label", short + part))
+
+
+def override_local(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of local training with those `above` in place of those `below`; epochs take the place of steps."""
+    replaced = {key for option in options_of(LocalSGD) if set(option.keys) & set(above) for key in option.keys}
+    return {**{k: v for k, v in below.items() if k not in replaced}, **above}
+
+
+def unset_local(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, str]:
+    """The words that take away what [local] sets `below` and a method's own local training leaves out."""
+    options = {option.name: option for option in options_of(LocalSGD)}
+    return {key: options[key].none for key in below if key not in above and key in options and options[key].none}
 
 
 def names_of(entries: Iterable[MethodEntry]) -> set[str]:
