@@ -33,6 +33,9 @@ _PIPE = re.compile(r"\\?\|")
 SAID = ("Optimises", "Sends", "Memory", "Shows")
 NUMBERS = """`d` is the number of parameters of the model, `n` the number of clients that take part. Numbers are
 floats of one client in a round. [What leaves a site](../deploy.md#what-leaves-a-site) names every field."""
+LINKS = {
+    title.casefold(): address for title, address in tomllib.loads((DOCS / "links.toml").read_text("utf-8")).items()
+}
 COLUMNS = 90
 """Width of the help texts of commands."""
 
@@ -61,12 +64,13 @@ def write_pages(docs: Path) -> list[Path]:
 
 
 def reference_pages() -> dict[str, str]:
-    """A page per public name, by name. Raises `ExtensionError` that lists what is wrong with them."""
+    """A page per public name and group, by name. Raises `ExtensionError` that lists what is wrong with them."""
     entries = reference.documented()
     texts = {entry.name: reference.page(entry, entries, prose) for entry in entries}
     if wrong := reference.problems(entries, texts):
         raise ExtensionError("\n".join(wrong))
-    return texts
+    groups = {reference.group_place(g): reference.group_page(g, entries, prose) for g in reference.GROUPS}
+    return texts | groups
 
 
 # Methods
@@ -206,9 +210,15 @@ def command_page(words: Iterable[str], parser: argparse.ArgumentParser) -> str:
 
 
 def prose(text: str) -> str:
-    """Plain text with code in backticks, as Markdown: no other sign has a meaning."""
+    """Plain text with code in backticks and titles of papers in quotes, as Markdown: no other sign has a meaning."""
     pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(p if p[:1] == "`" else re.sub(r"([\\<>*_\[\]$|{}~#])", r"\\\1", p) for p in pieces)
+    escaped = (p if p[:1] == "`" else re.sub(r"([\\<>*_\[\]$|{}~#])", r"\\\1", p) for p in pieces)
+    return re.sub(r'"([^"`]+)"', _linked, "".join(escaped))
+
+
+def _linked(quoted: re.Match[str]) -> str:
+    address = LINKS.get(" ".join(quoted[1].split()).casefold())
+    return f'["{quoted[1]}"]({address})' if address else quoted[0]
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

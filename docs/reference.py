@@ -67,7 +67,7 @@ class Entry(NamedTuple):
         """Of a type that is an assignment, the text that stands below it in the source."""
         if isinstance(self.value, type) or inspect.isroutine(self.value) or isinstance(self.value, Task):
             return Docstring(self.value)
-        module, _, name = ct._PUBLIC[self.name].partition(":")
+        module, _, name = place_of(self).partition(":")
         body = ast.parse(inspect.getsource(importlib.import_module(module))).body
         at = next(
             i for i, node in enumerate(body) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
@@ -75,6 +75,14 @@ class Entry(NamedTuple):
         below = body[at + 1]
         text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
         return Docstring(self.value, inspect.cleandoc(str(text)))
+
+
+def place_of(entry: Entry) -> str:
+    """Return the module and the name there of a public name, `coterie.run.fit:fit`."""
+    value = entry.value.function if isinstance(entry.value, Task) else entry.value
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    return ct._PUBLIC[entry.name]
 
 
 class Parameter(NamedTuple):
@@ -286,6 +294,8 @@ def problems(entries: list[Entry], texts: dict[str, str]) -> list[str]:
         for p in parameters(entry.value, text.meanings) if is_called else ():
             if not p.meaning:
                 wrong.append(f"ct.{entry.name} does not say what {p.name} means")
+        if not text.example:
+            wrong.append(f"ct.{entry.name} has no example")
         if "doctest: +SKIP" in text.example:
             wrong.append(f"ct.{entry.name} has an example that is not run")
     return wrong
@@ -297,14 +307,32 @@ def _without_code(text: str) -> str:
     return re.sub(r"```pycon\n.*?```|`[^`\n]*\*\*[^`\n]*`", "", text, flags=re.S)
 
 
+def group_place(group: str) -> str:
+    """The name of a group's page, below reference/api."""
+    return f"{group.lower().replace(' ', '-')}/index"
+
+
+def group_page(group: str, entries: list[Entry], prose: Callable[[str], str]) -> str:
+    """The page of a group: what its names are, and their pages below it in the menu."""
+    own = [e for e in entries if e.group == group]
+    names = "\n".join(f"ct.{e.name} <../{e.name}>" for e in own)
+    about = f"This page lists the public names for: {group.lower()}. Follow a name to its parameters and an example."
+    return f"# {group}\n\n{about}\n\n{_listed(own, '../', prose)}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+
+
 def index(entries: list[Entry], prose: Callable[[str], str]) -> str:
     """The table of contents: each group with a line per name."""
     parts = []
     for group in GROUPS:
-        rows = "\n".join(
-            f"| [`ct.{e.name}`](reference/api/{e.name}.md) | {prose(e.docstring.text.split(chr(10) * 2)[0].replace(chr(10), ' '))} |"
-            for e in entries
-            if e.group == group
-        )
-        parts.append(f"## {group}\n\n| name | what it is |\n| --- | --- |\n{rows}")
-    return "\n\n".join(parts)
+        own = [e for e in entries if e.group == group]
+        parts.append(f"## {group}\n\n{_listed(own, 'reference/api/', prose)}")
+    places = "\n".join(f"reference/api/{group_place(group)}" for group in GROUPS)
+    return "\n\n".join([*parts, f"```{{toctree}}\n:hidden:\n\n{places}\n```"])
+
+
+def _listed(entries: list[Entry], folder: str, prose: Callable[[str], str]) -> str:
+    rows = "\n".join(
+        f"| [`ct.{e.name}`]({folder}{e.name}.md) | {prose(e.docstring.text.split(chr(10) * 2)[0].replace(chr(10), ' '))} |"
+        for e in entries
+    )
+    return f"| name | what it is |\n| --- | --- |\n{rows}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import inspect
 import os
 import re
@@ -239,6 +240,34 @@ def test_what_is_wrong_with_a_page_of_the_reference_is_said():
         "ct.wrong has an example that is not run",
     }
 
+    def bare() -> None:
+        """Do nothing."""
+
+    entry = reference["Entry"]("bare", "Run", bare)
+    page = reference["page"](entry, [entry], str)
+    assert reference["problems"]([entry], {"bare": page}) == ["ct.bare has no example"]
+
+
+def test_every_example_of_the_reference_is_run():
+    """Those that doctest does not find, of types that are assignments and of tasks, are run here."""
+    reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    finder, runner, parser = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False), doctest.DocTestParser()
+    found: dict[str, set[str]] = {}
+    ran = []
+    for entry in reference["documented"]():
+        name = reference["place_of"](entry).partition(":")[0]
+        if name not in found:
+            module = importlib.import_module(name)
+            found[name] = {re.sub(r"\s+", " ", test.docstring) for test in finder.find(module, name)}
+        example = re.sub(r"\s+", " ", entry.docstring.example)
+        if not any(example in text for text in found[name]):
+            scope = {"__name__": "__main__"}
+            runner.run(parser.get_doctest(f"{entry.docstring.example}\n", scope, entry.name, None, None))
+            ran.append(entry.name)
+    assert runner.summarize(verbose=False).failed == 0
+    assert {"Update", "Gradient", "metrics.evaluate"} <= set(ran)
+    assert len(ran) < 10
+
 
 def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
     from coterie.cli.catalogue import entries
@@ -251,6 +280,13 @@ def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
         assert not re.search(r"^[A-Z]\w+: *$", page, re.M), name  # a word with nothing behind it
         assert [o.name for o in options_of(entry.cls) if f"| `{o.name}` |" not in page] == []
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
+
+
+def test_each_link_to_a_paper_is_on_the_page_of_a_method(pages):
+    addresses = tomllib.loads((ROOT / "docs" / "links.toml").read_text(encoding="utf-8")).values()
+    shown = "\n".join(text for page, text in pages.items() if page.startswith("methods/"))
+    assert [address for address in addresses if f"]({address})" not in shown] == []
+    assert all(address.startswith("https://") for address in addresses)
 
 
 def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():

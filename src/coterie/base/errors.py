@@ -54,6 +54,14 @@ class RunError(CoterieError, RuntimeError):
 
     Args:
         sentence: What is wrong, where, and what to do.
+
+    >>> import coterie as ct
+    >>> dropouts = ct.attacks.Dropout(p=1.0, on=0.75)
+    >>> try:
+    ...     ct.fit("meritfed", "heart-disease", rounds=1, attack=dropouts)
+    ... except ct.RunError as error:
+    ...     print(str(error).partition(" replied")[0])
+    round 1, task 'coterie.compute.tasks:local_updates': 1 of 4 clients
     """
 
 

@@ -27,7 +27,21 @@ from coterie.contract.memory import ClientState
 
 
 class Cohort(CohortRows):
-    """The clients that a task is run for: what they remember, their training, and gradients and losses at given models."""
+    """The clients that a task is run for: what they remember, their training, and gradients and losses at given models.
+
+    >>> from typing import NamedTuple
+    >>> import coterie as ct
+    >>> class Steepness(NamedTuple):
+    ...     steepness: torch.Tensor
+    >>> @ct.task
+    ... def steepness(cohort: ct.Cohort, *, x: torch.Tensor) -> Steepness:
+    ...     return Steepness(cohort.gradient(x).norm(dim=1))  # a row, or a number, for each client of the cohort
+    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), torch.nn.Linear(15, 1), "auto")
+    >>> replies = ct.Federation(engine, engine.clients).ask(engine.clients, steepness, x=engine.x)
+    >>> replies.steepness.shape
+    torch.Size([4])
+    >>> engine.close()
+    """
 
     def state(self, key: str, default: Tensor) -> ClientState:
         """Return what the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.

@@ -31,6 +31,20 @@ class Quadratic:
     Attributes:
         mu: >= 0.
         anchor: [d + b], or [n, d + b] for one anchor per client; None: the model that training starts from.
+
+    >>> from typing import NamedTuple
+    >>> import coterie as ct
+    >>> Reply = NamedTuple("Reply", [("delta", ct.Update)])
+    >>> @ct.task
+    ... def near_update(cohort, *, x: torch.Tensor, local: ct.LocalSGD, mu: float) -> Reply:
+    ...     return Reply(cohort.updates(x, local, penalty=ct.Quadratic(mu)))
+    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), torch.nn.Linear(15, 1), "auto")
+    >>> federation = ct.Federation(engine, engine.clients)
+    >>> ask = {"x": engine.x, "local": ct.LocalSGD()}
+    >>> free, near = (federation.ask(engine.clients, near_update, mu=mu, **ask).delta.norm() for mu in (0.0, 10.0))
+    >>> bool(near < free)
+    True
+    >>> engine.close()
     """
 
     mu: float

@@ -82,19 +82,31 @@ def sensitivity(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Te
 
 @_of_one
 def specificity(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
-    """Share of the rows of class 0 that are called negative."""
+    """Share of the rows of class 0 that are called negative.
+
+    >>> specificity(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
+    0.0
+    """
     return _share(outputs, labels, kind, of, lambda called, truth: (~called & ~truth, ~truth))
 
 
 @_of_one
 def ppv(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
-    """Positive predictive value: share of the rows called positive that are of class 1."""
+    """Positive predictive value: share of the rows called positive that are of class 1.
+
+    >>> ppv(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
+    0.5
+    """
     return _share(outputs, labels, kind, of, lambda called, truth: (called & truth, called))
 
 
 @_of_one
 def npv(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
-    """Negative predictive value: share of the rows called negative that are of class 0."""
+    """Negative predictive value: share of the rows called negative that are of class 0.
+
+    >>> npv(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
+    0.0
+    """
     return _share(outputs, labels, kind, of, lambda called, truth: (~called & ~truth, ~called))
 
 
@@ -117,14 +129,22 @@ def f1(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | No
 
 @_of_one
 def brier(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
-    """Mean squared error of the risk of class 1."""
+    """Mean squared error of the risk of class 1.
+
+    >>> round(brier(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary"), 3)
+    0.485
+    """
     risk = _risks(outputs, labels, kind)
     return None if risk is None else of.mean((risk - labels.reshape(-1)).square())
 
 
 @_of_one
 def ece(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
-    """Expected calibration error: mean over rows of |mean risk - share of class 1| within ten equal intervals of risk."""
+    """Expected calibration error: mean over rows of |mean risk - share of class 1| within ten equal intervals of risk.
+
+    >>> round(ece(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary"), 3)
+    0.601
+    """
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
@@ -185,7 +205,11 @@ def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) 
 
 @_of_one
 def r2(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
-    """Share of the variance of the label that is explained: 1 minus squared errors over those of the mean of these rows."""
+    """Share of the variance of the label that is explained: 1 minus squared errors over those of the mean of these rows.
+
+    >>> round(r2(torch.tensor([[1.0], [2.0], [2.5]]), torch.tensor([1.0, 2.0, 3.0]), "regression"), 3)
+    0.875
+    """
     if kind != "regression":
         return None
     each, truth = of.repeat(labels), labels.double().reshape(-1)
@@ -214,6 +238,10 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
     Args:
         kind: How the outputs are read: binary, classes or multilabel. Own losses are read as C logits in dimension 1.
         outputs: Outputs of the model for some rows, [rows, ...].
+
+    >>> probabilities("binary", torch.tensor([0.0, 2.0]))
+    tensor([[0.5000, 0.5000],
+            [0.1192, 0.8808]])
     """
     if kind == "binary":
         logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
@@ -372,6 +400,9 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
 
     Args:
         names: Names of metrics, or FILE.py:FUNCTION.
+
+    >>> sorted(find_metrics(["auc", "brier"]))
+    ['auc', 'brier']
     """
     metrics = {}
     for name in names:
@@ -394,7 +425,17 @@ class Evaluation(NamedTuple):
 
 @task
 def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ...]) -> Evaluation:
-    """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
+    """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), torch.nn.Linear(15, 1), "auto")
+    >>> federation = ct.Federation(engine, engine.clients)
+    >>> replies = federation.ask(engine.clients, ct.metrics.evaluate, x=engine.x, part="test", metrics=("auc",))
+    >>> replies.rows.tolist()  # test rows of the four hospitals
+    [101.0, 98.0, 66.0, 41.0]
+    >>> engine.close()
+    """
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
     values = torch.stack([columns[k] for k in ("n", *metrics)], dim=1)[:, 1:]
     loss, defined = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()

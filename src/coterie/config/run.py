@@ -56,6 +56,12 @@ class Contribution:
             `leave-one-out` for those of the sets without one client; default: exact up to 8 clients a round, then gtg.
         game: what a set of clients would have done without the others: `renormalised`, their weights fill the step of all; `fixed`, the
             others sent zeros.
+
+    >>> import coterie as ct
+    >>> settings = ct.RunSettings(contribution=ct.Contribution(every=1))
+    >>> run = ct.fit(ct.FedAvg(), "heart-disease", rounds=1, settings=settings)
+    >>> run.contributions[0]._fields, len(run.contributions)  # of each of four clients to all
+    (('round', 'target', 'client', 'phi', 'error'), 16)
     """
 
     every: Annotated[int, SIZE] = 5

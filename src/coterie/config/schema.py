@@ -217,6 +217,15 @@ def wire_type(cls: type[T]) -> type[T]:
     Raises:
         InputError: Another class travels by this name; it would be read as this one. A class that is defined anew replaces itself,
             and any class replaces one that a function defined.
+
+    >>> import coterie as ct
+    >>> from coterie.contract.wire import to_json
+    >>> @ct.wire_type
+    ... @ct.options
+    ... class Window:
+    ...     length: int = 3
+    >>> to_json(Window(5))
+    {'type': 'Window', 'fields': {'length': 5}}
     """
     present = _TRAVEL.get(cls.__name__, cls)
     if _place(present) != _place(cls) and "<locals>" not in present.__qualname__:

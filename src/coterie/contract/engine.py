@@ -86,6 +86,10 @@ class EngineSpec(ABC):
 
     Attributes:
         decides: fields on which numbers depend all the same, such as a device that rounds differently.
+
+    >>> import coterie as ct
+    >>> isinstance(ct.InProcess(workers=2), ct.EngineSpec), ct.InProcess(workers=2).results()  # the number of workers changes no result
+    (True, {})
     """
 
     _kind: ClassVar = Kind("engine", "InProcess(workers=2)")

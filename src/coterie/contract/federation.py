@@ -40,6 +40,15 @@ class Federation:
         filters: what replies pass through at the clients, in their order (`contract.filters`).
         label: label of the method, which names the random streams of filters and attacks.
         observer: called with the task, payload and replies of each ask; None: nothing looks on. Averages then hold all replies.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), torch.nn.Linear(15, 1), "auto")
+    >>> federation = Federation(engine, engine.clients)
+    >>> replies = federation.ask(["hungary"], ct.metrics.evaluate, x=engine.x, part="train", metrics=("auc",))
+    >>> replies.rows.tolist()  # rows of the one client that was asked
+    [157.0]
+    >>> engine.close()
     """
 
     engine: Engine

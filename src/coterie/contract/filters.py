@@ -85,6 +85,18 @@ class Filter:
         kinds: kinds of the fields that it changes: `update`, `gradient`, `gap`, `stay`, `count`.
         lossy: whether the server receives something else than the task replied; methods that need exact uploads refuse it.
         packs: whether updates or gradients are sent in another form (`pack`); one filter of a run at most.
+
+    >>> import coterie as ct
+    >>> @ct.wire_type
+    ... @ct.options
+    ... class Halve(ct.Filter):
+    ...     stage = "clipping"
+    ...     def apply(self, rows, passage):
+    ...         return rows / 2
+    >>> local = ct.LocalSGD(lr=0.1, steps=ct.Steps(1), batch_size=None)
+    >>> runs = [ct.fit(ct.FedAvg(local), "heart-disease", rounds=1, filters=filters) for filters in ([], [Halve()])]
+    >>> bool(torch.allclose(runs[1].x, runs[0].x / 2))
+    True
     """
 
     _kind: ClassVar = Kind("filter", "TopK(0.01)")

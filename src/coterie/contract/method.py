@@ -102,6 +102,16 @@ class Sampler:
 
     Attributes:
         sample_ratio: share of its rows that a client draws in a local epoch.
+
+    >>> import coterie as ct
+    >>> import numpy as np
+    >>> @ct.wire_type
+    ... @ct.options
+    ... class FirstRows(ct.Sampler):
+    ...     def rows(self, cohort, client, rng, steps, batch_size):
+    ...         return np.tile(np.arange(batch_size), (steps, 1))
+    >>> ct.fit(ct.FedAvg(ct.LocalSGD(batch_size=8, sampler=FirstRows())), "heart-disease", rounds=2)
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
     """
 
     _kind = Kind("sampler", "LipschitzSampler()")
@@ -140,6 +150,19 @@ class Method(ABC, Generic[S]):
     """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters; it stores nothing on itself.
 
     `init`, `round` and `models` are the method; all other hooks have defaults.
+
+    >>> import coterie as ct
+    >>> @ct.options
+    ... class HalfSteps(ct.Method):
+    ...     def init(self, x, federation):
+    ...         return ct.FedAvg().init(x, federation)
+    ...     def round(self, state, federation, rng):
+    ...         averaged, log = ct.FedAvg().round(state, federation, rng)
+    ...         return averaged._replace(x=(state.x + averaged.x) / 2), log
+    ...     def models(self, state):
+    ...         return state.x
+    >>> ct.fit(HalfSteps(), "heart-disease", rounds=2)
+    <run of HalfSteps: 2 rounds, seed 0, one model for all clients>
     """
 
     _kind = Kind("method", "FedAvg()")
@@ -227,6 +250,16 @@ class Attack(Attackers):
         on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.
         fault: reason of a failure, in words.
         late: whether a client that fails has done its work before.
+
+    >>> import coterie as ct
+    >>> @ct.options
+    ... class Silence(ct.Attack):
+    ...     def rewrite(self, kind, rows, attackers, rngs):
+    ...         return 0 * rows[attackers]
+    >>> attacks = (None, Silence(on=("cleveland", "hungary", "long-beach")))
+    >>> runs = [ct.fit(ct.FedAvg(), "heart-disease", rounds=1, attack=attack) for attack in attacks]
+    >>> bool(runs[0].x.norm() > 2 * runs[1].x.norm())  # three of four send zeros
+    True
     """
 
     _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)")

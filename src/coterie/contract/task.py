@@ -40,6 +40,12 @@ class Form(NamedTuple):
         within: the lowest and the highest value, or how they follow from the payload.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
         layout: layout of the vectors of an update or a gradient, from the payload and the layout of models; by default the latter.
+
+    >>> from typing import Annotated, NamedTuple
+    >>> class Sizes(NamedTuple):
+    ...     share: Annotated[torch.Tensor, "other", Form(within=(0.0, 1.0))]  # one number for each client, from 0 to 1
+    >>> Sizes._fields
+    ('share',)
     """
 
     shape: Callable[[Payload, Layout], tuple[int, ...]] = lambda payload, layout: ()
@@ -87,15 +93,51 @@ Models = Annotated[Tensor, Holds(("models", "model"), model=True)]
 """[T, d + b]: several models for all clients."""
 
 Update = Annotated[Tensor, "update"]
-"""[n, ..., d + b]: local model minus received model; the server adds it."""
+"""[n, ..., d + b]: local model minus received model; the server adds it.
+
+>>> from typing import NamedTuple
+>>> import coterie as ct
+>>> import torch
+>>> class Reply(NamedTuple):
+...     delta: ct.Update
+>>> @ct.task
+... def update(cohort, *, x: torch.Tensor, local: ct.LocalSGD) -> Reply:
+...     return Reply(cohort.updates(x, local))
+>>> update.kinds
+{'delta': 'update'}
+"""
 Gradient = Annotated[Tensor, "gradient"]
-"""[n, ..., d + b]: points uphill; the server subtracts it."""
+"""[n, ..., d + b]: points uphill; the server subtracts it.
+
+>>> from typing import NamedTuple
+>>> import coterie as ct
+>>> import torch
+>>> class Reply(NamedTuple):
+...     g: ct.Gradient
+>>> @ct.task
+... def gradient(cohort, *, x: torch.Tensor) -> Reply:
+...     return Reply(cohort.gradient(x))
+>>> gradient.kinds
+{'g': 'gradient'}
+"""
 OneUpdate = Annotated[Tensor, "update", Form(lambda payload, layout: (layout.size,), None)]
 """[n, d + b]: an update of one model."""
 OneGradient = Annotated[Tensor, "gradient", Form(lambda payload, layout: (layout.size,), None)]
 """[n, d + b]: a gradient at one model."""
 Gap = Annotated[Tensor, "gap"]
-"""[n]: a loss minus what the client requires; positive means not good enough."""
+"""[n]: a loss minus what the client requires; positive means not good enough.
+
+>>> from typing import NamedTuple
+>>> import coterie as ct
+>>> import torch
+>>> class Reply(NamedTuple):
+...     gap: ct.Gap
+>>> @ct.task
+... def gap(cohort, *, x: torch.Tensor, requirement: float) -> Reply:
+...     return Reply(cohort.loss(x) - requirement)
+>>> gap.kinds
+{'gap': 'gap'}
+"""
 Count = Annotated[Tensor, "count"]
 """[n, ...]: numbers of rows."""
 SentModel = Annotated[Tensor, "model", Form(lambda payload, layout: (layout.size,), None)]

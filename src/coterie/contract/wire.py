@@ -41,6 +41,11 @@ class PerClient:
 
     Attributes:
         tensor: Tensor [clients, ...], a row for each client of the ask.
+
+    >>> import torch
+    >>> models = torch.zeros(3, 5)  # one for each of three clients
+    >>> tuple(PerClient(models).tensor[1].shape)  # what the second client gets from `federation.ask(names, task, x=PerClient(models))`
+    (5,)
     """
 
     tensor: Tensor

@@ -44,6 +44,21 @@ def from_images(
 
     Raises:
         InputError: no images, folders of both kinds, or a file that is no image or has another size, with its name.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import coterie as ct
+    >>> from PIL import Image
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for client in ("north", "south"):
+    ...     for label in ("ill", "well"):
+    ...         place = Path(folder.name, client, label)
+    ...         place.mkdir(parents=True)
+    ...         for number in range(5):
+    ...             Image.new("RGB", (8, 8)).save(place / f"{number}.png")
+    >>> ct.data.from_images(folder.name).classes
+    ('ill', 'well')
+    >>> folder.cleanup()
     """
     with explain_imports("image folders need Pillow", "data"):
         import PIL.Image  # noqa: F401

@@ -37,6 +37,10 @@ def iid(labels: ArrayLike, n: int, *, seed: int = 0) -> list[Index]:
         labels: Class of each row, [rows].
         n: Number of clients.
         seed: Seed of all that is drawn.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 15)  # how many rows of each class does each client get?
+    >>> [np.bincount(labels[at], minlength=4).tolist() for at in iid(labels, n=3)]
+    [[7, 4, 5, 4], [5, 3, 5, 7], [3, 8, 5, 4]]
     """
     rows = len(np.asarray(labels))
     _check_clients(n, rows)
@@ -56,6 +60,10 @@ def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum
         seed: Seed of all that is drawn.
         alpha: Concentration > 0: small gives each client few classes.
         minimum: Least number of rows of a client.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 15)  # how many rows of each class does each client get?
+    >>> [np.bincount(labels[at], minlength=4).tolist() for at in dirichlet(labels, n=3, alpha=0.3)]
+    [[0, 3, 2, 2], [12, 0, 3, 13], [3, 12, 10, 0]]
     """
     classes = class_numbers(labels, "dirichlet")
     _check_clients(n, len(classes))
@@ -101,6 +109,10 @@ def shards(
         shards_per_client: Shards that each client gets.
         shard_size: Rows of a shard; None: as many as use every row once.
         twins: Clients that get shards of the same classes.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 15)  # how many rows of each class does each client get?
+    >>> [np.bincount(labels[at], minlength=4).tolist() for at in shards(labels, n=3, shards_per_client=2)]
+    [[0, 10, 10, 0], [10, 0, 5, 5], [5, 5, 0, 10]]
     """
     classes = class_numbers(labels, "shards")
     _check_clients(n, len(classes))
@@ -174,6 +186,10 @@ def clusters(
         seed: Seed of all that is drawn.
         clusters: Number of clusters.
         labels_per_cluster: Classes of each cluster.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 15)  # how many rows of each class does each client get?
+    >>> [np.bincount(labels[at], minlength=4).tolist() for at in clusters(labels, n=4, clusters=2, labels_per_cluster=2)]
+    [[9, 0, 6, 0], [0, 9, 0, 6], [6, 0, 9, 0], [0, 6, 0, 9]]
     """
     values = class_numbers(labels, "clusters")
     _check_clients(n, len(values))
@@ -216,6 +232,10 @@ def mixed(
         nr: Share of non-IID rows, in [0, 1].
         shards_per_client: Shards that each client gets.
         shard_size: Rows of a shard.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 15)  # how many rows of each class does each client get?
+    >>> [np.bincount(labels[at], minlength=4).tolist() for at in mixed(labels, 3, nr=1.0, shards_per_client=2, shard_size=5)]
+    [[0, 5, 0, 5], [0, 5, 0, 5], [5, 0, 5, 0]]
     """
     classes = class_numbers(labels, "mixed")
     _check_clients(n, len(classes))
@@ -251,6 +271,14 @@ def target_groups(
         held_out: Rows of each target class that belong to no client.
         rows_per_client: Rows of each client, or "most".
         seed: Seed of all that is drawn.
+
+    >>> labels = np.repeat(np.arange(10), 200)
+    >>> groups, held_out = target_groups(labels, alpha=0.5, held_out=20, rows_per_client=30)
+    >>> for name in ("target", "near-00", "far-00"):
+    ...     print(name, np.bincount(labels[groups[name]], minlength=10))  # rows of each class
+    target [10 10 10  0  0  0  0  0  0  0]
+    near-00 [5 5 5 5 5 5 0 0 0 0]
+    far-00 [0 0 0 0 0 0 8 8 7 7]
     """
     classes = class_numbers(labels, "target-groups")
     if not 0 < alpha <= 1:

@@ -98,6 +98,10 @@ class Ray(EngineSpec):
         address: address of a cluster, "host:port" or "auto" (of the cluster on this machine); None: a local one is started.
         timeout: seconds that an ask may take; a client that takes longer has failed.
         kernel: of local training: "auto" or "loop".
+
+    >>> import coterie as ct
+    >>> ct.Ray(actors=4).timeout  # a run on it: ct.fit("fedavg", "heart-disease", engine=ct.Ray(actors=4))
+    600.0
     """
 
     actors: Annotated[int, SIZE, Flag(metavar="N")] = 2

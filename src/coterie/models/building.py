@@ -21,7 +21,16 @@ from coterie.base.vector import freeze_statistics
 
 
 class ModelSpec(Protocol):
-    """Settings of a model that is built once the shapes are known."""
+    """Settings of a model that is built once the shapes are known.
+
+    >>> import coterie as ct
+    >>> from torch import nn
+    >>> class Wide:
+    ...     def build(self, shape, outputs):
+    ...         return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], 64), nn.ReLU(), nn.Linear(64, outputs))
+    >>> ct.fit("fedavg", "heart-disease", Wide(), rounds=1)
+    <run of FedAvg: 1 rounds, seed 0, one model for all clients>
+    """
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """A module for inputs of `shape` (without rows) and this many outputs."""

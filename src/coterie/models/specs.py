@@ -147,7 +147,13 @@ class _Constant(nn.Module):
 
 @options
 class Mean:
-    """The model of mean estimation: one vector, the same output for every row; starts at ones / sqrt(dim)."""
+    """The model of mean estimation: one vector, the same output for every row; starts at ones / sqrt(dim).
+
+    >>> import coterie as ct
+    >>> run = ct.fit("fedavg", ct.data.load("mean-estimation", dim=4), "mean", rounds=1)
+    >>> tuple(run.x.shape)
+    (4,)
+    """
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """A module whose output is its parameter."""

@@ -24,6 +24,11 @@ def load(folder: str | os.PathLike[str]) -> Results:
 
     Args:
         folder: The run directory.
+
+    >>> import coterie as ct
+    >>> run = ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1)
+    >>> ct.report.load(run.folder).clients
+    ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
     from coterie.report.results import Results
 
@@ -36,6 +41,11 @@ def judge(folder: str | os.PathLike[str], client: str) -> Verdict:
     Args:
         folder: The run directory.
         client: Name of the client.
+
+    >>> import coterie as ct
+    >>> run = ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1)
+    >>> ct.report.judge(run.folder, "hungary").kind
+    'no verdict'
     """
     from coterie.report.verdicts import verdict
 
@@ -48,6 +58,11 @@ def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
     Args:
         folder: The run directory.
         tables: Whether the tables of all metrics come before the answer.
+
+    >>> import coterie as ct
+    >>> run = ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1)
+    >>> ct.report.say(run.folder).splitlines()[0]
+    'heart-disease: 4 clients, 2 methods, 1 seed, 2 rounds, 306 test rows'
     """
     from coterie.report.answer import answer_lines
     from coterie.report.table import render
@@ -62,6 +77,11 @@ def save_html(folder: str | os.PathLike[str]) -> Path:
 
     Args:
         folder: The run directory.
+
+    >>> import coterie as ct
+    >>> run = ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1)
+    >>> ct.report.save_html(run.folder).name
+    'report.html'
     """
     from coterie.report.html import write
 

@@ -263,6 +263,13 @@ def personalise(
 
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> run = ct.fit("fedavg", clients, rounds=20, settings=ct.RunSettings(merge_validation=False))
+    >>> tuned = personalise(run, clients, part="bias")
+    >>> [round(r.history.select("loss", "switzerland", "test")[-1][1], 1) for r in (run, tuned)]
+    [0.5, 0.3]
     """
     _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     engine_spec = ENGINES.resolve(engine, "engine")

@@ -49,6 +49,14 @@ class GradientNormSampler(Weighted):
 
     Each training takes one more gradient of every row, which is counted; nothing more is sent. ISFL's comparison leaves the gradients
     of drawn rows unweighted, so rows that fit badly count more; Rizk et al. divide them by their probabilities.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> clients = ct.data.from_tensors([(torch.ones(100, 1), torch.tensor([0.0] * 90 + [1.0] * 10))], task="regression")
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1), sampler=ct.GradientNormSampler())
+    >>> run = ct.fit(ct.FedProx(local=local, mu=0.1), clients, ct.models.Logistic(), rounds=1)
+    >>> round(float(run.x.sum()), 1)  # label 0 is met already: only the ten rows of label 1 have a gradient, and are drawn
+    1.0
     """
 
     def at(self, cohort: Cohort, x: Tensor) -> _ByNorm:

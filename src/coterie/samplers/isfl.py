@@ -197,6 +197,15 @@ class LipschitzSampler(Weighted):
         exact: Minimise the bound of Eq. 13 in place of the closed form.
         where: "server" or "client": who computes q_k.
         preference: Class shares that a client prefers to the global ones, by client.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> x, y = torch.eye(3).repeat(20, 1), torch.arange(3).repeat(20)
+    >>> clients = ct.data.from_tensors({"a": (x[y != 2], y[y != 2]), "b": (x[y > 0], y[y > 0])}, server=(x, y))
+    >>> local = ct.LocalSGD(sampler=ct.LipschitzSampler(floor=0.01))
+    >>> run = ct.fit(ct.FedProx(local=local, mu=0.1), clients, ct.models.Logistic(), rounds=2)
+    >>> round(sum(run.history.select(f"q[{c}]", "a")[-1][1] for c in range(3)), 6)  # by q[0] to q[2] client a draws its classes
+    1.0
     """
 
     floor: Annotated[float, SHARE] = 0.05

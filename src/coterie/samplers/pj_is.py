@@ -57,8 +57,14 @@ def keep_shares(cohort: Cohort, *, p: Annotated[Tensor, Holds(("classes",), torc
 class ClassShareSampler(Weighted):
     """Rows by the class shares of all clients together: q = p, the first term of ISFL's Eq. 15.
 
-    Every client tells its class counts once, before the first round, and is told p, which it keeps. Where a participant has lost p, it
-    draws any row, and all of that is done again after the round.
+    Before the first round every client sends its class counts once, receives p and keeps it. A participant that has lost p draws from
+    all its rows, and the exchange is repeated after the round.
+
+    >>> import coterie as ct
+    >>> local = ct.LocalSGD(sampler=ct.ClassShareSampler())
+    >>> run = ct.fit(ct.FedProx(local=local, mu=0.1), "heart-disease", rounds=2)  # a sampler works under any method
+    >>> [ask.task.rpartition(":")[2] for ask in run.asks if "class" in ask.task]  # clients send their counts of classes once
+    ['class_counts']
     """
 
     tasks = (class_counts, keep_shares)

@@ -37,7 +37,16 @@ from coterie.samplers.weighted import Preset, Weighted, number_of_classes
 @wire_type
 @options
 class UniformClassSampler(Weighted):
-    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody."""
+    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> clients = ct.data.from_tensors([(torch.ones(100, 1), torch.tensor([0] * 90 + [1] * 10))])
+    >>> local = ct.LocalSGD(lr=0.2, batch_size=100, steps=ct.Steps(50), sampler=ct.UniformClassSampler())
+    >>> run = ct.fit(ct.FedProx(local=local, mu=0.001), clients, ct.models.Logistic(), rounds=3)
+    >>> round(float(run.x.sum().sigmoid()), 1)  # the risk of class 1, which a tenth of the rows have
+    0.5
+    """
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """Equal shares."""

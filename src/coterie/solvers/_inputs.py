@@ -19,7 +19,14 @@ SUM_TOLERANCE = 1e-5
 
 
 class NotFiniteError(ValueError):
-    """NaN or Inf in an argument, or a result that overflows."""
+    """NaN or Inf in an argument, or a result that overflows.
+
+    >>> import torch
+    >>> from coterie.solvers import simplex
+    >>> simplex.project(torch.tensor([0.2, torch.nan]))
+    Traceback (most recent call last):
+    coterie.solvers._inputs.NotFiniteError: v must be finite; got 1 NaN or Inf among 2 values
+    """
 
 
 def as_double(values: Values, name: str, *, ndim: int) -> Tensor:

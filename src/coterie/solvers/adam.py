@@ -23,6 +23,10 @@ class AdamStep(NamedTuple):
         change: [d], to be ADDED to the model; points downhill.
         slope: [d], the derivative of each entry of `change` by the same entry of the gradient.
         moments: [2, d], the first and second moment after the step (m_t and v_t, without bias correction).
+
+    >>> change, slope, moments = step(torch.tensor([4.0]), torch.zeros(2, 1), 1, lr=0.1)
+    >>> round(float(change), 3)
+    -0.074
     """
 
     change: Tensor

@@ -80,6 +80,11 @@ class Estimate(NamedTuple):
         errors: [n], the standard error over orders.
         asked: How many different sets were asked for their worth.
         truncated: Share of the orders' places whose gain was taken to be 0.
+
+    >>> worths = [0.0, 1.0, 2.0, 5.0]
+    >>> estimate = permutations(lambda sets: [worths[s] for s in sets], 2, torch.Generator().manual_seed(0))
+    >>> estimate.asked, estimate.truncated
+    (3, 0.0)
     """
 
     values: Tensor

@@ -149,6 +149,10 @@ def combine(
 
     Raises:
         InputError: Settings or code differ, tables differ without `new_rows`, or a run has a seed that another has.
+
+    >>> first, second = (compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=[seed]) for seed in (0, 1))
+    >>> combine(first, second).seeds
+    (0, 1)
     """
     from coterie.study.combine import combine_runs
 

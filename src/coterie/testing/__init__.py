@@ -81,6 +81,9 @@ def check_filter(filter: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> sorted(check_filter("top-k"))
+    ['lossless', 'order', 'resume', 'seed', 'spelling', 'wire', 'workers']
     """
     subject = _subject(filter, FILTERS)
     trial = Trial(subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,))
@@ -98,6 +101,9 @@ def check_sampler(sampler: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> sorted(check_sampler("uniform-classes"))
+    ['learns', 'order', 'resume', 'seed', 'spelling', 'wire', 'workers']
     """
     subject = _subject(sampler, SAMPLERS)
     trial = Trial(subject, SAMPLERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4, sampler=subject)))
@@ -115,6 +121,9 @@ def check_engine(engine: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> sorted(check_engine("inprocess"))
+    ['bits', 'closes', 'order', 'resume', 'seed', 'spelling', 'wire']
     """
     subject = _subject(engine, ENGINES)
     trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
@@ -132,6 +141,9 @@ def check_dataset(dataset: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> sorted(check_dataset("heart-disease"))
+    ['descriptions', 'options', 'same-rows', 'trainable']
     """
     subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
     if not isinstance(subject, Dataset):
@@ -150,6 +162,9 @@ def check_metric(metric: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> sorted(check_metric("auc"))
+    ['inputs', 'number', 'rows']
     """
     subject = METRICS.find(metric) if isinstance(metric, str) else metric
     return _hold(subject, subject, (number, rows, inputs))

@@ -39,7 +39,18 @@ _HERE = InProcess()
 
 
 class LawError(AssertionError):
-    """A plug-in does not keep a law; the sentence says which, and which side was declared."""
+    """A plug-in does not keep a law; the sentence says which, and which side was declared.
+
+    >>> import coterie as ct
+    >>> def broken(outputs, labels, kind):
+    ...     labels.zero_()
+    ...     return 1.0
+    >>> try:
+    ...     ct.testing.check_metric(broken)
+    ... except ct.testing.LawError as error:
+    ...     print(str(error).partition(":")[0])
+    broken breaks the law 'inputs' (a metric writes into nothing that it is given)
+    """
 
 
 Law = Callable[[Any], None]

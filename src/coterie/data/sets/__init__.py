@@ -36,6 +36,15 @@ class Dataset:
         licence: licence of the data.
         build: makes the clients; its keyword arguments are the options.
         defaults: defaults of the options and of the split, for `coterie show NAME`.
+
+    >>> import coterie as ct
+    >>> import torch
+    >>> def coins(*, seed=0, split=None):
+    ...     tosses = torch.arange(60) % 2
+    ...     return ct.data.from_tensors({"a": (torch.ones(60, 1), tosses)}, seed=seed, split=split)
+    >>> coins = Dataset("tosses of a coin", "1", "2 classes", "none needed", coins)
+    >>> coins.build(seed=1).names
+    ('a',)
     """
 
     summary: str

@@ -79,6 +79,11 @@ def from_folder(
 
     Raises:
         InputError: One sentence with file, column and cure.
+
+    >>> import coterie as ct
+    >>> from coterie.data.sets.heart_disease import FOLDER  # a folder with a CSV file for each of four hospitals
+    >>> ct.data.from_folder(FOLDER, label="num", tables=ct.data.Tables(above=0), name="hearts").names
+    ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
     settings = tables if label is None else replace(tables, label=label)
     if path_exists(path := Path(path), Path.is_file):
@@ -219,13 +224,18 @@ def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_labe
     """Return new rows (a file, or a data frame) as the model of `recipe` reads them; nothing is fitted again.
 
     Returns inputs float32 [rows, features], labels (None where the file has none; those of a regression as (label - mean) /
-    scale of `recipe["label"]`) and notes about categories that no
-    training row had. Raises `InputError` that names the file and the column that is missing or wrong.
+    scale of `recipe["label"]`) and notes about categories that no training row had. Raises `InputError` that names the file
+    and the column that is missing or wrong.
 
     Args:
         recipe: The recipe of a run (`preprocess.json`).
         rows: A file, or a data frame.
         need_label: Whether rows without a label are refused.
+
+    >>> import coterie as ct
+    >>> from coterie.data.sets.heart_disease import FOLDER
+    >>> tuple(apply_recipe(ct.data.load("heart-disease").recipe, FOLDER / "hungary.csv").inputs.shape)
+    (294, 15)
     """
     if "features" not in recipe or "columns" not in recipe:
         raise InputError("this run has no recipe for tables; give tensors instead")
@@ -338,19 +348,14 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
 
 def server_rows(file: str | Path, recipe: Recipe) -> Part:
     """Return the rows that a server holds, under the recipe of the clients. Raises `InputError` that names file and cure."""
-    return _as_part(apply_recipe(recipe, file, need_label=True), str(file))
-
-
-def _as_part(rows: Encoded, source: str) -> Part:
-    if rows.labels is None:
-        raise InputError(f"{source} has no labels; add the column")
-    return Part(rows.inputs, rows.labels)
+    rows = apply_recipe(recipe, file, need_label=True)
+    return Part(rows.inputs, cast("torch.Tensor", rows.labels))
 
 
 def encode_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:
     """Return the client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
     rows = encode(table, recipe)
-    part = _as_part(rows, table.source)
+    part = Part(rows.inputs, cast("torch.Tensor", rows.labels))
     parts = {key: part.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
     groups = None if table.groups is None else {key: table.groups[table.parts[key]] for key in parts}
     numbers = table.parts.get("test")

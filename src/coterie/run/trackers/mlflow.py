@@ -18,6 +18,10 @@ class MLflow(Tracker):
         experiment: the name under which the runs stand.
         to: tracking URI: a database on this machine (sqlite:///mlflow.db) or a server (http://localhost:5000); None: that of the
             environment, else mlflow.db in this folder. MLflow no longer writes folders of files.
+
+    >>> import coterie as ct
+    >>> ct.RunSettings(callbacks=(ct.MLflow("hearts", to="sqlite:///mlflow.db"),)).callbacks
+    (MLflow(experiment='hearts', to='sqlite:///mlflow.db'),)
     """
 
     experiment: Annotated[str, TEXT] = "coterie"

@@ -18,6 +18,15 @@ class TensorBoard(Tracker):
 
     Attributes:
         to: the folder that `tensorboard --logdir` shows.
+
+    >>> import coterie as ct
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> settings = ct.RunSettings(callbacks=(ct.TensorBoard(to=folder.name),))
+    >>> _ = ct.fit("fedavg", "heart-disease", rounds=2, settings=settings)
+    >>> [file.name.split(".")[0] for file in Path(folder.name).rglob("events*")]  # `tensorboard --logdir FOLDER` shows it
+    ['events']
+    >>> folder.cleanup()
     """
 
     to: Annotated[str, TEXT] = "tensorboard"

@@ -20,6 +20,10 @@ class WandB(Tracker):
         project: the project under which the runs stand.
         to: the folder of its files; `wandb sync` sends those of offline runs later.
         mode: "online" sends while the run goes on and needs `wandb login`; "offline" writes files alone.
+
+    >>> import coterie as ct
+    >>> ct.RunSettings(callbacks=(ct.WandB("hearts", mode="offline"),)).callbacks
+    (WandB(project='hearts', to='.', mode='offline'),)
     """
 
     project: Annotated[str, TEXT] = "coterie"
