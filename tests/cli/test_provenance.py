@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import json
+import random
 import shutil
 import types
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,7 +20,8 @@ import coterie as ct
 from coterie.compute.tasks import own_update
 from coterie.config.run import RunSettings
 from coterie.contract.method import Method
-from coterie.run.provenance import describe_run
+from coterie.run.evaluation import name_metrics
+from coterie.run.provenance import changes, describe_run
 from federations import logistic
 
 OWN = """
@@ -294,6 +299,174 @@ def test_a_switch_of_torch_is_named_before_the_model(tmp_path):
 
 def test_what_cannot_be_read_is_named_in_the_record():
     problem = logistic()
-    lock = types.SimpleNamespace(generator=iter([1.0]))
-    tree = describe_run(method_of(0.5, lambda value: next(lock.generator)), problem.clients, None, 1, 0, RunSettings())
-    assert "SimpleNamespace" in tree["code"]["not covered"].values()
+    lock = types.SimpleNamespace(numbers=(number for number in [1.0]))
+    tree = describe_run(method_of(0.5, lambda value: next(lock.numbers)), problem.clients, None, 1, 0, RunSettings())
+    (name,) = tree["code"]["not covered"]
+    assert name.endswith("<lambda>.lock.numbers")
+    assert tree["code"]["not covered"][name] == "generator"
+
+
+# ---- whatever an object holds
+
+
+def plain_loss(outputs, labels):
+    return nn.functional.softplus(outputs[:, 0] * (1 - 2.0 * labels))
+
+
+class Weighted:
+    def __init__(self, weight):
+        self.weight = torch.tensor(weight)
+
+    def __call__(self, outputs, labels):
+        return float(self.weight) * plain_loss(outputs, labels)
+
+    def of_rows(self, outputs, labels):
+        return self(outputs, labels)
+
+
+class Slotted:
+    __slots__ = ("weight",)
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, inputs, rng):
+        return inputs * self.weight
+
+
+def cached(weight):
+    @functools.lru_cache
+    def factor():
+        return weight
+
+    return lambda outputs, labels: factor() * plain_loss(outputs, labels)
+
+
+def with_attribute(weight):
+    def of_rows(outputs, labels):
+        return of_rows.weight * plain_loss(outputs, labels)
+
+    of_rows.weight = weight
+    return of_rows
+
+
+def with_class(weight):
+    class Meta(type):
+        def __call__(cls):
+            return weight
+
+    class Factor(metaclass=Meta):
+        pass
+
+    return lambda outputs, labels: Factor() * plain_loss(outputs, labels)
+
+
+def with_lazy_property(weight):
+    class Factor:
+        @functools.cached_property
+        def value(self):
+            return weight
+
+        twice = functools.partialmethod(lambda self, factor: factor, 2 * weight)
+
+    return lambda outputs, labels: Factor().value * plain_loss(outputs, labels)
+
+
+def dispatched(weight):
+    @functools.singledispatch
+    def factor(outputs):
+        return weight
+
+    return lambda outputs, labels: factor(outputs) * plain_loss(outputs, labels)
+
+
+def with_box(box):
+    return lambda outputs, labels: box.pop() * plain_loss(outputs, labels)
+
+
+def layer(change):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Linear(3, 1)
+    change(module)
+    return module
+
+
+def shared(value):
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+def deep(value):
+    for _ in range(5000):
+        value = [value]
+    return value
+
+
+def cyclic(value):
+    box = [value]
+    box.append(box)
+    return box
+
+
+LOSSES = {
+    "an object": Weighted,
+    "a method of an object": lambda weight: Weighted(weight).of_rows,
+    "a cache": cached,
+    "an attribute": with_attribute,
+    "a metaclass": with_class,
+    "a lazy property": with_lazy_property,
+    "dispatch by type": dispatched,
+    "a namespace": lambda weight: with_box(types.SimpleNamespace(weight=weight)),
+    "a queue": lambda weight: with_box(collections.deque([weight])),
+    "a default": lambda weight: with_box(collections.defaultdict(lambda: weight)),
+    "a generator of numbers": lambda weight: with_box(random.Random(weight)),
+    "a number of torch": lambda weight: with_box([torch.Generator().manual_seed(int(weight))]),
+    "one list many times": lambda weight: with_box(shared(weight)),
+    "a list that holds itself": lambda weight: with_box(cyclic(weight)),
+}
+MODULES = {
+    "a tensor": lambda weight: layer(lambda module: setattr(module, "weights", torch.tensor(weight))),
+    "a buffer that is not saved": lambda weight: layer(
+        lambda module: module.register_buffer("weights", torch.tensor(weight), persistent=False)
+    ),
+    "a table": lambda weight: layer(lambda module: setattr(module, "weights", {"a": [weight]})),
+    "an array": lambda weight: layer(lambda module: setattr(module, "weights", np.full(9, weight))),
+    "an object": lambda weight: layer(lambda module: setattr(module, "weights", types.SimpleNamespace(a=weight))),
+    "a hook": lambda weight: layer(
+        lambda module: module.register_forward_hook(lambda module, inputs, outputs: weight * outputs)
+    ),
+}
+
+
+def world(*, loss="auto", module=None, clients=None, metrics=("accuracy",)):
+    clients = clients or logistic(torch.float32).clients
+    settings = RunSettings(loss=loss, metrics=name_metrics(metrics))
+    return describe_run(ct.FedAvg(), clients, module or layer(lambda module: None), 1, 0, settings)
+
+
+def assert_differs(of):
+    assert of(1.0) == of(1.0)
+    assert list(changes(of(1.0), of(2.0)))
+    assert "not covered" not in of(1.0)["code"]
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_whatever_a_loss_holds_is_in_the_record(what):
+    assert_differs(lambda weight: world(loss=LOSSES[what](weight)))
+
+
+@pytest.mark.parametrize("what", MODULES)
+def test_whatever_a_model_holds_is_in_the_record(what):
+    assert_differs(lambda weight: world(module=MODULES[what](weight)))
+
+
+def test_what_changes_rows_and_what_measures_models_is_in_the_record():
+    assert_differs(lambda weight: world(clients=logistic(torch.float32).clients.with_transform(Slotted(weight))))
+    assert_differs(lambda weight: world(metrics={"weighed": lambda outputs, labels, kind: weight}))
+    assert_differs(lambda weight: world(metrics={"weighed": Weighted(weight)}))
+
+
+def test_what_is_too_deep_to_be_read_is_named():
+    assert world(loss=with_box(deep(1.0)))["code"]["not covered"]

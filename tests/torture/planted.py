@@ -44,7 +44,7 @@ FAULTS = (
         "a field is left out of the spelling",
         "config/schema.py",
         "    return {k: v for option in options_of(type(value)) for",
-        '    return {k: v for option in options_of(type(value)) if option.name != "weight_decay" for',
+        '    return {k: v for option in options_of(type(value)) if option.name != "evaluate" for',
         "interrupted",
     ),
     Planted(

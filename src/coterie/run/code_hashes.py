@@ -1,4 +1,4 @@
-"""Hashes of the code of a user's own: by statement of a file, or by class and function where code has no file that coterie imported."""
+"""What objects of a user's own hold, and hashes of their code: by statement of a file, else by class and function."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import functools
 import hashlib
 import inspect
 import json
+import os
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,66 +38,149 @@ LIBRARIES = frozenset({"coterie", "torch", "numpy", "builtins", *sys.stdlib_modu
 
 MADE = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
-     "__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__orig_bases__")
+     "__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__orig_bases__",
+     "__slotnames__")
 )  # fmt: skip
 """Attributes that Python adds to a class and on which no number depends."""
+BUILT_IN = (
+    types.BuiltinFunctionType
+    | types.MethodDescriptorType
+    | types.ClassMethodDescriptorType
+    | types.WrapperDescriptorType
+    | types.MethodWrapperType
+)
+OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
+"""Attributes of a module that its layers, parameters and hooks stand for."""
+LONGEST = 200
+"""Characters of a description; of a longer one there is a hash, so that what many objects share is written once."""
 
 
-def hash_code(objects: Iterable[Any]) -> dict[str, dict[str, str]]:
-    """Return by file the hash of each class, function and constant of the user's that some objects run.
+class Description:
+    """What objects hold and the code that they run, so that a change of either is seen; nothing depends on where they lie in memory.
 
-    `packages` has versions of installed packages, and `not covered` the names and types of values that cannot be read.
+    Attributes:
+        code: by file the hash of each class, function and constant of the user's; `packages` has versions of installed packages, and
+            `not covered` the names and types of values that cannot be read.
     """
-    return _Code(objects).tree
 
-
-class _Code:
-    """A walk over what objects run."""
-
-    def __init__(self, objects: Iterable[Any]) -> None:
-        self.tree: dict[str, dict[str, str]] = {}
-        self._visited: dict[int, Any] = {}  # kept, so that no number is given to another object
+    def __init__(self) -> None:
+        self.code: dict[str, dict[str, str]] = {}
+        self._objects: dict[int, Any] = {}  # kept, so that no number is given to another one
+        self._values: dict[int, Any] = {}
+        self._added: set[int] = set()
         self._files: set[Path] = set()
-        for value in objects:
-            self._visit(value, "")
 
-    def _visit(self, value: Any, name: str) -> None:
-        """Add the code that a value runs, and that of all which it holds."""
-        if isinstance(value, str | bytes | int | float | complex | torch.dtype | Tensor | None):
-            return
-        if id(value) in self._visited:
-            return
-        self._visited[id(value)] = value
-        if isinstance(value, types.ModuleType):
-            self._visit_module(value)
-        elif inspect.isclass(value) or isinstance(value, types.FunctionType):
-            self._visit_code(value)
-        elif isinstance(value, types.MethodType):
-            self._visit_all((value.__func__, value.__self__), name)
-        elif isinstance(value, functools.partial):
-            self._visit_all((value.func, value.args, value.keywords), name)
-        elif isinstance(value, Mapping):
-            self._visit_all(value.values(), name)
-        elif isinstance(value, tuple | list | set | frozenset):
-            self._visit_all(value, name)
-        elif isinstance(value, nn.Module):
-            for part in value.modules():
-                self._visit_code(type(part))
-                self._visit_all(vars(part).values(), name)
-        elif not isinstance(value, types.BuiltinFunctionType):
-            self._visit_code(type(value))
-            if _package(type(value)) not in LIBRARIES - {"coterie"}:
-                self._visit_all(_fields(value).values(), name)
+    def value(self, value: Any, name: str = "") -> Any:
+        """Describe what an object holds, as JSON; its code, and that of all which it holds, goes to `code`.
 
-    def _visit_all(self, values: Iterable[Any], name: str) -> None:
-        for value in values:
-            self._visit(value, name)
+        Args:
+            value: Anything.
+            name: What it is called where it cannot be read.
+        """
+        if isinstance(value, bool | float | str | None):
+            return value
+        if isinstance(value, int):
+            return value if abs(value) < 2**63 else hex(value)
+        if isinstance(value, complex | bytes | range | torch.dtype | torch.device):
+            return repr(value)
+        if id(value) not in self._values:
+            self._objects[id(value)], self._values[id(value)] = value, "itself"
+            try:
+                described = self._describe(value, name or type(value).__qualname__)
+                text = json.dumps(described)
+            except RecursionError:
+                self._add("not covered", name, type(value).__qualname__)
+                described = text = "too deep"
+            self._values[id(value)] = described if len(text) <= LONGEST else hash_texts(text)
+        return self._values[id(value)]
 
-    def _visit_module(self, module: types.ModuleType) -> None:
+    def fields(self, value: Any, name: str) -> Any:
+        """Describe the fields of an object by name, or else what pickle would save of it; arguments as of `value`."""
+        if dataclasses.is_dataclass(value):
+            return {f.name: self.value(getattr(value, f.name), f"{name}.{f.name}") for f in dataclasses.fields(value)}
+        if hasattr(value, "_asdict"):
+            return self._describe(value._asdict(), name)
+        if _package(type(value)) == "coterie":  # a task, say, remembers what it has looked up
+            self._describe({k: v for k, v in getattr(value, "__dict__", {}).items() if not isinstance(v, Tensor)}, name)
+            return {}
+        try:
+            saved = None if isinstance(value, os.PathLike) else value.__reduce_ex__(2)
+        except Exception:  # whatever a class says of itself
+            saved = None
+        if isinstance(saved, str):
+            return saved
+        if saved is None:
+            self._add("not covered", name, type(value).__qualname__)
+            return {}
+        _, arguments, state, items, pairs = (*saved, None, None, None)[:5]
+        if arguments in ((), (type(value),)) and items is None and pairs is None:
+            return self._describe(state, name) if isinstance(state, dict) else self.value(state, name)
+        return [self.value(part, name) for part in (arguments, state, [*(items or ())], [*(pairs or ())])]
+
+    def layers(self, module: nn.Module, name: str = "model") -> str:
+        """Hash what a model is beside the numbers that it saves: classes, and all that its layers hold."""
+        layers = []
+        for path, part in module.named_modules():
+            self._add_code(type(part))
+            held = {key: value for key, value in vars(part).items() if key not in OF_MODULES}
+            held |= {key: part.get_buffer(key) for key in sorted(part._non_persistent_buffers_set)}
+            hooks = [[*value.values()] for key, value in vars(part).items() if key.endswith("_hooks") and value]
+            trained = [key for key, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
+            what = self.value(held, f"{name}.{path}"), self.value(hooks, f"{name}.{path}")
+            layers.append([path, type(part).__qualname__, *what, trained])
+        return hash_texts(json.dumps(layers))
+
+    def _describe(self, value: Any, name: str) -> Any:
+        kind = type(value).__qualname__
+        match value:
+            case Tensor():
+                if value.layout != torch.strided or value.is_nested or value.is_quantized:
+                    self._add("not covered", name, kind)
+                return hash_tensors({"": value})
+            case types.ModuleType():
+                return self._describe_module(value)
+            case type() | types.FunctionType():
+                return self._describe_code(value)
+            case types.MethodType():
+                return [self.value(value.__func__, name), self.value(value.__self__, name)]
+            case property():
+                return [self.value(function, name) for function in (value.fget, value.fset)]
+            case staticmethod() | classmethod() | functools._lru_cache_wrapper():
+                return [kind, self.value(value.__wrapped__, name)]
+            case functools.cached_property():
+                return [kind, self.value(value.func, name)]
+            case set() | frozenset():
+                return sorted(json.dumps(self.value(held, name)) for held in value)
+            case dict() | types.MappingProxyType() if type(value) in (dict, types.MappingProxyType):
+                return {self._key(key): self.value(held, f"{name}.{key}") for key, held in value.items()}
+            case list() | tuple() if type(value) in (list, tuple):
+                return [self.value(held, name) for held in value]
+            case np.ndarray() | np.generic() if value.dtype != object:
+                return [str(value.dtype), list(value.shape), hash_texts(value.tobytes().hex())]
+            case nn.Module():
+                return [kind, hash_tensors(value.state_dict()), self.layers(value, name)]
+        if isinstance(value, BUILT_IN):
+            bound = getattr(value, "__self__", None)
+            return [value.__qualname__, None if isinstance(bound, types.ModuleType) else self.value(bound, name)]
+        self._add_code(type(value))
+        return [kind, self.fields(value, name)]
+
+    def _key(self, key: Any) -> str:
+        return key if isinstance(key, str) else f"{type(key).__qualname__} {json.dumps(self.value(key))}"
+
+    def _describe_code(self, code: Any) -> Any:
+        self._add_code(code)
+        return code.__qualname__
+
+    def _describe_module(self, module: types.ModuleType) -> str:
         if _package(module) not in LIBRARIES and _version_of(module) is None:
-            self._add_file(_file_of(module))
+            file = _file_of(module)
+            if file is None:
+                self._add("not covered", module.__name__, "module")
+            self._add_file(file)
+        return module.__name__
 
-    def _visit_code(self, code: Any) -> None:
+    def _add_code(self, code: Any) -> None:
         """Add a class or function: the whole file if coterie imported it by its name, else its bytecode and what that names."""
         module = sys.modules.get(code.__module__ or "")
         if _package(code) in LIBRARIES or _package(code).startswith("namedtuple_"):
@@ -104,73 +189,39 @@ class _Code:
             self._add("packages", _package(code), version)
         elif code.__module__ in user_modules():
             self._add_file(_file_of(module))
-        else:
+        elif id(code) not in self._added:
+            self._added.add(id(code))
             file = _file_of(module)
             kind = "class" if inspect.isclass(code) else "function"
-            text = json.dumps(self._class(code) if inspect.isclass(code) else self._function(code), default=repr)
-            self._add("this program" if file is None else file.name, f"{kind} {code.__qualname__}", hash_texts(text))
+            text = hash_texts(json.dumps(self._class(code) if inspect.isclass(code) else self._function(code)))
+            self._add("this program" if file is None else file.name, f"{kind} {code.__qualname__}", text)
 
     def _class(self, code: type) -> Any:
-        self._visit_all(code.__bases__, "")
+        for above in (*code.__bases__, type(code)):
+            self._add_code(above)
         members = {
             name: value for name, value in vars(code).items() if name not in MADE and not name.startswith("_abc")
         }
         return {
-            name: self._value(value, f"{code.__qualname__}.{name}")
+            name: self.value(value, f"{code.__qualname__}.{name}")
             for name, value in members.items()
-            if isinstance(value, property) or not inspect.isdatadescriptor(value)
+            if not isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
         }
 
     def _function(self, function: types.FunctionType) -> Any:
         name = function.__qualname__
         cells = {}
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            cells[key] = self._value(cell.cell_contents, f"{name}.{key}") if _has_value(cell) else "empty"
+            cells[key] = self.value(cell.cell_contents, f"{name}.{key}") if _has_value(cell) else "empty"
         named = {key: function.__globals__[key] for key in _names(function.__code__) if key in function.__globals__}
         return [
             _bytecode(function.__code__),
-            self._value(function.__defaults__, name),
-            self._value(function.__kwdefaults__, name),
+            self.value(function.__defaults__, name),
+            self.value(function.__kwdefaults__, name),
             cells,
-            {key: self._value(value, key) for key, value in sorted(named.items())},
+            {key: self.value(value, key) for key, value in sorted(named.items())},
+            {key: self.value(value, f"{name}.{key}") for key, value in vars(function).items()},
         ]
-
-    def _value(self, value: Any, name: str) -> Any:
-        """A value that code holds, as JSON; what runs code of its own is a leaf of its own."""
-        if isinstance(value, bool | int | float | complex | str | bytes | None):
-            return repr(value)
-        if isinstance(value, Tensor):
-            return hash_tensors({"": value})
-        if isinstance(value, staticmethod | classmethod):
-            return self._value(value.__func__, name)
-        if isinstance(value, property):
-            return [self._value(f, name) for f in (value.fget, value.fset)]
-        if isinstance(value, types.FunctionType) and "<" in value.__qualname__.rpartition(".")[2]:
-            return self._function(value)  # a lambda has no name of its own
-        if id(value) in self._visited and not isinstance(value, Mapping | tuple | list | set | frozenset):
-            return getattr(value, "__qualname__", type(value).__qualname__)
-        if isinstance(value, Mapping):
-            return {str(k): self._value(v, f"{name}.{k}") for k, v in value.items()}
-        if isinstance(value, tuple | list):
-            return [self._value(v, name) for v in value]
-        if isinstance(value, set | frozenset):
-            return sorted(map(repr, value))
-        if hasattr(value, "tolist"):
-            return [str(value.dtype), hash_texts(repr(value.tolist()))]
-        self._visit(value, name)
-        if inspect.isclass(value) or isinstance(
-            value, types.FunctionType | types.ModuleType | types.BuiltinFunctionType
-        ):
-            return getattr(value, "__qualname__", value.__name__)
-        if _package(type(value)) not in LIBRARIES or dataclasses.is_dataclass(value):
-            return [type(value).__qualname__, self._value(_fields(value), name)]
-        if _package(type(value)) == "coterie":
-            return type(value).__qualname__  # a task remembers what it has looked up; its function is a leaf of its own
-        if isinstance(value, nn.Module):
-            return [type(value).__qualname__, hash_tensors(value.state_dict())]
-        if not isinstance(value, torch.dtype) and not callable(value):
-            self._add("not covered", name, type(value).__qualname__)
-        return repr(value) if isinstance(value, torch.dtype) else type(value).__qualname__
 
     def _add_file(self, path: Path | None) -> None:
         """Add each statement of a file, and of the files below its folder that it imports."""
@@ -189,7 +240,7 @@ class _Code:
 
     def _add(self, file: str, name: str, text: str) -> None:
         """Add a leaf; statements of one name are one leaf."""
-        leaves = self.tree.setdefault(file, {})
+        leaves = self.code.setdefault(file, {})
         leaves[name] = hash_texts(leaves[name], text) if name in leaves else text
 
 
@@ -197,14 +248,6 @@ def _package(value: Any) -> str:
     """The name of the package in which a class, function or module lies."""
     name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None) or ""
     return str(name).partition(".")[0]
-
-
-def _fields(value: Any) -> Mapping[str, Any]:
-    """Return the fields of an object by name."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    fields: Mapping[str, Any] = value._asdict() if hasattr(value, "_asdict") else getattr(value, "__dict__", {})
-    return fields
 
 
 def _has_value(cell: Any) -> bool:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, plain
 from coterie.base.identity import identity
-from coterie.compute.metrics import find_metrics
+from coterie.config.registry import METRICS
 from coterie.config.run import RunSettings
 from coterie.run.callbacks import Callback
-from coterie.run.code_hashes import hash_code, hash_tensors
+from coterie.run.code_hashes import Description, hash_tensors
 from coterie.run.hashes import PROVENANCE, Tree, hash_of_tree, hash_texts, record_or_none, write_record
 
 ACCEPTABLE = ("code", "data", "machine")
@@ -32,7 +32,7 @@ PARTS = ("settings", "method", "code", "machine", "data", "model")
 """Parts in the order in which changes are named: causes first, since code, machine and data change the initial model too."""
 MOST_NAMED = 3
 """Changes that a refusal names."""
-COUNTED = ("clients_per_round", "metrics", "merge_validation", "max_norm", "appeal", "contribution")
+COUNTED = ("clients_per_round", "merge_validation", "max_norm", "appeal", "contribution")
 """Settings of a run on which its numbers depend."""
 SHORT = 60
 """Characters of a value that stands in the record as it is; of a longer one its hash does."""
@@ -69,47 +69,37 @@ def describe_run(
         filters: What replies pass through.
     """
     deciding = [callback for callback in settings.callbacks if isinstance(callback, Callback) and callback.decides]
-    loss = settings.row_loss(clients)
     values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
     values |= {"seed": seed, "evaluate": settings.every(rounds), "loss": settings.loss, "filters": list(filters)}
     values |= {"engine": {} if engine is None else engine.results(), "callbacks": deciding}
-    values |= {"attack": attack, "attackers": list(attackers)}
-    metrics = find_metrics(settings.metrics).values()
-    code = hash_code((method, module, loss, attack, *filters, *deciding, clients.transform, *metrics))
+    values["metrics"] = [[name, METRICS.find(name)] for name in settings.metrics]
+    values |= {"attack": attack, "attackers": list(attackers), "transform": clients.transform}
+    found = Description()
+    for runs in (method, settings.row_loss(clients)):
+        found.value(runs)
+    fields = found.fields(method, "method")
+    fields = fields if isinstance(fields, dict) else {"value": fields}
     return {
-        "method": {"class": type(method).__qualname__, **_leaves(identity(method))},
-        "model": {} if module is None else _describe_model(module),
-        "settings": {name: _leaf(identity(value)) for name, value in sorted(values.items())},
+        "method": {
+            "class": type(method).__qualname__,
+            **{name: _leaf(value) for name, value in sorted(fields.items())},
+        },
+        "model": {} if module is None else _describe_model(module, found),
+        "settings": {name: _leaf(found.value(value, name)) for name, value in sorted(values.items())},
         "data": _describe_rows(clients),
-        "code": code,
+        "code": found.code,
         "machine": _describe_machine(),
     }
 
 
-def _leaves(described: Any) -> dict[str, str]:
-    """The settings of an object by name, from its `identity`."""
-    fields = described[1] if isinstance(described, list) and len(described) == 2 else described
-    if not isinstance(fields, Mapping):
-        return {"value": _leaf(described)}
-    return {name: _leaf(value) for name, value in fields.items()}
-
-
 def _leaf(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr)
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return text if len(text) <= SHORT else hash_texts(text)
 
 
-def _describe_model(module: nn.Module) -> dict[str, str]:
-    parts = []
-    for name, part in module.named_modules():
-        plain = {k: v for k, v in vars(part).items() if isinstance(v, bool | int | float | str | tuple | None)}
-        trained = [k for k, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
-        parts.append([name, type(part).__qualname__, identity(plain), trained])
+def _describe_model(module: nn.Module, found: Description) -> dict[str, str]:
     initial = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    return {
-        "initial numbers": hash_tensors(initial),
-        "layers": hash_texts(json.dumps(parts, sort_keys=True, default=repr)),
-    }
+    return {"initial numbers": hash_tensors(initial), "layers": found.layers(module)}
 
 
 def _describe_rows(clients: Clients) -> dict[str, Any]:
