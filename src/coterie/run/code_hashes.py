@@ -1,4 +1,4 @@
-"""What objects of a user's own hold, and hashes of their code: by statement of a file, else by class and function."""
+"""Descriptions of objects of a user's own, and hashes of their code: by statement of a file, else by class and function."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LONGEST = 200
 
 
 class Description:
-    """What objects hold and the code that they run, so that a change of either is seen; nothing depends on where they lie in memory.
+    """A walk over what objects hold and the code that they run; nothing depends on where they lie in memory.
 
     Attributes:
         code: by file the hash of each class, function and constant of the user's; `packages` has versions of installed packages, and
