@@ -72,17 +72,17 @@ verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (a
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation
-	$(BIN)/python -m experiments --page
+	$(BIN)/python -m experiments.page
 
 byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients, another seed (about 5 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py byzantine
-	$(BIN)/python -m experiments --page
+	$(BIN)/python -m experiments.page
 
 papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
 	$(BIN)/python -m experiments --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)' --jobs '$(or $(JOBS),2)'
 
 results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
-	$(BIN)/python -m experiments --page
+	$(BIN)/python -m experiments.page
 
 sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print
 	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from scipy.stats import spearmanr
+
 from coterie.base.files import read_json, read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read
 from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge, moves, too_short
@@ -45,7 +47,8 @@ class Pair:
         effect: None where no run or a single value has been made.
         room: what perfect help would gain.
         early: the runs are too short.
-        second: the same in the second computation, by seed, and whether it agrees; None where there is none.
+        second, own: the effect in a second computation, on the same split and with own loading and splits, and whether it agrees;
+            None where there is none.
         word: the verdict of this setting.
     """
 
@@ -57,6 +60,7 @@ class Pair:
     room: float | None = None
     early: bool = False
     second: tuple[Interval, Agreement] | None = None
+    own: tuple[Interval, Agreement] | None = None
     word: Word = "not run"
 
     @property
@@ -131,16 +135,23 @@ class Evidence:
             return pair
         effects = _effects(claim, one, two)
         effect = interval(list(effects.values()), computed=bool(claim.get("computed")))
-        second = None
-        again = _effects(claim, *self._both(pair, "independent/"))
-        common = sorted(effects.keys() & again.keys())
-        if len(common) > 1:
-            gain = claim["direction"] in ("higher", "lower")
-            bound = abs(effect.mean) / 2 if gain else margin_of(claim) / 2
-            answer = compare([effects[s] for s in common], [again[s] for s in common], bound)
-            second = interval([again[s] for s in common]), answer
-        room = self._room(claim, pair)
-        return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, self._early(claim, pair, effects), second)
+        second, own = (self._again(claim, pair, effects, prefix) for prefix in ("independent/", "independent/own-"))
+        room, early = self._room(claim, pair), self._early(claim, pair, effects)
+        return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, early, second, own)
+
+    def _again(
+        self, claim: Mapping[str, Any], pair: Pair, first: Values, prefix: str
+    ) -> tuple[Interval, Agreement] | None:
+        """Return the effect of a second computation, and whether it agrees with the first: by seed, unless it has own splits."""
+        again = _effects(claim, *self._both(pair, prefix))
+        paired = not prefix.endswith("own-")
+        common = sorted(first.keys() & again.keys()) if paired else sorted(again)
+        if len(common) < 2 or len(first) < 2:
+            return None
+        gain = claim["direction"] in ("higher", "lower")
+        bound = abs(interval(list(first.values())).mean) / 2 if gain else margin_of(claim) / 2
+        one, two = [first[seed] for seed in (common if paired else first)], [again[seed] for seed in common]
+        return interval(two), compare(one, two, bound, paired=paired)
 
     def _both(self, pair: Pair, prefix: str) -> tuple[Values, Values]:
         """Return the numbers of both sides over the seeds that both have; the first's alone where the second is a number."""
@@ -150,7 +161,8 @@ class Evidence:
         return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
 
     def values(self, place: Place, prefix: str = "") -> Values:
-        """Return a quantity by seed: of the rows, "first of CURVE", "rounds to METHOD's CURVE", or one of these minus another."""
+        """Return a quantity by seed: of the rows, "first of CURVE", "rounds to METHOD's CURVE", or one of these minus another;
+        "rank correlation of A and B over methods" of all methods."""
         one, _, two = place.quantity.partition(" minus ")
         values = self._quantity(place, one, prefix)
         if two:
@@ -162,6 +174,12 @@ class Evidence:
         document = self.documents.get(prefix + place.experiment)
         if document is None:
             return {}
+        if quantity.endswith(" over methods"):
+            two = quantity.removeprefix("rank correlation of ").removesuffix(" over methods").split(" and ")
+            values = {row.seed: [] for row in document.rows}
+            for row in document.rows:
+                values[row.seed].append([row.values[name] for name in two])
+            return {seed: float(spearmanr(several).statistic) for seed, several in values.items()}
         name = quantity.removeprefix("first of ")
         who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
         if name == quantity and not goal:

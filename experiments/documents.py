@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coterie.base.files import write_atomically
 
@@ -74,13 +74,10 @@ def read(name: str, folder: Path = RESULTS) -> Document | None:
 def write(document: Document, folder: Path = RESULTS) -> None:
     """Write a document, one run a line, so that a further run adds a line."""
     head = {"name": document.name, "rounds": document.rounds}
-    rows = ",\n".join(json.dumps(_noted_fields(row), allow_nan=False) for row in document.rows)
+    later = ("machine", "torch", "seconds")  # an older row has none
+    noted = [
+        {name: value for name, value in row._asdict().items() if value or name not in later} for row in document.rows
+    ]
+    rows = ",\n".join(json.dumps(row, allow_nan=False) for row in noted)
     text = f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
     write_atomically(folder / f"{document.name}.json", lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def _noted_fields(row: Row) -> dict[str, Any]:
-    """Return the fields of a row without those that were not noted when it was made."""
-    return {
-        name: value for name, value in row._asdict().items() if value or name not in ("machine", "torch", "seconds")
-    }

@@ -72,9 +72,12 @@ def interval(differences: Sequence[float], *, computed: bool = False) -> Interva
         return Interval(mean, mean, mean, 0.0, len(values))
     if len(values) < 2:
         raise ValueError("one value has no interval")
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 1 - LEVEL / 2)) * error
-    return Interval(mean, mean - half, mean + half, error, len(values))
+    return _around(mean, float(values.std(ddof=1)) / math.sqrt(len(values)), len(values))
+
+
+def _around(mean: float, error: float, seeds: int) -> Interval:
+    half = float(stdtrit(seeds - 1, 1 - LEVEL / 2)) * error
+    return Interval(mean, mean - half, mean + half, error, seeds)
 
 
 class Setting(NamedTuple):
@@ -173,14 +176,19 @@ def too_short(steps: float, paper: float) -> bool:
 Agreement = Literal["agrees", "differs", "too few seeds to tell"]
 
 
-def compare(first: Sequence[float], second: Sequence[float], bound: float) -> Agreement:
-    """Return whether a second computation agrees with the first, seed by seed on the same split and test rows.
+def compare(first: Sequence[float], second: Sequence[float], bound: float, *, paired: bool = True) -> Agreement:
+    """Return whether a second computation agrees with the first.
 
     Args:
         first, second: the effect by seed in each computation.
         bound: half the first effect; of "as good as" half the margin.
+        paired: both have the same split and test rows seed by seed; else the interval of the gap has the fewer seeds' width.
     """
-    gap = interval(np.asarray(second, dtype=float) - np.asarray(first, dtype=float))
+    if paired:
+        gap = interval(np.asarray(second, dtype=float) - np.asarray(first, dtype=float))
+    else:
+        one, two = interval(first), interval(second)
+        gap = _around(two.mean - one.mean, math.hypot(one.error, two.error), min(one.seeds, two.seeds))
     if -bound < gap.low and gap.high < bound:
         return "agrees"
     return "differs" if gap.low > bound or gap.high < -bound else "too few seeds to tell"

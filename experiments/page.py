@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.base.files import read_toml
+from coterie.base.files import read_toml, write_atomically
 from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load, margin_of
 from experiments.documents import ROOT, Row
 from experiments.judging import Interval
@@ -23,28 +23,6 @@ MARKS = {
     "opposite": ("X", "black", "black"),
     "not clear": ("s", "white", "black"),
 }
-HEAD = """\
-# Results: what the papers say and what our runs show
-
-For those who choose among MeritFed, VaRSeL, ISFL and MaxFL, or check them: one line for each figure
-or table of the papers that needs a run. A verdict belongs to a sentence of the paper, which its page
-quotes beside our setting and the paper's.
-
-**confirmed** and **opposite** follow from 95 % intervals of paired differences over seeds. Before
-that, a claim of a gain is looked at for its room: **cannot show here** means that perfect help would
-gain less than 20 seeds detect. **early training**: the run is too short for a verdict. **no verdict**:
-the run exists and cannot decide, for a stated reason. **not clear**: neither word follows. The effect
-is that of the setting that decides: the weakest where all must hold, else the middle one.
-[The rule](statistics.md#a-papers-sentence) · [all settings as a table](results/claims.csv)"""
-MADE = """\
-## How this page is made
-
-Code writes it from `experiments/claims.toml` and the files of `experiments/results` and
-`benchmarks/results` (`make results`), and a test compares it byte by byte. Seeds stand in the files
-of the experiments before the first run. Every row of results names a commit of this history, and
-those made since then also machine, PyTorch and CPU seconds. `make papers` runs what is missing,
-cheapest first, keeps every finished seed and can be stopped at any moment; `ONLY=isfl-table-3-98`
-runs one experiment. Code is committed before its results, and neither is rebased afterwards."""
 
 
 def pages(evidence: Evidence | None = None) -> dict[Path, str]:
@@ -59,6 +37,13 @@ def pages(evidence: Evidence | None = None) -> dict[Path, str]:
     return {**files, README: readme(README.read_text(encoding="utf-8"), advice(evidence))}
 
 
+def write() -> None:
+    """Write all of them."""
+    for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
+
+
 def readme(text: str, lines: str) -> str:
     """Return the README with these lines between its marks."""
     before, begin, after = text.partition("<!-- advice -->")
@@ -70,8 +55,7 @@ def readme(text: str, lines: str) -> str:
 
 def advice(evidence: Evidence) -> str:
     """Return what the results mean for a user, a line per paper."""
-    lines = [f"- **{paper['name']}.** {_advice_for(evidence, paper)}" for paper in evidence.papers]
-    return "\n".join(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
+    return "\n".join(_wrap(f"- **{paper['name']}.** {_advice_for(evidence, paper)}") for paper in evidence.papers)
 
 
 def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
@@ -82,16 +66,49 @@ def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
 
 def first_page(evidence: Evidence) -> str:
     """Return docs/results.md."""
-    parts = [HEAD]
+    texts = read_toml(FILE)["page"]
+    parts = [texts["head"].strip(), "", _counts(evidence, texts["counts"])]
     for paper in evidence.papers:
         parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
         parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
-    costs = read_toml(FILE)["costs"]
-    parts += ["", "## What was not run", "", "At the papers' scale and at ours, with estimates of the cost.", ""]
-    parts += _table(("what", "cost"), [(line["what"], line["cost"]) for line in costs])
-    return "\n".join([*parts, "", MADE]) + "\n"
+    parts += ["", texts["opposite"].strip(), ""]
+    for paper in evidence.papers:
+        opposite = [judged for judged in _own(evidence, paper) if judged.word == "opposite"]
+        parts += [_opposite(evidence, judged, texts["line"].replace("PAPER", paper["name"])) for judged in opposite]
+    parts += ["", texts["costs"].strip(), ""]
+    parts += _table(("what", "cost"), [(line["what"], line["cost"]) for line in read_toml(FILE)["costs"]])
+    return "\n".join([*parts, "", texts["made"].strip()]) + "\n"
+
+
+def _counts(evidence: Evidence, line: str) -> str:
+    """Return how many figures have a line, how many sentences which word, and how many intervals miss by chance."""
+    figures = [len(numbers(which)) for paper in evidence.papers for which in _figures(evidence, paper)]
+    claims = [judged for paper in evidence.papers for judged in _own(evidence, paper)]
+    intervals = sum(bool(pair.effect and pair.effect.half_width) for judged in claims for pair in judged.pairs)
+    needed = sum(paper["figures"] for paper in evidence.papers)
+    return _wrap(line.format(have=sum(figures), needed=needed, claims=len(claims), words=_count_words(claims),
+                             intervals=intervals, missing=round(intervals / 20)), "")  # fmt: skip
+
+
+def numbers(figures: str) -> list[str]:
+    """Return the figures and tables of a line, spans taken apart: "Figs. 1-2" are Fig. 1 and Fig. 2."""
+    kind, _, span = figures.replace("Figs.", "Fig.").rpartition(" ")
+    first, _, last = span.partition("-")
+    return [f"{kind} {number}" for number in range(int(first), int(last) + 1)] if last else [f"{kind} {span}"]
+
+
+def _opposite(evidence: Evidence, judged: Judged, line: str) -> str:
+    """Return a line with all that a reader with the paper at hand needs to check a sentence that came out opposite."""
+    claim, pair = judged.claim, judged.deciding
+    room = f"{pair.room:+.3g}" if pair.room else claim["no_ceiling"]
+    return _wrap(line.format(claim=claim, run=evidence.runs[pair.a.experiment], effect=format_effect(claim, pair),
+                             seeds=pair.effect.seeds, room=room, second=_second(claim, pair)))  # fmt: skip
+
+
+def _wrap(text: str, indent: str = "  ") -> str:
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _own(evidence: Evidence, paper: Mapping[str, Any], *, ours: bool = False) -> list[Judged]:
@@ -123,9 +140,7 @@ def _share(judged: Judged) -> str:
     """Return the deciding effect and how many settings are confirmed, or what the missing ones would take."""
     words, missing = [pair.word for pair in judged.pairs], {p.a.experiment for p in judged.pairs if p.effect is None}
     if judged.word == "not run":
-        steps = read_toml(FILE.parent / "plan.toml")["steps"]
-        minutes = sum(step["minutes"] for step in steps if missing & set(step["experiments"]))
-        return f" ({judged.claim.get('not_run', f'{minutes} minutes of one core')})"
+        return f" ({judged.claim.get('not_run', 'no row yet of ' + ', '.join(sorted(missing)))})"
     effect = format_effect(judged.claim, judged.deciding)
     return f", {effect}" + (f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else "")
 
@@ -144,7 +159,7 @@ def format_effect(claim: Mapping[str, Any], pair: Pair | None, effect: Interval 
 
 def _with_sign(value: float) -> str:
     digits = f"{value:+.3g}" if abs(value) >= 5e-5 else "+0"
-    return digits if "e" not in digits else f"{value:+.6f}"
+    return digits if "e" not in digits else f"{value:+.6f}" if abs(value) < 1 else f"{value:+,.0f}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -194,11 +209,17 @@ def _row(evidence: Evidence, claim: Mapping[str, Any], pair: Pair) -> tuple[str,
         return label, "-", "-", "-", f"0 of {declared or '?'}", "-", "-", pair.word
     count = pair.effect.seeds
     seeds = f"{count} of {declared}" if declared and declared != count else str(count)
-    second = f"{format_effect(claim, None, pair.second[0])}: {pair.second[1]}" if pair.second else "computed once"
     room = "-" if pair.room is None else _with_sign(pair.room)
     one, two = (f"{mean:.4g}" for mean in pair.means)
     worse = f", worse by {-pair.effect.mean:.3g}" if pair.word == "cannot show here" and pair.effect.high < 0 else ""
-    return label, one, two, format_effect(claim, pair), seeds, room, second, pair.word + worse
+    return label, one, two, format_effect(claim, pair), seeds, room, _second(claim, pair), pair.word + worse
+
+
+def _second(claim: Mapping[str, Any], pair: Pair) -> str:
+    """Return what the second computations say, on the same split and on one of their own."""
+    named = ((pair.second, ""), (pair.own, ", own split"))
+    answers = [f"{format_effect(claim, None, again[0])}{of}: {again[1]}" for again, of in named if again]
+    return "; ".join(answers) or "computed once"
 
 
 def _settings_of(evidence: Evidence, claims: Sequence[Judged]) -> list[str]:
@@ -268,17 +289,10 @@ def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     """Return a panel per experiment with the curve of each method, mean over seeds."""
     panels: dict[tuple[str, str], dict[str, None]] = {}
     for judged in _own(evidence, paper):
-        for pair in judged.pairs:
-            name = CURVES.get(pair.a.quantity)
-            if (
-                name
-                and "unseen" not in name
-                and pair.effect
-                and isinstance(pair.b, Place)
-                and pair.b.experiment == pair.a.experiment
-            ):
-                methods = panels.setdefault((pair.a.experiment, name), {})
-                methods |= {pair.a.method: None, pair.b.method: None}
+        for a, b in ((pair.a, pair.b) for pair in judged.pairs if pair.effect and isinstance(pair.b, Place)):
+            name = CURVES.get(a.quantity, "unseen")
+            if "unseen" not in name and b.experiment == a.experiment:
+                panels.setdefault((a.experiment, name), {}).update({a.method: None, b.method: None})
     if not panels:
         return ""
     plt = _pyplot()
@@ -312,3 +326,7 @@ def _svg(plt: Any, figure: Any) -> str:
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+if __name__ == "__main__":
+    write()

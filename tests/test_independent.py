@@ -1,5 +1,6 @@
 """The second computations obey laws that are easy to state by hand, and a finished run is not repeated."""
 
+import gzip
 import math
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.data.sets.fashion_mnist import read_pair
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
@@ -19,7 +21,7 @@ with pytest.MonkeyPatch.context() as patch:
     from experiments import maxfl_landscape
     from experiments.documents import read
     from experiments.independent import __main__ as command
-    from experiments.independent import common, isfl, landscape, maxfl, meritfed, plateaus, varsel
+    from experiments.independent import common, isfl, landscape, maxfl, meritfed, own, plateaus, varsel
 
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
@@ -453,6 +455,45 @@ def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
     assert runs == [("fedavg", 0), ("isfl", 0), ("fedavg", 1), ("isfl", 1)]
     assert list(command.run_missing(["isfl-table-3-98"], 3, minutes=-1, folder=tmp_path)) == []
     assert [row.seed for row in read("isfl-table-3-98", tmp_path).rows] == [0, 1, 0, 1]
+
+
+def test_own_loading_deals_shards_of_one_class_and_tests_on_the_clients_mix(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "FOLDERS", (tmp_path,))
+    for which, rows in (("train", 240), ("t10k", 60)):
+        images = (np.arange(rows) % 3)[:, None, None] * np.ones((1, 28, 28))  # an image's pixels are its label
+        for name, values in (("images-idx3", images), ("labels-idx1", np.arange(rows) % 3)):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            path = tmp_path / f"{which}-{name}-ubyte.gz"
+            path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
+    split = {"kind": "shards", "clients": 5, "shards_per_client": 2, "shard_size": 20, "test": "label-mix"}
+    sorted_ = own.deal({"data": {}, "split": split}, 0)
+    assert sorted_.names == [f"client-0{i}" for i in range(5)]
+    for client in sorted_:
+        assert torch.equal(client.train.inputs[:, 0, 0].long(), client.train.labels)
+        trained, tested = (part.labels.bincount(minlength=3) / len(part) for part in (client.train, client.test))
+        assert len(client.train) == 40
+        assert set(trained.tolist()) <= {0, 0.5, 1}
+        torch.testing.assert_close(trained, tested)
+    mixed = {"kind": "mixed", "nr": 0.5, "clients": 5, "shard_size": 20, "test": "standard"}
+    half = own.deal({"data": {"server": 6, "rows": 220}, "split": mixed}, 0)
+    assert (len(half.server), len(half[0].test)) == (6, 54)
+    assert half[0] is half["client-00"]
+    assert all(client.train.labels.bincount(minlength=3).min() > 0 for client in half)
+    assert not torch.equal(half[0].train.labels, own.deal({"data": {"server": 6}, "split": mixed}, 1)[0].train.labels)
+    library = read_pair(tmp_path, "train", 10)[0]
+    assert np.array_equal(own.read_idx(tmp_path / "train-images-idx3-ubyte.gz"), library)
+
+
+def test_own_samples_of_mean_estimation_have_the_three_means(monkeypatch):
+    monkeypatch.setitem(plateaus.ROUNDS, plateaus.OWN, 3)
+    plateaus.own_batches.cache_clear()
+    means, validation = plateaus.own_batches(0)
+    plateaus.own_batches.cache_clear()
+    assert means.shape == (3, 150, plateaus.DIM)
+    distances = [float(means[:, group].mean((0, 1)).norm()) for group in (slice(5, 100), slice(100, 150))]
+    assert distances == pytest.approx([plateaus.OWN_MU, 1], abs=0.05)
+    assert float(validation.mean(0).norm()) < 0.2
+    assert float(means.std(0).mean()) == pytest.approx(0.1, rel=0.2)  # of batches of 100
 
 
 def row(job, runs):

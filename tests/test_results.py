@@ -135,22 +135,19 @@ def test_each_claim_quotes_its_paper_in_few_words():
 
 def figures_of(paper):
     """The figures and tables that have a line, spans taken apart."""
-    for claim in QUOTED:
-        if claim["paper"] == paper:
-            kind, _, numbers = claim["figures"].replace("Figs.", "Fig.").partition(" ")
-            first, _, last = numbers.partition("-")
-            yield from (f"{kind} {n}" for n in ([first] if not last else range(int(first), int(last) + 1)))
+    return {one for claim in QUOTED if claim["paper"] == paper for one in page.numbers(claim["figures"])}
 
 
 def test_every_figure_and_table_that_needs_a_run_has_a_line():
-    have = {paper: set(figures_of(paper)) for paper in ("meritfed", "varsel", "isfl", "maxfl")}
+    have = {paper["key"]: figures_of(paper["key"]) for paper in EVIDENCE.papers}
     assert have == {
         "meritfed": {f"Fig. {n}" for n in range(1, 30)},
         "varsel": {"Fig. 1", "Fig. 2", "Table 2", "Table 3", "Table 4"},
         "isfl": {"Table III", "Table IV", *(f"Fig. {n}" for n in range(4, 10))},
         "maxfl": {f"{kind} {n}" for kind, last in (("Fig.", 8), ("Table", 6)) for n in range(1, last + 1)},
     }
-    assert sum(map(len, have.values())) == 56
+    assert all(paper["figures"] == len(have[paper["key"]]) for paper in EVIDENCE.papers)
+    assert "56 of 56 figures and tables that need a run have a line." in page.first_page(EVIDENCE)
 
 
 def test_a_margin_has_its_reason_and_what_was_not_run_its_cost():
@@ -283,6 +280,21 @@ def test_one_value_decides_only_where_there_is_no_chance():
         interval([0.3])
 
 
+def test_the_first_page_shows_each_opposite_with_what_checks_it():
+    opposite = [judged for judged in EVIDENCE.judged.values() if judged.word == "opposite" and "quote" in judged.claim]
+    block = page.first_page(EVIDENCE).partition("## What came out opposite")[2].partition("\n## ")[0]
+    text = re.sub(r"\s+", " ", block)
+    assert opposite
+    assert text.count("- **") == len(opposite)
+    for judged in opposite:
+        claim, run = judged.claim, EVIDENCE.runs[judged.deciding.a.experiment]
+        assert {"read_again", "ceiling"} <= claim.keys() or {"read_again", "no_ceiling"} <= claim.keys(), claim["key"]
+        assert all(part in text for part in (claim["quote"], run["here"], run["paper"], claim["read_again"])), claim[
+            "key"
+        ]
+        assert judged.deciding.second or judged.claim.get("computed"), f"{claim['key']}: not computed a second time"
+
+
 # Second computations
 
 
@@ -291,6 +303,19 @@ def test_a_second_computation_agrees_differs_or_has_too_few_seeds():
     assert judging.compare(first, first + 0.05 * np.linspace(1, -1, 6), 0.5) == "agrees"
     assert judging.compare(first, -first, 0.5) == "differs"
     assert judging.compare(first, first + 3 * np.array([1, -1, 1, -1, 1, -1]), 0.5) == "too few seeds to tell"
+
+
+def test_with_own_splits_the_gap_has_the_error_of_both_effects():
+    first, near, far = (mean + 0.1 * np.linspace(-1, 1, 6) for mean in (1.0, 1.05, 2.0))
+    assert judging.compare(first, near[::-1], 0.5, paired=False) == judging.compare(first, near, 0.5, paired=False)
+    assert judging.compare(first, near, 0.5, paired=False) == "agrees"
+    assert judging.compare(first, far, 0.5, paired=False) == "differs"
+    assert judging.compare(first, near[:2], 0.05, paired=False) == "too few seeds to tell"
+    one, two = interval(first), interval(far[1:4])
+    error = math.hypot(one.error, two.error)
+    just = two.mean - one.mean - judging.stdtrit(2, 0.975) * error
+    assert judging.compare(first, far[1:4], just - 1e-9, paired=False) == "differs"
+    assert judging.compare(first, far[1:4], just + 1e-9, paired=False) == "too few seeds to tell"
 
 
 def test_a_planted_fault_is_seen_to_disagree():
@@ -363,7 +388,7 @@ def test_no_rule_of_the_page_takes_many_lines():
 import sys
 
 sys.path[:0] = [".", "src"]
-import experiments.__main__, experiments.page
+import experiments.page
 
 print(*(m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)), sep="\\n")
 """
@@ -390,6 +415,7 @@ def tiny_evidence(one, two, **about):
     paper = {
         "key": "p",
         "name": "P",
+        "figures": 1,
         "title": "T",
         "note": "N.",
         "advice": [{"text": "Take one.", "when": {"k": "confirmed"}}],
@@ -449,6 +475,28 @@ def test_quantities_may_be_differences_and_first_values_of_curves():
     assert evidence.values(claims.Place("e", "best minus last", "one", 2.0))[0] == pytest.approx(0.2)
     assert evidence.values(claims.Place("e", "first of acc", "one"))[1] == pytest.approx(1.2)
     assert evidence.values(claims.Place("none", "q", "one")) == {}
+
+
+def test_two_quantities_are_ranked_over_the_methods_of_a_seed():
+    numbers = {"a": (1.0, 3.0), "b": (2.0, 5.0), "c": (3.0, 4.0)}
+    rows = [
+        Row(m, s, "s", "c", 8, 2, {"p, x": p, "q, x": q if s else p}) for m, (p, q) in numbers.items() for s in (0, 1)
+    ]
+    evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
+    place = claims.Place("e", "rank correlation of p, x and q, x over methods", "all methods")
+    assert evidence.values(place) == pytest.approx({0: 1.0, 1: 0.5})
+
+
+def test_own_loading_and_splits_are_compared_without_pairs():
+    shift = [0.01, -0.01, 0.02, -0.02, 0.0, 0.0]
+    rows = [Row("one", s, "s", "c", 8, 2, {"q": 0.9 + d}) for s, d in enumerate(shift)]
+    again = [*rows, *(Row("two", s, "s", "c", 8, 2, {"q": 0.8}) for s in range(6))]
+    tiny = tiny_evidence([0.9 - d for d in shift], 6 * [0.8])
+    documents = {**tiny.documents, "independent/own-e": Document("e", 3, again)}
+    (pair,) = claims.Evidence(documents, tiny.papers, tiny.runs, tiny.claims).judged["k"].pairs
+    assert pair.second is None
+    assert pair.own[1] == "agrees"
+    assert page._second({"direction": "higher"}, pair) == "+0.1 [+0.0852, +0.115], own split: agrees"
 
 
 def test_rounds_are_counted_until_the_last_accuracy_of_another_method():

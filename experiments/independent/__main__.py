@@ -19,6 +19,7 @@ from coterie.base.files import read_toml
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.independent import isfl, landscape, maxfl, meritfed, plateaus, varsel
 from experiments.independent.common import EXPERIMENTS, Values, read_problem
+from experiments.independent.own import PREFIX
 from experiments.measures import thinned
 from experiments.running import Job, provenance, put, settings_of
 
@@ -37,7 +38,7 @@ FOLDER = RESULTS / "independent"
 
 def tables_of(experiment: str) -> Mapping[str, Any]:
     """The settings of an experiment."""
-    return DRAWN.get(experiment) or read_toml(EXPERIMENTS / f"{experiment}.toml")
+    return DRAWN.get(experiment) or read_toml(EXPERIMENTS / f"{experiment.removeprefix(PREFIX)}.toml")
 
 
 def missing(experiment: str, seeds: int, folder: Path = FOLDER) -> list[Job]:

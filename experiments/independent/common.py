@@ -1,7 +1,7 @@
 """What the second computations share: the rows of an experiment, a perceptron as a function of one vector, batches, local SGD.
 
 Of coterie these files use only the data and their splits, so that both computations see the same rows; models, training, random
-numbers and methods are written anew.
+numbers and methods are written anew. For one figure of each paper data and splits are, too (own.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 import coterie as ct
+from experiments.independent import own
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent
 HIDDEN = {"2nn": (200, 200)}
@@ -213,8 +214,11 @@ def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
 
 @lru_cache(maxsize=1)
 def read_problem(name: str, seed: int) -> Problem:
-    """The experiment of a TOML file, with the rows that coterie's own run of this seed has."""
-    tables = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"))
+    """The experiment of a TOML file, with the rows that coterie's own run of this seed has, or after "own-" with own ones."""
+    plain = name.removeprefix(own.PREFIX)
+    tables = tomllib.loads((EXPERIMENTS / f"{plain}.toml").read_text(encoding="utf-8"))
+    if plain != name:
+        return problem_of(tables, seed, own.deal(tables, seed))
     data = dict(tables["data"])
     return problem_of(tables, seed, ct.data.load(data.pop("name"), seed=seed, split=tables.get("split"), **data))
 

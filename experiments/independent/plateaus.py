@@ -17,7 +17,7 @@ import coterie as ct
 from experiments.independent.common import Values, generator
 from experiments.independent.meritfed import gompertz
 
-MEAN, ATTACKED = "mean-estimation", "byzantine"
+MEAN, ATTACKED, OWN = "mean-estimation", "byzantine", "own-mean-estimation"
 DIM, SAMPLES, BATCH, SERVER_RATE = 10, 1000, 100, 0.01
 DESCENTS, RADIUS = 10, 0.01
 """Steps of mirror descent a round, and the distance of its loss queries."""
@@ -25,7 +25,9 @@ STEP = {0.001: 3.5, 0.01: 4.5, 0.1: 12.5}
 """Its step by the distance mu of the second group."""
 GROUPS = (5, 95, 50)
 HONEST, MALICIOUS = 5, 50
-ROUNDS = {MEAN: 5000, ATTACKED: 4000}
+ROUNDS = {MEAN: 5000, ATTACKED: 4000, OWN: 5000}
+OWN_MU = 0.01
+"""The distance of the second group where samples are drawn here."""
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From the model [d], the updates [clients, d] and the weights so far: the weights of this round."""
 Attack = Callable[[Tensor, torch.Generator], Tensor]
@@ -150,12 +152,27 @@ def batches(seed: int, mu: float, groups: tuple[int, int, int], rounds: int) -> 
     """Mean of each client's batch in each round [rounds, clients, d], and the target's validation samples."""
     clients = ct.data.load("mean-estimation", seed=seed, mu=mu, groups=list(groups), samples=SAMPLES, test=0)
     samples = torch.stack([client.train.inputs for client in clients]).double()
-    random = generator(seed, f"batches {mu}")
+    return batch_means(samples, rounds, generator(seed, f"batches {mu}")), clients["d1-000"].validation.inputs.double()
+
+
+def batch_means(samples: Tensor, rounds: int, random: torch.Generator) -> Tensor:
+    """Mean of a batch of each client's samples [clients, samples, d] in each round [rounds, clients, d]."""
     means = torch.empty(rounds, len(samples), DIM, dtype=torch.float64)
     for number in range(rounds):
         rows = torch.rand(samples.shape[:2], generator=random).topk(BATCH, dim=1, sorted=False).indices
         means[number] = samples.gather(1, rows[:, :, None].expand(-1, -1, DIM)).mean(1)
-    return means, clients["d1-000"].validation.inputs.double()
+    return means
+
+
+@lru_cache(maxsize=1)
+def own_batches(seed: int) -> tuple[Tensor, Tensor]:
+    """The same of samples that are drawn here: the second group in direction (1, ..., 1), the third in a random one."""
+    random = generator(seed, "own samples")
+    far = torch.randn(DIM, generator=random, dtype=torch.float64)
+    centres = torch.stack([torch.zeros(DIM), torch.full((DIM,), OWN_MU * DIM**-0.5), far / far.norm()])
+    members = torch.repeat_interleave(centres, torch.tensor(GROUPS), dim=0)
+    noise = torch.randn(len(members) + 1, SAMPLES, DIM, generator=random, dtype=torch.float64)
+    return batch_means(noise[1:] + members[:, None], ROUNDS[OWN], random), noise[0]
 
 
 def weighing(label: str, step: float, validation: Tensor, random: torch.Generator) -> Weigh:
@@ -190,6 +207,13 @@ def _settled(label: str, seed: int) -> Values:
     return found
 
 
+def _settled_own(label: str, seed: int) -> Values:
+    means, validation = own_batches(seed)
+    members = GROUPS[0] if label == "SGD Ideal" else sum(GROUPS)
+    weigh = weighing(label, STEP[OWN_MU], validation, generator(seed, f"own {label}"))
+    return {f"plateau, mu = {OWN_MU:g}": plateau(means[:, :members], weigh)}
+
+
 def _attacked(label: str, seed: int) -> Values:
     means, validation = batches(seed, 0.0, (HONEST + MALICIOUS, 0, 0), ROUNDS[ATTACKED])
     if label == "ideal group":
@@ -207,10 +231,11 @@ LABELS = {
     MEAN: ("MeritFed", "SGD Full", "SGD Ideal", "target only", "FedAvg of 5", "FedAvg of 10", "FedAdp", "TAWT",
            "MeritFed, stochastic", "MeritFed, losses alone"),
     ATTACKED: ("MeritFed", "MeritFed, fresh validation", "averaging", "FedAdp", "TAWT", "MeritFed, stochastic", "ideal group"),
+    OWN: ("MeritFed", "SGD Full", "SGD Ideal"),
 }  # fmt: skip
 METHODS = {
     name: {label: partial(of, label) for label in LABELS[name]}
-    for name, of in ((MEAN, _settled), (ATTACKED, _attacked))
+    for name, of in ((MEAN, _settled), (ATTACKED, _attacked), (OWN, _settled_own))
 }
 TABLES: Mapping[str, Mapping[str, Any]] = {
     name: {"run": {"rounds": rounds}, "methods": [{"name": label} for label in LABELS[name]]}

@@ -125,7 +125,7 @@ OURS = {"internal-only": internal_only, "varsel": varsel}
 METHODS = {
     **{name: on(name, {**OURS, "fedavg": fedavg})
        for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
-                    "varsel-small-shards-twins")},
+                    "varsel-small-shards-twins", "own-varsel-shards-1-3")},
 }  # fmt: skip
 
 
