@@ -14,9 +14,9 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
-from coterie.compute import kernels, workspace
+from coterie.compute import kernels, oracle, workspace
 from coterie.compute.cohort import Cohort
-from coterie.compute.kernels import Layer, recognise
+from coterie.compute.kernels import Batched, Layer, recognise
 from coterie.compute.local_training import Quadratic
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
@@ -381,3 +381,32 @@ def test_the_weights_of_a_chunk_fit_into_sixteen_megabytes(width, clients):
     kernel = kernels.Batched(layers, "classes", layout, torch.device("cpu"))
     assert kernel.width(32) == clients
     assert clients <= kernel._least or clients * layout.dim * 4 <= 1 << 24
+
+
+@pytest.mark.parametrize(("model", "kind"), KINDS)
+def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeypatch):
+    given = problem(model, torch.float32, kind)
+    everybody = cohort(given)
+    count, x = len(everybody.names), everybody.workspace.x.clone()
+    xs = x + 0.1 * randoms(count, 3, len(x), dtype=torch.float32)
+    calls = []
+    step = Batched._step
+    monkeypatch.setattr(Batched, "_step", lambda self, *given: calls.append(1) or step(self, *given))
+    gradients = oracle.gradient_each(everybody, xs[:, 0], part="train", batch_size=40, purpose="oracle/1")
+    losses = oracle.losses_each(everybody, xs, part="train", batch_size=40, purpose="oracle/1")
+    if not model.startswith("mean"):
+        assert len(calls) == 3, "one for clients of 16, of 32 and of 48 rows at most"
+    for i in (0, 3, 6, 7):
+        alone = cohort(given, names=(everybody.names[i],))
+        asked = {"part": "train", "batch_size": 40, "purpose": "oracle/1"}
+        assert torch.equal(oracle.gradient_each(alone, xs[i : i + 1, 0], **asked)[0], gradients[i])
+        assert torch.equal(oracle.losses_each(alone, xs[i : i + 1], **asked)[0], losses[i])
+
+
+def test_in_double_precision_the_calls_are_those_of_the_loop():
+    given = problem("mlp")
+    fast, loop = cohort(given), cohort(given, "loop")
+    xs = fast.workspace.x + 0.1 * randoms(len(fast.names), 2, len(fast.workspace.x))
+    assert_close(oracle.gradient_each(fast, xs[:, 0], part="train"), oracle.gradient_each(loop, xs[:, 0], part="train"))
+    assert_close(oracle.losses_each(fast, xs, part="train"), oracle.losses_each(loop, xs, part="train"))
+    assert fast.spent == loop.spent

@@ -68,6 +68,7 @@ from coterie.base.errors import InputError, RunError, match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import align, move
 from coterie.compute.cohort import Cohort
+from coterie.compute.oracle import gradient_each, losses_each
 from coterie.compute.tasks import local_updates
 from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
 from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
@@ -119,8 +120,10 @@ OwnModel = Annotated[Tensor, Holds(("model",), each=True, model=True)]
 def target_gradient(cohort: Cohort, *, x: OwnModel, rows: str, batch: int | None, step: int) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
     purpose = f"oracle/{step}"
-    each = [c.gradient(x[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
-    return TargetGradient(torch.cat(each) if len(each) > 1 else each[0])
+    gradient = torch.empty_like(x)
+    for targets, some, part in _targets(cohort, rows):
+        gradient[targets] = gradient_each(some, x[targets], part=part, batch_size=batch, purpose=purpose)
+    return TargetGradient(gradient)
 
 
 @task
@@ -134,8 +137,10 @@ def target_losses(
 ) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
     purpose = f"oracle/{step}"
-    each = [c.losses(xs[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
-    return TargetLosses(torch.cat(each))
+    losses = torch.empty(xs.shape[:2], dtype=torch.float64)
+    for targets, some, part in _targets(cohort, rows):
+        losses[targets] = losses_each(some, xs[targets], part=part, batch_size=batch, purpose=purpose)
+    return TargetLosses(losses)
 
 
 @task
@@ -171,12 +176,14 @@ def _stack(values: list[Tensor], dim: int = 0) -> Tensor:
     return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
 
 
-def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
-    # Which rows speak for a target depends on what it has itself, not on who shares its process.
+def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[list[int], Cohort, str]]:
+    """Targets whose rows of one part speak for them. Which part depends on what a target has itself."""
+    parts: dict[str, list[int]] = {}
     for i in range(len(cohort.names)):
         validates = rows in ("validation", "server") and cohort.has(i, "validation")
-        alone = cohort if len(cohort.names) == 1 else cohort.only([i])
-        yield i, alone, "fresh" if rows == "fresh" else "validation" if validates else "train"
+        parts.setdefault("fresh" if rows == "fresh" else "validation" if validates else "train", []).append(i)
+    for part, targets in parts.items():
+        yield targets, cohort if len(targets) == len(cohort.names) else cohort.only(targets), part
 
 
 @dataclass(frozen=True)

@@ -293,12 +293,19 @@ class CohortRows:
         if part == "fresh":
             fresh = self._draw(client, batch_size, self.rng(client, purpose).child(part))
             return fresh if share is None else fresh.select(share)
-        where, numbers = self.rows_of(part, client), None
+        where = self.rows_of(part, client)
+        return self._select(where, client, self.batch_numbers(client, part, batch_size, purpose, share))
+
+    def batch_numbers(
+        self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None = None
+    ) -> NDArray[np.int64] | None:
+        """Return the row numbers of a batch among the client's own rows; None: all rows in their order. Arguments as for `chunks`."""
+        numbers = None
         if share is not None or (batch_size is not None and batch_size < self.size(client, part)):
             numbers = self.rng(client, purpose).child(part).permutation(self.size(client, part), batch_size)
             numbers = numbers if share is None else numbers[share]
         self.require_enough(client, numbers, part)
-        return self._select(where, client, numbers)
+        return numbers
 
     def _draw(self, client: int, batch_size: int | None, rng: Rng) -> Part:
         if self.clients.draw is None or batch_size is None:

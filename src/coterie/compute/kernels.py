@@ -113,7 +113,7 @@ class StepRule(NamedTuple):
     shift: Tensor | None = None
 
 
-_GRADIENT = StepRule(-1.0, 0.0)
+GRADIENT = StepRule(-1.0, 0.0)
 """A step that leaves the gradient itself."""
 
 
@@ -137,7 +137,10 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-    chosen: Sequence[Sequence[Array]], width: Callable[[int], int], place: Callable[[int, Array], Array]
+    chosen: Sequence[Sequence[Array]],
+    width: Callable[[int], int],
+    place: Callable[[int, Array], Array],
+    filled: int = 1,
 ) -> Iterator[Chunk]:
     """Clients by batch size, then by steps, in chunks of at most `width(batch size)`; a chunk has single steps alone or none.
 
@@ -145,8 +148,9 @@ def chunks(
         chosen: row numbers of each client's steps, among its own rows.
         width: most clients of a chunk by batch size.
         place: (client, its row numbers) -> row numbers among all rows.
+        filled: Batches are filled up to a multiple of so many rows, so that clients of unlike batches share a chunk.
     """
-    forms = [(max(map(len, batches)), len(batches) == 1) for batches in chosen]
+    forms = [(-(-max(map(len, batches)) // filled) * filled, len(batches) == 1) for batches in chosen]
     for form in sorted(set(forms)):
         size, alike = form[0], [i for i, positions in enumerate(forms) if positions == form]
         alike.sort(key=lambda i: -len(chosen[i]))
@@ -264,7 +268,7 @@ class Batched:
     ) -> None:  # fmt: skip
         """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
         wide = [v.expand(len(grads[0]), -1, -1) for v in old]
-        self._step(self._sides(wide, grads, space, []), *batch, _GRADIENT)
+        self._step(self._sides(wide, grads, space, []), *batch, GRADIENT)
         old_share = rule.shrink - float(relative)  # share of `old` in what is written
         if isinstance(old_share, Tensor):
             base = [v * old_share.to(v.dtype) for v in old]
@@ -292,8 +296,17 @@ class Batched:
         rows = self._align(inputs.flatten(1)[None])
         scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
         sides = self._sides(self._split(x[None]), self._split(gradient[None]), self._space(1, len(labels)), [])
-        self._step(sides, rows, self._labels(labels)[None], scale, _GRADIENT)
+        self._step(sides, rows, self._labels(labels)[None], scale, GRADIENT)
         return gradient
+
+    def outputs(self, x: Tensor, chunk: Chunk, source: RowSource) -> Tensor:
+        """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step."""
+        slots = max(len(chunk.members), self._least)
+        members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
+        models = [self._align(v).expand(slots, -1, -1) for v in self._split(_of(x, members))]
+        inputs, _, _ = next(self._feed(chunk, slots, source))
+        sides = self._sides(models, models, self._space(slots, chunk.rows.shape[2]), [])
+        return self._forward(sides, inputs)[: len(chunk.members)]
 
     def probes(self) -> Iterator[Batched]:
         """Yield a kernel for each layer in its true width, so that `steady` holds the operands of one layer at a time."""
@@ -448,8 +461,8 @@ class Batched:
             sides.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
         return sides
 
-    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
-        """One step."""
+    def _forward(self, sides: list[_Side], inputs: Tensor) -> Tensor:
+        """Outputs [w, B, out] of the last layer, in its room."""
         below = inputs
         for relu, _, turned, bias, out, _, _ in sides:
             if turned is None:
@@ -459,7 +472,11 @@ class Batched:
             else:
                 torch.bmm(below, turned, out=out)
             below = out.relu_() if relu else out
-        self._slope(below, labels, scale)
+        return below
+
+    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
+        """One step."""
+        self._slope(self._forward(sides, inputs), labels, scale)
         keep, pace = rule.shrink, -rule.lr
         for number in range(len(sides) - 1, -1, -1):
             _, weight, _, _, slope, back, moves = sides[number]

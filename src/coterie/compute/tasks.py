@@ -53,8 +53,12 @@ def own_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> OwnUpdate:
 @task
 def local_updates(cohort: Cohort, *, x: Models, local: LocalSGD) -> LocalUpdates:
     """Local training from each of the models x [T, d + b], one after the other to save memory."""
-    deltas = [cohort.updates(model, local) for model in x]
-    return LocalUpdates(torch.stack(deltas, dim=1) if len(deltas) > 1 else deltas[0].unsqueeze(1))
+    if len(x) == 1:
+        return LocalUpdates(cohort.updates(x[0], local).unsqueeze(1))
+    deltas = x.new_empty(len(cohort.names), *x.shape)
+    for number, model in enumerate(x):
+        deltas[:, number] = cohort.updates(model, local)
+    return LocalUpdates(deltas)
 
 
 @task
