@@ -57,14 +57,14 @@ MUTANTS = {
         ),
         (
             "algorithms/meritfed.py",
-            'validates = rows in ("validation", "server") and cohort.has(i, "validation")',
-            "validates = False",
+            'rows in ("validation", "server") and cohort.has(i, "validation")',
+            "False",
         ),
         ("algorithms/meritfed.py", '"damping": m.damping', '"damping": False'),
         (
             "algorithms/meritfed.py",
-            "part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]\n    return TargetGradient",
-            'part=part, batch_size=batch, purpose="oracle") for i, c, part in _targets(cohort, rows)]\n    return TargetGradient',
+            "gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose)",
+            'gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose="oracle")',
         ),
         ("algorithms/meritfed.py", "align(b * g)", "align(g)"),
         (

@@ -392,21 +392,22 @@ def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeyp
     calls = []
     step = Batched._step
     monkeypatch.setattr(Batched, "_step", lambda self, *given: calls.append(1) or step(self, *given))
-    gradients = oracle.gradient_each(everybody, xs[:, 0], part="train", batch_size=40, purpose="oracle/1")
-    losses = oracle.losses_each(everybody, xs, part="train", batch_size=40, purpose="oracle/1")
+    asked = {"batch_size": 40, "purpose": "oracle/1"}
+    gradients = oracle.gradient_each(everybody, xs[:, 0], ["train"] * count, **asked)
+    losses = oracle.losses_each(everybody, xs, ["train"] * count, **asked)
     if not model.startswith("mean"):
         assert len(calls) == 3, "one for clients of 16, of 32 and of 48 rows at most"
     for i in (0, 3, 6, 7):
         alone = cohort(given, names=(everybody.names[i],))
-        asked = {"part": "train", "batch_size": 40, "purpose": "oracle/1"}
-        assert torch.equal(oracle.gradient_each(alone, xs[i : i + 1, 0], **asked)[0], gradients[i])
-        assert torch.equal(oracle.losses_each(alone, xs[i : i + 1], **asked)[0], losses[i])
+        assert torch.equal(oracle.gradient_each(alone, xs[i : i + 1, 0], ["train"], **asked)[0], gradients[i])
+        assert torch.equal(oracle.losses_each(alone, xs[i : i + 1], ["train"], **asked)[0], losses[i])
 
 
 def test_in_double_precision_the_calls_are_those_of_the_loop():
     given = problem("mlp")
     fast, loop = cohort(given), cohort(given, "loop")
     xs = fast.workspace.x + 0.1 * randoms(len(fast.names), 2, len(fast.workspace.x))
-    assert_close(oracle.gradient_each(fast, xs[:, 0], part="train"), oracle.gradient_each(loop, xs[:, 0], part="train"))
-    assert_close(oracle.losses_each(fast, xs, part="train"), oracle.losses_each(loop, xs, part="train"))
+    parts = ["train"] * len(xs)
+    assert_close(oracle.gradient_each(fast, xs[:, 0], parts), oracle.gradient_each(loop, xs[:, 0], parts))
+    assert_close(oracle.losses_each(fast, xs, parts), oracle.losses_each(loop, xs, parts))
     assert fast.spent == loop.spent

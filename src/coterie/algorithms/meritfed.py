@@ -56,7 +56,7 @@ Laws:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Annotated, Any, NamedTuple
@@ -120,10 +120,7 @@ OwnModel = Annotated[Tensor, Holds(("model",), each=True, model=True)]
 def target_gradient(cohort: Cohort, *, x: OwnModel, rows: str, batch: int | None, step: int) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
     purpose = f"oracle/{step}"
-    gradient = torch.empty_like(x)
-    for targets, some, part in _targets(cohort, rows):
-        gradient[targets] = gradient_each(some, x[targets], part=part, batch_size=batch, purpose=purpose)
-    return TargetGradient(gradient)
+    return TargetGradient(gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose))
 
 
 @task
@@ -137,10 +134,7 @@ def target_losses(
 ) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
     purpose = f"oracle/{step}"
-    losses = torch.empty(xs.shape[:2], dtype=torch.float64)
-    for targets, some, part in _targets(cohort, rows):
-        losses[targets] = losses_each(some, xs[targets], part=part, batch_size=batch, purpose=purpose)
-    return TargetLosses(losses)
+    return TargetLosses(losses_each(cohort, xs, _parts(cohort, rows), batch_size=batch, purpose=purpose))
 
 
 @task
@@ -176,14 +170,10 @@ def _stack(values: list[Tensor], dim: int = 0) -> Tensor:
     return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
 
 
-def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[list[int], Cohort, str]]:
-    """Targets whose rows of one part speak for them. Which part depends on what a target has itself."""
-    parts: dict[str, list[int]] = {}
-    for i in range(len(cohort.names)):
-        validates = rows in ("validation", "server") and cohort.has(i, "validation")
-        parts.setdefault("fresh" if rows == "fresh" else "validation" if validates else "train", []).append(i)
-    for part, targets in parts.items():
-        yield targets, cohort if len(targets) == len(cohort.names) else cohort.only(targets), part
+def _parts(cohort: Cohort, rows: str) -> list[str]:
+    # Which rows speak for a target depends on what it has itself, not on who shares its process.
+    validates = [rows in ("validation", "server") and cohort.has(i, "validation") for i in range(len(cohort.names))]
+    return ["fresh" if rows == "fresh" else "validation" if own else "train" for own in validates]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ their own number. So what a client answers has the same bits whoever shares the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,58 +27,74 @@ NUMBERS = 1 << 21
 
 
 def gradient_each(
-    cohort: Cohort, x: Tensor, *, part: str, batch_size: int | None = None, purpose: str = "round"
+    cohort: Cohort, x: Tensor, parts: Sequence[str], *, batch_size: int | None = None, purpose: str = "round"
 ) -> Tensor:
-    """Return the gradient of the mean loss of each client at its own model of x [n, d + b]; arguments as for `Cohort.gradient`."""
+    """Return the gradient of the mean loss of each client at its own model.
+
+    Args:
+        cohort: The n clients.
+        x: Their models [n, d + b].
+        parts: Whether each is asked about its `train`, `validation` or `fresh` rows.
+        batch_size: As for `Cohort.gradient`.
+        purpose: Likewise.
+
+    Returns:
+        [n, d + b], 0 on the buffers.
+    """
+    asked: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
     result = torch.empty_like(x)
-    together = _together(cohort, part, batch_size)
-    for i in sorted({*range(len(cohort.names))}.difference(together)):
-        result[i] = cohort.only([i]).gradient(x[i], part=part, batch_size=batch_size, purpose=purpose)[0]
-    kernel = cast("Batched", cohort.workspace.batched)
-    for chunk, source in _calls(cohort, together, part, batch_size, purpose):
-        kernel.train(x, chunk, source, GRADIENT, result)
-        cohort.spent["row_gradients"] += int(chunk.counts.sum())
+    for part, clients in _by_part(parts):
+        together = _together(cohort, clients, part, batch_size)
+        for i in sorted({*clients}.difference(together)):
+            result[i] = cohort.only([i]).gradient(x[i], part=part, **asked)[0]
+        for kernel, chunk, source in _calls(cohort, together, part, **asked):
+            kernel.train(x, chunk, source, GRADIENT, result)
+            cohort.spent["row_gradients"] += int(chunk.counts.sum())
     return result
 
 
 @torch.no_grad()
 def losses_each(
-    cohort: Cohort, xs: Tensor, *, part: str, batch_size: int | None = None, purpose: str = "round"
+    cohort: Cohort, xs: Tensor, parts: Sequence[str], *, batch_size: int | None = None, purpose: str = "round"
 ) -> Tensor:
-    """Return the mean losses of each client at candidates of its own, xs [n, q, d + b] -> float64 [n, q]."""
+    """Return the mean losses of each client at candidates of its own, xs [n, q, d + b] -> float64 [n, q]; see `gradient_each`."""
+    asked: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
     result = torch.empty(xs.shape[:2], dtype=torch.float64)
-    together = _together(cohort, part, batch_size)
-    for i in sorted({*range(len(cohort.names))}.difference(together)):
-        result[i] = cohort.only([i]).losses(xs[i], part=part, batch_size=batch_size, purpose=purpose)[0]
-    kernel = cast("Batched", cohort.workspace.batched)
-    for chunk, source in _calls(cohort, together, part, batch_size, purpose):
-        counts = chunk.counts[0].tolist()
-        labels = source.labels(torch.from_numpy(chunk.rows[0].reshape(-1)))
-        spare = -len(labels) % LANES
-        labels = torch.cat([labels, labels[torch.arange(spare) % len(labels)]])
-        for q in range(xs.shape[1]):
-            outputs = pad(kernel.outputs(xs[:, q], chunk, source).flatten(0, 1), (0, 0, 0, spare))
-            losses = cohort.workspace.loss.rows(outputs, labels).double().cpu()[: len(labels) - spare]
-            by_client = losses.view(len(counts), -1)
-            for i, count, values in zip(chunk.members, counts, by_client, strict=True):
-                result[i, q] = values[:count].sum() / count
-            cohort.spent["row_losses"] += sum(counts)
+    for part, clients in _by_part(parts):
+        together = _together(cohort, clients, part, batch_size)
+        for i in sorted({*clients}.difference(together)):
+            result[i] = cohort.only([i]).losses(xs[i], part=part, **asked)[0]
+        for kernel, chunk, source in _calls(cohort, together, part, **asked):
+            counts = chunk.counts[0].tolist()
+            labels = source.labels(torch.from_numpy(chunk.rows[0].reshape(-1)))
+            spare = -len(labels) % LANES
+            labels = torch.cat([labels, labels[torch.arange(spare) % len(labels)]])
+            for q in range(xs.shape[1]):
+                outputs = pad(kernel.outputs(xs[:, q], chunk, source).flatten(0, 1), (0, 0, 0, spare))
+                losses = cohort.workspace.loss.rows(outputs, labels).double().cpu()[: len(labels) - spare]
+                by_client = losses.view(len(counts), -1)
+                for i, count, values in zip(chunk.members, counts, by_client, strict=True):
+                    result[i, q] = values[:count].sum() / count
+                cohort.spent["row_losses"] += sum(counts)
     return result
 
 
-def _together(cohort: Cohort, part: str, batch_size: int | None) -> list[int]:
-    """The clients that a kernel can answer for. Whether it can for one has nothing to do with the others."""
+def _by_part(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    return [(part, [i for i, name in enumerate(parts) if name == part]) for part in dict.fromkeys(parts)]
+
+
+def _together(cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None) -> list[int]:
+    """Those of the clients that a kernel can answer for. Whether it can for one has nothing to do with the others."""
     kernel = cohort.workspace.batched
     if kernel is None or part == "fresh" or not kernel.layers[0].inputs:
         return []
-    per_row = row_size(cohort.rows_of(part, 0).inputs)
-    counts = [cohort.batch_rows(i, part, batch_size) for i in range(len(cohort.names))]
-    return [i for i, count in enumerate(counts) if 0 < count * per_row <= ELEMENTS]
+    per_row = row_size(cohort.rows_of(part, clients[0]).inputs)
+    return [i for i in clients if 0 < cohort.batch_rows(i, part, batch_size) * per_row <= ELEMENTS]
 
 
 def _calls(
     cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None, purpose: str
-) -> Iterator[tuple[Chunk, RowSource]]:
+) -> Iterator[tuple[Batched, Chunk, RowSource]]:
     """Clients that are asked together, and where their rows come from."""
     if not clients:
         return
@@ -103,4 +119,4 @@ def _calls(
         return max(1, min(kernel.width(rows), NUMBERS // (rows * per_row)))
 
     for chunk in chunks(chosen, width, place, ROWS):
-        yield chunk._replace(members=[clients[at] for at in chunk.members]), source
+        yield kernel, chunk._replace(members=[clients[at] for at in chunk.members]), source
