@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.base.rows import ELEMENTS, row_size, take
+from coterie.compute.chunks import Chunk, RowSource, chunks
 from coterie.compute.cohort import Cohort
 from coterie.compute.cohort_rows import LANES
-from coterie.compute.kernels import GRADIENT, Batched, Chunk, RowSource, chunks
+from coterie.compute.kernels import GRADIENT, Batched
 
 ROWS = 16
 """Rows of a client are filled up to a multiple of this."""

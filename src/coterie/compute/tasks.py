@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
