@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PATIENCE = 240.0
-"""Seconds after which a try hangs."""
-SHORT_PATIENCE = 60.0
+PATIENCE = 900.0
+"""Seconds after which a try hangs: many, since other programs may have most of the machine."""
+SHORT_PATIENCE = 300.0
 """Seconds after which a try within a process hangs."""
 MOST_MEMORY = 2 * 2**30
 """Bytes that a process may hold."""
