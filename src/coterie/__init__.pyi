@@ -10,9 +10,12 @@ from coterie.algorithms.apfl import APFL as APFL
 from coterie.algorithms.centralised import Centralised as Centralised
 from coterie.algorithms.cfl import CFL as CFL
 from coterie.algorithms.ditto import Ditto as Ditto
+from coterie.algorithms.dpfl import DPFL as DPFL
 from coterie.algorithms.fedadp import FedAdp as FedAdp
+from coterie.algorithms.fedala import FedALA as FedALA
 from coterie.algorithms.fedamp import FedAMP as FedAMP
 from coterie.algorithms.fedavg import FedAvg as FedAvg
+from coterie.algorithms.fedcollab import FedCollab as FedCollab
 from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
 from coterie.algorithms.fednova import FedNova as FedNova

@@ -73,7 +73,7 @@ def _floats(value) -> int:
 
 def evaluated(formula: str, **symbols: int) -> int:
     """`(n + 1) d` with the numbers of a run."""
-    assert re.fullmatch(r"[()+\d dnTC_s]+", formula), formula
+    assert re.fullmatch(r"[()+\d dnNTC_s]+", formula), formula
     return int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
 
 
@@ -86,7 +86,7 @@ def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, t
     for width, participants in ((3, 5), (9, 3)):
         asks, memory = sent(monkeypatch, case, width, tmp_path, clients_per_round=participants)
         assert bool(memory) != said["memory"].startswith("none")
-        symbols = {"d": width + 1, "d_s": width, "n": participants, "C": 2, "T": targets(case)}
+        symbols = {"d": width + 1, "d_s": width, "n": participants, "N": 5, "C": 2, "T": targets(case)}
         for number, task, asked, up, down in asks:
             seen.add(task)
             if number == ROUND or task in once:

@@ -82,6 +82,8 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "fedbabu": [{"personal": ("*bias",), "tune_steps": 2}],
     "fedbn": [{"personal": ("*bias",)}],
     "fednova": [{}, {"mu": 0.5}],
+    "fedala": [{}, {"passes": 2, "sample": 0.5}],
+    "dpfl": [{}, {"budget": 2, "solver": "exhaustive"}],
     "ifca": [{}, {"clusters": 3, "weighting": "size"}],
     "pfedme": [{"lam": 2.0, "inner_steps": 2, "inner_lr": 0.3}],
     "pj-is": [{}, {"sample_ratio": 0.5}],
@@ -458,7 +460,7 @@ def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, mo
     with pytest.raises(QuorumError) as caught:
         quick(case, rounds=2)
     sentence = str(caught.value)
-    assert re.match(r"round 1, task 'coterie[.](algorithms[.]|compute[.]tasks:|samplers[.])", sentence)
+    assert re.match(r"round [01], task 'coterie[.](algorithms[.]|compute[.]tasks:|samplers[.])", sentence)
     assert "2 of 5 clients replied, at least 50% are needed" in sentence
     for name in "acd":
         assert f"{name} (ValueError: the disk is full)" in sentence
@@ -525,6 +527,12 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
         assert len(steps) == rounds * len(SIZES)
         assert len({s for _, s in steps}) > 1
         return sum(s * (SIZES[n] + HELD) for n, s in steps) + method.warmup_steps * training // local.steps.count
+    if case[0] == "fedala":  # each client has a last model from the second round on
+        return rounds * training + ((method.passes or 10) + rounds - 2) * training // local.steps.count
+    if case[0] == "fedcollab":
+        halves = [(n + HELD) // 2 for n in SIZES.values()]
+        shown = sum(min(a, b) for i, a in enumerate(halves) for j, b in enumerate(halves) if i != j)
+        return rounds * training + 21 * 20 * 2 * shown
     if case[0] == "perfedavg":
         return rounds * training * {"fo": 2, "hf": 4}[method.variant]
     if case[0] in GRADIENTS:

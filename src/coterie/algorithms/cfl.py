@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from coterie.base.rng import Rng
-from coterie.base.vector import average, shift
-from coterie.compute.tasks import local_update
+from coterie.base.vector import average
+from coterie.compute.tasks import average_groups, local_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
@@ -114,15 +114,7 @@ class CFL(Method[State]):
         replies = federation.ask(federation.clients, local_update, x=start, local=self.local)
         positions = federation.positions(replies.clients)
         cluster = self._split(state.cluster, positions, replies.sizes, replies.delta[:, : federation.dim])
-        x, weights = state.x.clone(), {}
-        for group in cluster[positions].unique().tolist():
-            replied, members = cluster[positions] == group, cluster == group
-            sizes = replies.sizes * replied
-            x[members] = shift(
-                state.x[members], average(sizes[replied], replies.delta[replied]).expand(int(members.sum()), -1)
-            )
-            shares = {n: w for n, w in replies.by_client(sizes / sizes.sum()).items() if w}
-            weights.update({state.names[i]: shares for i in members.nonzero().flatten().tolist()})
+        x, weights = average_groups(federation, state.x, cluster, replies)
         return State(state.names, cluster, x), {"weights": weights, "groups": len(cluster.unique())}
 
     def _split(self, cluster: Tensor, positions: Tensor, sizes: Tensor, deltas: Tensor) -> Tensor:

@@ -63,6 +63,15 @@ def personal_entries(layout: Layout, personal: Personal, norms: str) -> Tensor:
 
 
 @lru_cache(maxsize=16)
+def last_layers(layout: Layout, count: int) -> Tensor:
+    """Positions of the parameters of the last `count` layers that have parameters, int64; of all where there are no more layers."""
+    layers = list(dict.fromkeys(_module_of(name) for name, _ in layout.parameters))
+    last = set(layers[max(0, len(layers) - count) :])
+    chosen = [torch.full((shape.numel(),), _module_of(name) in last) for name, shape in layout.parameters]
+    return torch.cat(chosen).nonzero().flatten()
+
+
+@lru_cache(maxsize=16)
 def _entries(layout: Layout, personal: Personal, norms: str) -> tuple[Tensor, Tensor]:
     travelling = shared_layout(layout, personal, norms)
     shared = {name for name, _ in (*travelling.parameters, *travelling.buffers)}

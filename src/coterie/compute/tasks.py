@@ -6,9 +6,11 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
+from coterie.base.vector import average, shift
 from coterie.compute.cohort import Cohort
 from coterie.config.local import LocalSGD
 from coterie.contract.federation import Federation
+from coterie.contract.replies import Replies
 from coterie.contract.task import Form, Model, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
 
 
@@ -69,3 +71,30 @@ def own_model(cohort: Cohort, *, x: OneModel, key: str) -> OwnModel:
 def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor | None]:
     """Ask all seen and unseen clients for the models that they keep under `key`; a client that does not reply is left with x."""
     return federation.own_models((*federation.everyone, *federation.unseen), own_model, x=x, key=key)
+
+
+def average_groups(
+    federation: Federation, x: Tensor, cluster: Tensor, replies: Replies[LocalUpdate]
+) -> tuple[Tensor, dict[str, dict[str, float]]]:
+    """Average the updates of each group of clients by training rows.
+
+    Args:
+        federation: All N clients.
+        x: Their models [N, d + b], equal within a group.
+        cluster: Group of each, int64 [N].
+        replies: Updates of some of them.
+
+    Returns:
+        The models after the round [N, d + b], where groups without a reply keep theirs, and by client the shares of the others in its
+        group's average.
+    """
+    positions = federation.positions(replies.clients)
+    moved, weights = x.clone(), {}
+    for group in cluster[positions].unique().tolist():
+        replied, members = cluster[positions] == group, cluster == group
+        sizes = replies.sizes * replied
+        mean = average(sizes[replied], replies.delta[replied])
+        moved[members] = shift(x[members], mean.expand(int(members.sum()), -1))
+        shares = {n: w for n, w in replies.by_client(sizes / sizes.sum()).items() if w}
+        weights.update({federation.everyone[i]: shares for i in members.nonzero().flatten().tolist()})
+    return moved, weights

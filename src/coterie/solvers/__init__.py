@@ -7,7 +7,19 @@ of its first argument: of that argument's dtype if that is a floating-point tens
 
 from __future__ import annotations
 
-from coterie.solvers import adam, angles, appeal, mirror, robust, sampling, shapley, simplex, variance, waterfill
+from coterie.solvers import (
+    adam,
+    angles,
+    appeal,
+    coalitions,
+    mirror,
+    robust,
+    sampling,
+    shapley,
+    simplex,
+    variance,
+    waterfill,
+)
 from coterie.solvers._inputs import NotFiniteError
 
 __all__ = [
@@ -15,6 +27,7 @@ __all__ = [
     "adam",
     "angles",
     "appeal",
+    "coalitions",
     "mirror",
     "robust",
     "sampling",

@@ -1,0 +1,98 @@
+"""Partitions of clients into coalitions that train together, chosen before training from sizes and divergences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from coterie.solvers._inputs import Values, as_double
+
+__all__ = ["objective", "partition"]
+
+MOST_MOVES = 1000
+"""Passes over all clients after which a search ends; each lowers the objective, so none comes near."""
+
+
+def objective(labels: Tensor, sizes: Values, divergences: Values, complexity: float = 1.0) -> float:
+    """The error that FedCollab bounds for a partition (W. Bao et al., ICML 2023).
+
+    `sum_i [C / sqrt(N_S) + sum_{j in S} n_j D_ij / N_S]`, where S is the coalition of client i and N_S its rows.
+
+    Args:
+        labels: Coalition of each client, int64 [n].
+        sizes: Rows n_j > 0 of each client [n].
+        divergences: D [n, n], 0 on the diagonal.
+        complexity: C >= 0, what few rows cost.
+
+    >>> round(objective(torch.tensor([0, 0, 1]), [100.0] * 3, [[0, 0.04, 1], [0.04, 0, 1], [1, 1, 0]]), 5)
+    0.28142
+    """
+    rows, apart = _checked(sizes, divergences)
+    together = (labels[:, None] == labels[None, :]).double()
+    of_coalition = together @ rows
+    return float((complexity / of_coalition.sqrt() + (together * apart) @ rows / of_coalition).sum())
+
+
+def partition(
+    sizes: Values, divergences: Values, complexity: float, generator: torch.Generator, restarts: int = 10
+) -> Tensor:
+    """A partition with a low `objective`, found by moving one client at a time.
+
+    Args:
+        sizes: As for `objective`, like all that follows but the last two.
+        divergences: D [n, n].
+        complexity: C.
+        generator: Draws the starts and the orders of clients.
+        restarts: Searches, of which the best counts: from all clients alone, from all together, and from random partitions.
+
+    Returns:
+        Coalition of each client, int64 [n], numbered in the order of their first members. A local minimum, not always the global one.
+
+    >>> partition([100.0] * 3, [[0, 0.04, 1], [0.04, 0, 1], [1, 1, 0]], 1.0, torch.Generator().manual_seed(0)).tolist()
+    [0, 0, 1]
+    """
+    rows, apart = _checked(sizes, divergences)
+    n = len(rows)
+    starts = [torch.arange(n), torch.zeros(n, dtype=torch.int64)]
+    starts += [torch.randint(n, (n,), generator=generator) for _ in range(restarts - len(starts))]
+    found = [_descend(start, rows, apart, complexity, generator) for start in starts[:restarts]]
+    # Equal objectives differ by rounding; the first of them is taken, so that equal clients join.
+    values = [round(objective(labels, rows, apart, complexity), 12) for labels in found]
+    return _in_order(found[values.index(min(values))].tolist())
+
+
+def _checked(sizes: Values, divergences: Values) -> tuple[Tensor, Tensor]:
+    rows, apart = as_double(sizes, "sizes", ndim=1).cpu(), as_double(divergences, "divergences", ndim=2).cpu()
+    if not len(rows) or not bool((rows > 0).all()):
+        raise ValueError("sizes must be > 0, of at least one client")
+    if apart.shape != (len(rows), len(rows)) or bool(apart.diagonal().any()) or bool((apart < 0).any()):
+        raise ValueError(f"divergences must be [{len(rows)}, {len(rows)}], >= 0, and 0 on the diagonal")
+    return rows, apart
+
+
+def _descend(labels: Tensor, rows: Tensor, apart: Tensor, complexity: float, generator: torch.Generator) -> Tensor:
+    labels, n = labels.clone(), len(rows)
+    value = objective(labels, rows, apart, complexity)
+    for _ in range(MOST_MOVES):
+        moved = False
+        for client in torch.randperm(n, generator=generator).tolist():
+            others = set(labels.tolist()) - {int(labels[client])}
+            unused = next(label for label in range(n + 1) if label not in others and label != int(labels[client]))
+            for label in (*sorted(others), unused):
+                before = int(labels[client])
+                labels[client] = label
+                changed = objective(labels, rows, apart, complexity)
+                if changed < value - 1e-12:
+                    value, moved = changed, True
+                else:
+                    labels[client] = before
+        if not moved:
+            break
+    return labels
+
+
+def _in_order(labels: Iterable[int]) -> Tensor:
+    numbers: dict[int, int] = {}
+    return torch.tensor([numbers.setdefault(label, len(numbers)) for label in labels], dtype=torch.int64)
