@@ -23,7 +23,7 @@ MUTANTS = {
         ("algorithms/cfl.py", "norms.max() > self.eps2", "norms.max() < self.eps2"),
         ("algorithms/cfl.py", "== int((cluster == group).sum())", "<= int((cluster == group).sum())"),
         (
-            "algorithms/cfl.py",
+            "compute/tasks.py",
             "average(sizes[replied], replies.delta[replied])",
             "average(replies.sizes, replies.delta)",
         ),
