@@ -166,3 +166,16 @@ def test_what_is_asked_about_has_no_note_in_check(tmp_path):
     checked = check_folder(tmp_path, label="y")
     assert any(problem.startswith("score: tells the label") for problem in checked.problems)
     assert not any(note.startswith("score: says the label") for note in checked.notes)
+
+
+def test_a_label_with_a_heavy_tail_is_to_be_put_on_a_log_scale(tmp_path):
+    x = RNG.normal(size=400)
+    cost = np.exp(8 + 0.5 * x + 1.2 * RNG.normal(size=400)).round(2)
+    days = (10 + x + RNG.normal(size=400)).round(2)
+    for name, label in (("cost", cost), ("log", np.log1p(cost).round(4)), ("days", days), ("change", cost - 3000)):
+        place = tmp_path / name
+        place.mkdir()
+        folder(place, a=rows(x=x[:200], y=label[:200]), b=rows(x=x[200:], y=label[200:]))
+        said = [note for note in from_folder(place, label="y").notes if "log scale" in note]
+        assert len(said) == (name == "cost"), name
+        assert all(note.endswith("with a column log(1 + y) as the label, all rows count") for note in said)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm, t
 
-from coterie.report.evidence import WORDS, Gain, Mixture, _factor_odd, foresee, share, state, together, vetoes
+from coterie.report.evidence import UNSURE, WORDS, Gain, Mixture, _factor_odd, foresee, share, state, together, vetoes
 
 TAUS = [0.0, *[0.002 * 500 ** (k / 16) for k in range(17)]]
 
@@ -175,6 +175,8 @@ def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> N
         both = both._replace(error=gain.error * np.sqrt(100 / both.rows))
         decided += state(both, share([both])[0]).word != "undecided"
     assert decided / 300 == pytest.approx(0.85, abs=0.1)
+    certain = foresee(gain, posterior, open_words=UNSURE).rows
+    assert certain is None or certain >= outlook.rows
     assert set(next(iter(outlook.words.values()))) <= set(WORDS)
     assert all(sum(chances.values()) == pytest.approx(1.0) for chances in outlook.words.values())
 

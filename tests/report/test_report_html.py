@@ -107,7 +107,7 @@ def test_the_page_says_everything(tmp_path: Path) -> None:
     for name in ("Cleveland", "Hungary", "Switzerland", "Long Beach"):
         assert got.words.count(name) >= 6
     for text in (
-        "meritfed costs at most .01 log-loss",
+        "meritfed changes the log-loss by at most .01 (95 %: .",
         "Averaging (fedavg) : better ",
         "41 test rows · 82 training rows · ",
         "Higher AUC: better ranking; lower log-loss: more honest risks.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def test_the_words_flip_with_the_sign(tmp_path: Path) -> None:
     swapped = say(load(tmp_path / "swapped", {"local": BETTER, "fedavg": ALONE}))
     for text in (down, swapped):
         assert text.startswith(
-            "Stay alone (over 99 %): even fedavg, the best method, raises the log-loss by about .15. fedavg: AUC −."
+            "Stay alone (over 99 %): even fedavg, the best method, raises the log-loss by about .15 (95 %: .15 to .15). fedavg: AUC −."
         )
         assert "log-loss +.15" in text
     assert "AUC +.1" in up
@@ -156,10 +157,9 @@ def test_accuracy_illustrates_and_decides_nothing(tmp_path: Path) -> None:
 def test_what_is_smaller_than_the_smallest_effect_is_no_gain(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": ALONE, "fedavg": (0.80, 0.78, 0.80, 0.442)})
     found = verdict(results, "a")
-    assert (
-        words.headline(results, found)
-        == "Safe to join (over 99 %): fedavg costs at most .01 log-loss and brings at most as much."
-    )
+    said = words.headline(results, found)
+    assert said.startswith("Safe to join (over 99 %): fedavg changes the log-loss by at most .01 (95 %: .00")
+    assert said.endswith(" better).")
 
 
 @pytest.mark.parametrize("name", ["fedavg+bias", "ours"])
@@ -205,6 +205,16 @@ def test_undecided_says_what_is_possible_and_what_would_settle_it(tmp_path: Path
     assert found.rows > 0
     assert "with fedavg, anything from ." in found.reason
     assert found.reason.endswith(f"about {found.rows:,} more rows here would probably settle it")
+
+
+def test_probably_says_what_would_make_it_certain(tmp_path: Path) -> None:
+    for name, loss, noise, way in (("join", 0.40, 0.045, "lowers"), ("stay alone", 0.50, 0.03, "raises")):
+        truth = {"local": {"a": ALONE}, "fedavg": {"a": (0.8, 0.78, 0.8, loss)}}
+        found = verdict(Results.load(fake_run.write(tmp_path / name, truth, noise=noise)), "a")
+        assert found.kind == f"probably {name}"
+        assert f"probably {way} the log-loss, by about ." in found.reason
+        assert found.rows is not None
+        assert found.reason.endswith(f"about {found.rows:,} more rows here would probably make it certain")
 
 
 @pytest.mark.parametrize("rows", [10, 29])
@@ -381,9 +391,25 @@ def test_small_clients_are_judged_together(tmp_path: Path) -> None:
     assert story.answer[0] == "Join: all 60 clients."
     found = story.verdicts["c00"]
     assert (found.kind, found.together) == ("join", 60)
-    assert found.reason.startswith("for the 60 clients with few rows together, fedavg lowers the log-loss by up to .15")
-    assert "the rows here cannot tell whether this one differs" in found.reason
+    group = "or the 60 clients with under 30 rows together, fedavg lowers the log-loss by up to .15 (95 %: .1"
+    own = "its own 12 rows ({} of the rarer class) cannot tell whether it is an exception"
+    assert found.reason.startswith(f"f{group}")
+    assert found.reason.endswith(f"; {own.format(results.comparisons.rarest('c00'))}")
+    assert story.group.startswith(f"F{group}")
+    shown = story.clients[0]
+    its_own = own.format(results.comparisons.rarest(shown.client))
+    assert shown.headline == f"Join (over 99 %): like all small clients; {its_own}."
     assert story.answer[1].startswith("Averaging (fedavg): mean over clients log-loss −.150")
+    assert " ".join(answer_lines(results, width=80)).count("together") == 1
+
+
+def test_what_makes_a_client_small_is_named(tmp_path: Path) -> None:
+    names = [f"c{i:02d}" for i in range(6)]
+    truth = {m: dict.fromkeys(names, n) for m, n in {"local": ALONE, "fedavg": BETTER}.items()}
+    rare, both = dict.fromkeys(names, 200), {**dict.fromkeys(names, 200), "c00": 12}
+    for sizes, few in ((rare, "under 5 rows of the rarer class"), (both, "under 30 rows or 5 of the rarer class")):
+        folder = fake_run.write(tmp_path / str(len(few)), truth, noise=0.0002, n_test=sizes, majority=0.98)
+        assert f"the 6 clients with {few} together" in words.tell(Results.load(folder)).group
 
 
 def test_words_say_how_sure_they_are(tmp_path: Path) -> None:
@@ -501,3 +527,19 @@ def test_the_answer_comes_first(tmp_path: Path) -> None:
     assert lines[2].startswith("Join: ")
     assert any(line.startswith("Cleveland     ") for line in lines)
     assert "    fedavg: AUC " in "\n".join(lines)
+
+
+def test_a_client_too_small_to_be_tested_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    names = ("a", "b", "c")
+    truth = {m: dict.fromkeys(names, n) for m, n in {"local": ALONE, "fedavg": BETTER}.items()}
+    folder = fake_run.write(tmp_path, truth, noise=0.0002, outcomes=False)
+    summary = json.loads((folder / "summary.json").read_text())
+    rows = [{**row, "split": "train"} if row["client"] == "c" else row for row in summary]
+    (folder / "summary.json").write_text(json.dumps(rows))
+    results = Results.load(folder)
+    assert (results.clients, results.tested) == (names, names[:2])
+    found = verdict(results, "c")
+    assert (found.kind, found.method) == ("too few rows to tell", None)
+    assert found.reason.startswith("with so few rows all train and none is tested")
+    assert words.tell(results).answer[1].startswith("Averaging (fedavg): mean over clients AUC +.1")
+    assert "200 test rows" in words.facts(results)

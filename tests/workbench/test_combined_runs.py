@@ -19,6 +19,7 @@ from coterie.report.evidence import Gain
 from coterie.report.evidence import combine as combine_gains
 from coterie.run.experiment import Experiment
 from coterie.run.hashes import TABLES, hash_of_tree, read_record, write_record
+from coterie.study.search import Trial, write_trials
 from coterie.study.sweep import run_experiment
 
 CLIENTS = ("east", "west", "north")
@@ -154,6 +155,20 @@ def test_other_settings_are_refused_by_name(
     other = run(place / "today", tmp_path / "other", [1], **changes)
     with pytest.raises(InputError, match=sentence):
         ct.combine(place / "a", other)
+
+
+@pytest.mark.parametrize("chosen", [True, False], ids=["chosen by validation rows", "named"])
+def test_references_may_be_held_back_otherwise_if_rows_chose_so(place: Path, tmp_path: Path, chosen: bool) -> None:
+    runs = []
+    for seed, decay in enumerate((0.1, 0.3)):
+        methods = [{"name": "centralised", "local": {"weight_decay": decay}}, {"name": "fedavg"}, {"name": "local"}]
+        runs.append(run(place / "today", tmp_path / f"run-{seed}", [seed], methods=methods))
+        write_trials(runs[-1], [Trial("centralised", {"weight_decay": f"{decay} / rows"}, 0.5, chosen=chosen)])
+    if chosen:
+        assert ct.combine(*runs).seeds == (0, 1)
+    else:
+        with pytest.raises(InputError, match=r"methods.centralised.local = .*0.3.*, and .* with .*0.1"):
+            ct.combine(*runs)
 
 
 def test_other_clients_are_refused_by_name(place: Path, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ class Comparisons:
         return next(reversed((*self.results.metrics[:1], *self.deciding(None))), "loss")
 
     def _among(self, client: str | None, metric: str) -> Sequence[str]:
-        """The clients that a comparison is about: the one, or all for whom the metric decides."""
-        names = self.results.clients if client is None else (client,)
+        """The clients that a comparison is about: the one, or all that are tested and for whom the metric decides."""
+        names = self.results.tested if client is None else (client,)
         return [c for c in names if self.decides(c, metric)]
 
     def small(self, client: str) -> bool:

@@ -299,6 +299,8 @@ def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Stateme
 
 
 WORDS: tuple[Word, ...] = ("join", "probably join", "stay alone", "probably stay alone", "safe to join", "undecided")
+UNSURE: tuple[Word, ...] = ("probably join", "probably stay alone", "undecided")
+"""Words that further rows can make certain."""
 
 
 def _first_word(better: Vector, mean: Vector, safe: Vector, safe_alone: Vector, smallest: float) -> NDArray[np.int64]:
@@ -330,7 +332,13 @@ class Outlook(NamedTuple):
     words: Mapping[int, Mapping[Word, float]]
 
 
-def foresee(gain: Gain, posterior: Mixture, smallest: float = SMALLEST, further: Sequence[int] = ()) -> Outlook:
+def foresee(
+    gain: Gain,
+    posterior: Mixture,
+    smallest: float = SMALLEST,
+    further: Sequence[int] = (),
+    open_words: Sequence[Word] = ("undecided",),
+) -> Outlook:
     """Return the probability of each word after further rows of the client, by 400 draws of a fixed seed.
 
     That more rows of one's own also make training alone better, and so the gain smaller, is not reckoned with.
@@ -340,6 +348,7 @@ def foresee(gain: Gain, posterior: Mixture, smallest: float = SMALLEST, further:
         posterior: of its gain.
         smallest: the smallest effect of interest.
         further: numbers of rows; by default up to 31 times those it has, until 8 in 10 draws are settled.
+        open_words: the words that settle nothing.
     """
     numbers = tuple(further) or tuple(_two_digits(gain.rows * (factor - 1)) for factor in FACTORS)
     heavy = posterior.heaviest(DRAWS)
@@ -353,7 +362,7 @@ def foresee(gain: Gain, posterior: Mixture, smallest: float = SMALLEST, further:
         observed = theta + math.sqrt(variance) * noise
         index = _words_after(gain, heavy, rows, observed, variance, smallest)
         words[rows] = {word: float((index == i).mean()) for i, word in enumerate(WORDS) if (index == i).any()}
-        if not further and words[rows].get("undecided", 0.0) <= 1 - PROBABLE:
+        if not further and sum(words[rows].get(word, 0.0) for word in open_words) <= 1 - PROBABLE:
             return Outlook(rows, words)
     return Outlook(None, words)
 

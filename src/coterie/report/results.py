@@ -173,6 +173,11 @@ class Results:
         splits = {split for _, _, split in self.cells}
         return next((s for s in ("test", "validation", "train") if s in splits), sorted(splits)[0])
 
+    @cached_property
+    def tested(self) -> tuple[str, ...]:
+        """Clients of whose rows some method has a result; with folds those with fewer than 5 rows train and are not tested."""
+        return tuple(c for c in self.clients if self.methods_for(c))
+
     # Metrics
 
     @cached_property
@@ -259,7 +264,7 @@ class Results:
         return higher_is_better(metric)
 
     def values(self, method: str, client: str | None, metric: str, split: str | None = None) -> Vector:
-        """One value per seed [seeds]; NaN where undefined or not run. `client=None`: the mean over all clients.
+        """One value per seed [seeds]; NaN where undefined or not run. `client=None`: the mean over all clients that are tested.
 
         The mean is undefined for a method that lacks a result for some client, and leaves out clients for whom the
         metric is undefined (AUC with one class).
@@ -278,9 +283,10 @@ class Results:
         return np.array([v if _finite(v) else math.nan for v in values], dtype=float)
 
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
-        table = np.stack([self._vector(method, c, metric, split) for c in self.clients])
+        clients = self.tested if split == self.split else self.clients
+        table = np.stack([self._vector(method, c, metric, split) for c in clients])
         finite = np.isfinite(table)
-        there = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in self.clients])
+        there = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in clients])
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
         mean[~there.all(axis=0)] = math.nan
@@ -299,7 +305,7 @@ class Results:
     def size(self, client: str | None, key: str = "n") -> float:
         """Rows of a client (`n` evaluated, `n_train` trained on), mean over the seeds of a table; `None`: all clients together."""
         if client is None:
-            return sum(self.size(c, key) for c in self.clients)
+            return sum(self.size(c, key) for c in self.tested)
         for method in (self.against, *self.methods):
             by_seed = self.cells.get((method or "", client, self.split), {})
             entries = [[by_seed[seed].get(key) for seed in seeds if seed in by_seed] for seeds in self.tables]

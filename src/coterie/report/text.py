@@ -17,23 +17,27 @@ _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
 def number(value: float | None, size: float | None = None) -> str:
     """Three decimals without the leading zero; `-` for what is undefined.
 
-    `size` is that of the numbers beside it, for those in a unit: if they are small, three digits of it are kept instead.
+    `size` is that of the numbers beside it, for those in a unit: if they are small, three digits of it are kept instead; if they are
+    large, four.
 
-    >>> number(0.00012, 0.00345), number(-0.02, 0.04)
-    ('.00012', '-.0200')
+    >>> number(0.00012, 0.00345), number(-0.02, 0.04), number(546.7, 11234), number(1244.3)
+    ('.00012', '-.0200', '550', '1,244')
     >>> [number(v) for v in (0.9271, 1.2344, 0.9999, -0.0312, 12.345, 98765.4, None, float("nan"))]
     ['.927', '1.234', '1.000', '-.031', '12.35', '98,800', '-', '-']
     """
     if value is None or not math.isfinite(value):
         return MISSING
     size_of_value = abs(value)
-    digits = 3 if size_of_value < 9.9995 else 2 if size_of_value < 99.995 else 1 if size_of_value < 9999.95 else None
-    if digits is None:
+    if size is not None and size >= 1000:
+        unit = 10 ** (math.floor(math.log10(size)) - 3)
+        return f"{round(value / unit) * unit:,}"
+    digits = 3 if size_of_value < 9.9995 else 2 if size_of_value < 99.995 else 1 if size_of_value < 999.95 else 0
+    if size_of_value >= 9999.5:
         return f"{float(f'{value:.3g}'):,.0f}" if abs(value) < 1e12 else f"{value:.2e}"
     if size is not None and 0 < size < 0.1 and size_of_value < 1:
         digits = 2 - math.floor(math.log10(size))
-    text = f"{value:.{digits}f}"
-    if float(text) == 0:
+    text = f"{value:,.{digits}f}"
+    if not any(digit in text for digit in "123456789"):
         return ".000"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from coterie.base.errors import InputError, nearest
 from coterie.report.comparisons import FEWEST_CASES
-from coterie.report.evidence import Statement, Word, foresee, state, vetoes
+from coterie.report.evidence import UNSURE, Statement, Word, foresee, state, vetoes
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
 from coterie.report.text import count, printable, with_sign
@@ -38,7 +38,8 @@ class Verdict(NamedTuple):
             of the label), with the 95 % interval, by what all clients show.
         own: the 95 % interval from the client's rows alone.
         smallest: the smallest effect of interest, in the same unit.
-        rows: for `undecided`, about how many more rows of the client would probably settle it; None where no number here would.
+        rows: about how many more rows of the client would probably settle an `undecided`, or make a `probably` certain; None for
+            other words, and where even 32 times its rows would not.
         together: how many small clients are judged together; 0 for a client that has a verdict of its own.
         partners: the clients from which its weight comes and their shares.
         recalibrate: the bias of the model is to be tuned at the client after joining.
@@ -85,6 +86,8 @@ def verdict(results: Results, client: str) -> Verdict:
         return Verdict("no verdict", "no method trained each client alone")
     compared = results.comparisons
     judged = [m for m in results.federated if m in results.methods_for(client)]
+    if client not in results.tested:
+        return Verdict("too few rows to tell", "with so few rows all train and none is tested; a verdict needs more")
     if not judged:
         return Verdict("no verdict", "no federated method has a result here")
     if not compared.enough_seeds:
@@ -106,7 +109,10 @@ def verdict(results: Results, client: str) -> Verdict:
     ranking = compared.posteriors(method, "auc").get(client)
     if kind in ("join", "probably join", "safe to join") and ranking is not None and vetoes(ranking, compared.smallest):
         kind = "mixed"
-    rows = foresee(gain, posterior, compared.smallest).rows if kind == "undecided" else None
+    rows = None
+    if kind in UNSURE:
+        open_words: tuple[Word, ...] = ("undecided",) if kind == "undecided" else UNSURE
+        rows = foresee(gain, posterior, compared.smallest, open_words=open_words).rows
     return _verdict(results, client, method, statement, kind, rows=rows)
 
 
@@ -158,35 +164,63 @@ def _verdict(
 def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:
     """Why, in a sentence without capital and full stop."""
     method, metric = printable(verdict.method or ""), results.gain_name
-    gain, low, high = (results.gain_text(v) for v in (verdict.gain, verdict.low, verdict.high))
-    interval = f"(95 %: {low} to {high})"
-    up = "up to " if verdict.together else ""
+    gain, loss = (results.gain_text(v) for v in (verdict.gain, -(verdict.gain or 0.0)))
+    low, high = (results.gain_text(v) for v in (verdict.low, verdict.high))
+    least, most = (results.gain_text(-(v or 0.0)) for v in (verdict.high, verdict.low))
+    between = f"(95 %: {_side(results, verdict.low)} to {_side(results, verdict.high)})"
+    about = "up to" if verdict.together else "about"
     if verdict.kind == "join":
-        text = f"{method} lowers the {metric} by {up or 'about '}{gain} {interval}"
+        text = f"{method} lowers the {metric} by {about} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "probably join":
-        text = f"{method} probably lowers the {metric}, by {up or 'about '}{gain} {interval}"
+        text = f"{method} probably lowers the {metric}, by {about} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "stay alone":
-        loss = results.gain_text(None if verdict.gain is None else -verdict.gain)
-        text = f"even {method}, the best method, raises the {metric} by about {loss}"
+        text = f"even {method}, the best method, raises the {metric} by {about} {loss} (95 %: {least} to {most})"
     elif verdict.kind == "probably stay alone":
-        text = f"even {method}, the best method, probably raises the {metric}, by about {results.gain_text(-(verdict.gain or 0.0))}"
+        text = (
+            f"even {method}, the best method, probably raises the {metric}, by {about} {loss} (95 %: {least} to {most})"
+        )
     elif verdict.kind == "safe to join":
-        gains = "and brings at most as much" if bounded else "and a gain is not shown"
-        text = f"{method} costs at most {results.gain_text(verdict.smallest)} {metric} {gains}"
+        bound = results.gain_text(verdict.smallest)
+        claim = f"{'changes' if bounded else 'raises'} the {metric} by at most {bound}"
+        text = f"{method} {claim} {between}{'' if bounded else ', and a gain is not shown'}"
     elif verdict.kind == "mixed":
         ranking = results.comparisons.posteriors(verdict.method or "", "auc")[client].mean
-        text = f"{method} changes the {metric} by {with_sign(-(verdict.gain or 0.0))}, but ranks worse (AUC {with_sign(ranking)})"
+        change = with_sign(-(verdict.gain or 0.0))
+        text = f"{method} changes the {metric} by {change} {between}, but ranks worse (AUC {with_sign(ranking)})"
     else:
         text = f"with {method}, anything from {_side(results, verdict.low)} to {_side(results, verdict.high)} in {metric} is possible"
-        if not verdict.together:
-            more = f"about {verdict.rows:,} more rows here would" if verdict.rows else "no number of rows here would"
-            text += f"; {more} probably settle it"
     if verdict.joins and verdict.skill is False:
         same = "giving every row the same risk" if results.classification else "always predicting the training mean"
         text += f"; not shown to beat {same}"
     if verdict.together:
-        text = f"for the {verdict.together} clients with few rows together, {text}; the rows here cannot tell whether this one differs"
+        return (
+            f"for the {verdict.together} clients with {_few(results)} together, {text}; {_exception(results, client)}"
+        )
+    if verdict.kind in UNSURE:
+        effect = "settle it" if verdict.kind == "undecided" else "make it certain"
+        more = (
+            f"about {verdict.rows:,} more rows here would probably"
+            if verdict.rows
+            else "even 30 times its rows would hardly"
+        )
+        text += f"; {more} {effect}"
     return text
+
+
+def _few(results: Results) -> str:
+    """The size that clients judged together have in common: `under 30 rows`, `under 5 rows of the rarer class`, or either."""
+    small = [results.size(c) < FEWEST_ROWS for c in results.comparisons.group]
+    cases = f"{FEWEST_CASES} of the rarer class"
+    if all(small):
+        return f"under {FEWEST_ROWS} rows"
+    return f"under {FEWEST_ROWS} rows or {cases}" if any(small) else f"under {FEWEST_CASES} rows of the rarer class"
+
+
+def _exception(results: Results, client: str) -> str:
+    """That a small client may differ from those with which it is judged."""
+    rows = count(round(results.size(client)), "row")
+    rare = f" ({round(results.comparisons.rarest(client))} of the rarer class)" if results.classification else ""
+    return f"its own {rows}{rare} cannot tell whether it is an exception"
 
 
 def _side(results: Results, gain: float | None) -> str:

@@ -59,9 +59,13 @@ class ClientStory(NamedTuple):
 
 
 class Story(NamedTuple):
-    """The whole answer: for all, for each client (the extremes if there are many), what the metrics mean, and what limits it."""
+    """The whole answer: for all, for each client (the extremes if there are many), what the metrics mean, and what limits it.
+
+    `group` is the sentence about the small clients, which are judged together; empty without any.
+    """
 
     answer: tuple[str, ...]
+    group: str
     clients: tuple[ClientStory, ...]
     meaning: str
     caveats: tuple[str, ...]
@@ -71,6 +75,7 @@ class Story(NamedTuple):
 def tell(results: Results) -> Story:
     """The answer of a run directory."""
     verdicts = {c: verdict(results, c) for c in results.clients}
+    short = {c: _shortened(v) for c, v in verdicts.items()}
     groupings = {m: grouping for m in results.federated if (grouping := groups(results, m))}
     crowded = len(results.clients) > MANY
     shown = results.extremes(results.comparisons.telling, SHOWN) if crowded and results.metrics else results.clients
@@ -78,8 +83,8 @@ def tell(results: Results) -> Story:
         ClientStory(
             c,
             results.names[c],
-            verdicts[c],
-            headline(results, verdicts[c]),
+            short[c],
+            headline(results, short[c]),
             " · ".join(filter(None, (badge(results, verdicts[c]), _likelihood(verdicts[c])))),
             _weight(results, verdicts[c], c, groupings),
             tuple(_numbers(results, c, verdicts[c], groupings)),
@@ -87,7 +92,7 @@ def tell(results: Results) -> Story:
         for c in shown
     ]
     answer, caveats = _answer(results, verdicts, groupings), tuple(_caveats(results, len(shown)))
-    return Story(answer, tuple(stories), _meaning(results), caveats, verdicts)
+    return Story(answer, _of_small(verdicts), tuple(stories), _meaning(results), caveats, verdicts)
 
 
 def facts(results: Results) -> list[str]:
@@ -108,6 +113,20 @@ def headline(results: Results, verdict: Verdict) -> str:
     """A verdict in one sentence: `Join with Hungary (98 %): meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
     likely = _likelihood(verdict)
     return f"{badge(results, verdict)}{f' ({likely})' if likely else ''}: {verdict.reason}."
+
+
+def _of_small(verdicts: Mapping[str, Verdict]) -> str:
+    """The sentence about all small clients together; empty without any."""
+    reason = next((v.reason for v in verdicts.values() if v.together), "")
+    text = reason.rpartition("; ")[0]
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _shortened(verdict: Verdict) -> Verdict:
+    """A verdict for a page that has said already what holds for the small clients together."""
+    if not verdict.together:
+        return verdict
+    return verdict._replace(reason=f"like all small clients; {verdict.reason.rpartition('; ')[2]}")
 
 
 def _likelihood(verdict: Verdict) -> str:
@@ -251,9 +270,9 @@ def _overall(results: Results, method: str) -> str:
         who = [c for c in judged if method in decide(results, c)]
         parts += [f"{verb} for {_counted(results, who, len(judged))}"] if who else []
     served = results.clients_of(method)
-    if 0 < len(served) < len(results.clients):
+    if 0 < len(served) < len(results.tested):
         parts.append(f"serves {_counted(results, served, len(results.clients))}")
-    elif len(results.clients) > 1 and (means := numbers(results, method, None, judged=True)):
+    elif len(results.tested) > 1 and (means := numbers(results, method, None, judged=True)):
         parts.append(f"mean over clients {means}")
     return "; ".join(parts)
 

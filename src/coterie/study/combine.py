@@ -27,9 +27,10 @@ from coterie.run.files import ALL, PAIRED, RUNS, WRITER, refuse_links, turn, wri
 from coterie.run.hashes import PROVENANCE, read_record, refuse_damaged_outcomes, refuse_other_records
 from coterie.run.provenance import changes
 from coterie.study.layout import CHECKPOINTS, FREE, is_run
+from coterie.study.search import chosen_penalties
 
-FREE_KEYS = {"data": {"folder"}, "run": FREE, "report": {"threshold"}, "methods": {"weight_decays"}}
-"""Keys that may differ: where rows lie, which seeds, and what each run chose by its own rows."""
+FREE_KEYS = {"data": {"folder"}, "run": FREE, "report": {"threshold"}}
+"""Keys that may differ: where rows lie, and which seeds."""
 SAME_CODE = (("code",), ("method", "class"), ("machine", "coterie"))
 """Parts of the record that must agree, beside the settings."""
 COINCIDENCE = 1e-6
@@ -98,7 +99,7 @@ def _load(run: Path) -> Results:
 def _refuse_other_settings(earlier: Results, later: Results) -> None:
     """Raise `InputError` that names the first setting, client or code in which two runs differ."""
     cure = "only runs with the same settings can be combined"
-    for (table, key), was, now in _settings(earlier.experiment, later.experiment):
+    for (table, key), was, now in _settings(earlier, later):
         raise InputError(
             f"{later.folder} was made with {table}.{key} = {now!r}, and {earlier.folder} with {was!r}; {cure}"
         )
@@ -120,19 +121,28 @@ def _refuse_other_settings(earlier: Results, later: Results) -> None:
             )
 
 
-def _settings(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any, Any]]:
+def _settings(earlier: Results, later: Results) -> Iterator[tuple[tuple[str, str], Any, Any]]:
     """Table, key and both values of each setting in which two experiments differ and on which numbers depend."""
-    tables = [{**experiment, **_methods_by_label(experiment)} for experiment in (earlier, later)]
+    tables = [{**results.experiment, **_methods_by_label(results)} for results in (earlier, later)]
     for table in sorted({*tables[0], *tables[1]} - {"methods", "engine", "callbacks"}):
-        free = FREE_KEYS.get(table.partition(".")[0], frozenset[str]())
+        free = FREE_KEYS.get(table, frozenset[str]())
         was, now = (value if isinstance(value := t.get(table), dict) else {"": value} for t in tables)
         for key in sorted({*was, *now} - free):
             if was.get(key) != now.get(key):
                 yield (table, key), was.get(key), now.get(key)
 
 
-def _methods_by_label(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"methods.{entry.get('label')}": entry for entry in experiment.get("methods", [])}
+def _methods_by_label(results: Results) -> dict[str, Any]:
+    """The entry of each method, without the weight decays that the run chose itself by its own validation rows."""
+    chosen = chosen_penalties(results.folder)
+    tables = {}
+    for entry in results.experiment.get("methods", []):
+        label = entry.get("label")
+        if label in chosen:
+            local = {key: value for key, value in entry.get("local", {}).items() if key != "weight_decay"}
+            entry = {key: value for key, value in entry.items() if key != "weight_decays"} | {"local": local}
+        tables[f"methods.{label}"] = entry
+    return tables
 
 
 def _columns(run: Path) -> list[str]:

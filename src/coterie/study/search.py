@@ -195,11 +195,11 @@ def _mean_losses(
     return {client: sum(values) / len(values) for client, values in losses.items()}
 
 
-def tuning_notes(folder: Path) -> list[str]:
-    """Return a sentence for each reference whose weight decay was chosen before the run."""
+def chosen_penalties(folder: Path) -> dict[str, dict[str, list[str]]]:
+    """By the label of each reference whose weight decay a run chose: the penalties, and the clients that chose each."""
     path = folder / TRIALS
     if not path.is_file():
-        return []
+        return {}
     chosen: dict[str, dict[str, list[str]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -207,13 +207,18 @@ def tuning_notes(folder: Path) -> list[str]:
             if row["chosen"] == "1" and str(setting.get("weight_decay")).endswith(" / rows"):
                 penalties = chosen.setdefault(row["method"], {})
                 penalties.setdefault(setting["weight_decay"], []).append(setting.get("client", "all rows"))
+    return chosen
+
+
+def tuning_notes(folder: Path) -> list[str]:
+    """Return a sentence for each reference whose weight decay was chosen before the run."""
     return [
         f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
         + "; ".join(
             f"{penalty} at {', '.join(clients) if len(clients) <= NAMED else f'{len(clients)} clients'}"
             for penalty, clients in penalties.items()
         )
-        for label, penalties in chosen.items()
+        for label, penalties in chosen_penalties(folder).items()
     ]
 
 

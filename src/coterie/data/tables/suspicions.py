@@ -29,9 +29,12 @@ _DISTINCT = 0.9  # share of different rows at one client below which equal rows 
 _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
 _FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
+_FEWEST_LABELS = 100  # rows of which 1 % is one
+_HEAVY = 1 / 3  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
 _FEW_NOTES = 3  # columns up to which each has a note of a kind by itself
 _KINDS = ("the mean of all clients stands in", "name a code for missing under missing", "the same unit?")
+
 _FIRST = 128  # numbers by which most columns tell that theirs are many
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
@@ -57,6 +60,7 @@ def find_doubts(
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"] if copied else []
     far = _find_far_numbers(tables, recipe)
     notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe, far), *_of_codes(tables, recipe)]
+    notes += _on_the_tail(tables, recipe)
     telling = [*dict.fromkeys([*columns, *filled, *_telling_columns(clients, tables, recipe)])]
     questions = [
         *_on_patients(tables, recipe, settings),
@@ -68,16 +72,10 @@ def find_doubts(
     return notes, questions
 
 
-def _are_one_and_two(numbers: Array | None) -> bool:
-    if numbers is None or (numbers[0] not in (1.0, 2.0) and not np.isnan(numbers[0])):
-        return False
-    return bool(np.unique(numbers[~np.isnan(numbers)]).tolist() == [1.0, 2.0])
-
-
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return a note on columns that hold nothing but 1 and 2 at every client: codes, such as of a sex, which are read as numbers."""
     names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
-    codes = [name for name in names if all(_are_one_and_two(table.columns[name].numbers) for table in tables)]
+    codes = [name for name in names if all(_two_codes(table.columns[name]) == [1.0, 2.0] for table in tables)]
     return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
 
 
@@ -133,6 +131,23 @@ def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
         f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
         "Then --task regression, else --task classification"
     )
+
+
+def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Return a note that suggests a log scale, if 1 % of the rows are much of the variance of a label to regress on, and not on it."""
+    name, found = recipe["label"]["column"], [table.columns[recipe["label"]["column"]].numbers for table in tables]
+    numbers = np.concatenate([column for column in found if column is not None] or [np.zeros(0)])
+    numbers = numbers[~np.isnan(numbers)]
+    if recipe["label"]["classes"] or len(numbers) < _FEWEST_LABELS or numbers.min() < 0:
+        return []
+    shares = []
+    for values in (numbers, np.log1p(numbers)):
+        squares = np.sort((values - values.mean()) ** 2)
+        shares.append(float(squares[-(len(squares) // 100) :].sum() / max(squares.sum(), 1e-300)))
+    if shares[0] < max(_HEAVY, 2 * shares[1]):
+        return []
+    note = f"label {name}: 1 % of the rows make up {shares[0]:.0%} of its variance and decide the squared error; on a log scale, "
+    return [f"{note}with a column log(1 + {name}) as the label, all rows count"]
 
 
 def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
