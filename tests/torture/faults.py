@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ ENDS: dict[str, Fault] = {
     "killed": lambda reply, field: os.kill(os.getpid(), signal.SIGKILL),
     "left": lambda reply, field: os._exit(7),
 }
+OF_EACH = 10
+"""Faults of a method, one after the other, since they share the run in which the client raised an error."""
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "fedbn": {"personal": ("*.bias",)},
     "fedprox": {"mu": 0.5},
@@ -114,18 +117,31 @@ def _fit(method: str, workers: int) -> Any:
     return fit(known, problem.clients, model, 3, workers=workers, **options)
 
 
-@cache
 def _expected(method: str, fault: str, workers: int) -> Any:
     """The run in which c raises a plain error, or the sentence that ends it.
 
     What c has kept under a reply that the server refuses counts no longer. Where clients keep a state, it is the run in which c's reply
     has the wrong shape.
     """
+    plain = _run_with(method, "error", workers)
+    refused = fault in REFUSED and not isinstance(plain, str) and _keeps_state(method)
+    return _run_with(method, "short", workers) if refused else plain
+
+
+@cache
+def _run_with(method: str, fault: str, workers: int) -> Any:
     try:
-        plain = _run(method, FAULTS["error"], workers)
-        return _run(method, FAULTS["short"], workers) if fault in REFUSED and method in STATEFUL else plain
+        return _run(method, FAULTS[fault], workers)
     except ct.CoterieError as error:
         return str(error)
+
+
+@cache
+def _keeps_state(method: str) -> bool:
+    """Whether clients of a method keep a state, as a run in this process shows: of workers nothing is seen here."""
+    with suppress(ct.CoterieError):
+        _run(method, FAULTS["error"], 1)
+    return method in STATEFUL
 
 
 def attempt(place: tuple[str, str, int]) -> str:
@@ -154,7 +170,7 @@ def attempt(place: tuple[str, str, int]) -> str:
 
 def faults(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """A client's task has a fault, with one worker and with two."""
-    places = [(m, f, w) for m in methods for w in (1, 2) for f in (*FAULTS, *(ENDS if w == 2 else ()))]
-    rng.shuffle(places)
+    kinds = [(fault, workers) for workers in (1, 2) for fault in (*FAULTS, *(ENDS if workers == 2 else ()))]
+    places = [(method, *kind) for method in methods for kind in rng.sample(kinds, OF_EACH)]
     for place, wrong in attempt_all(places, attempt, until):
         yield place, wrong, (place[0], f"fault: {place[1]}")
