@@ -192,8 +192,12 @@ def over_seeds(
             if todo:
                 if worked and (time.perf_counter() - begun) * (worked + 1) / worked > 60 * settings.minutes:
                     break
-                at = commit()
-                runs += [{**found, "commit": at} for found in pool.map(work, todo)]
+                origin = {
+                    "commit": commit(),
+                    "machine": "{cpu}, {cores} cores".format(**machine()),
+                    "torch": torch.__version__,
+                }
+                runs += [{**found, **origin} for found in pool.map(work, todo)]
                 worked += 1
             minutes = (time.perf_counter() - begun) / 60
             yield {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": minutes, "runs": runs}

@@ -277,9 +277,11 @@ def load() -> Evidence:
 def _plateaus(name: str, result: Any, condition: Any) -> Document:
     """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
     conditions = list(dict.fromkeys(condition(run) for run in result["runs"] if condition(run)))
+    noted = ("method", "seed", "commit", "machine", "torch")  # the last two since they are noted
     rows = [
-        Row(run["method"], run["seed"], "", run["commit"], 1000, 0, {f"plateau, {each}": run["plateau"]})
+        Row(**{key: run[key] for key in noted if key in run}, settings="", n_train=1000, n_test=0, values=values)
         for run in result["runs"]
         for each in ([condition(run)] if condition(run) else conditions)
+        for values in [{f"plateau, {each}": run["plateau"]}]
     ]
     return Document(name, 0, rows)
