@@ -45,28 +45,14 @@ class Claim(NamedTuple):
 
 CLAIMS = (
     Claim("Averaging makes the log-loss of Switzerland worse", "fedavg", "local", "switzerland", "loss", "worse"),
-    Claim(
-        "Tuning the bias there afterwards makes it better than averaging",
-        "fedavg+bias",
-        "fedavg",
-        "switzerland",
-        "loss",
-        "better",
-    ),
-    Claim(
-        "With it Switzerland is not shown to differ from training alone",
-        "fedavg+bias",
-        "local",
-        "switzerland",
-        "loss",
-        "no difference",
-    ),
-    Claim(
-        "MeritFed's mean log-loss is better than that of training alone", "meritfed", "local", None, "loss", "better"
-    ),
+    Claim("Tuning the bias there afterwards makes it better than averaging", "fedavg+bias", "fedavg", "switzerland", "loss",
+          "better"),
+    Claim("With it Switzerland is not shown to differ from training alone", "fedavg+bias", "local", "switzerland", "loss",
+          "no difference"),
+    Claim("MeritFed's mean log-loss is better than that of training alone", "meritfed", "local", None, "loss", "better"),
     Claim("MeritFed's mean log-loss is better than that of averaging", "meritfed", "fedavg", None, "loss", "better"),
     Claim("Long Beach's AUC is better under MeritFed than alone", "meritfed", "local", "long-beach", "auc", "better"),
-)
+)  # fmt: skip
 
 
 class Found(NamedTuple):

@@ -72,13 +72,9 @@ MERITFED = ct.MeritFed(targets=TARGET, local=LOCAL, lr=LR, md_steps=10)
 
 def method_of(label: str, mu: float) -> Any:
     """A contestant's method; the step of mirror descent follows mu."""
-    variants = {
-        "MeritFed": {},
-        "MeritFed, stochastic": {"oracle_batch_size": 100},
-        "MeritFed, losses alone": {"oracle": "loss"},
-    }
-    if label in variants:
-        return replace(MERITFED, md_step=MD_STEP[mu], **variants[label])
+    variants = {"stochastic": {"oracle_batch_size": 100}, "losses alone": {"oracle": "loss"}}
+    if label.startswith("MeritFed"):
+        return replace(MERITFED, md_step=MD_STEP[mu], **variants.get(label.removeprefix("MeritFed, "), {}))
     return {"FedAdp": FEDADP, "TAWT": TAWT}.get(label, AVERAGING)
 
 
@@ -127,13 +123,8 @@ def plateau(job: Job) -> dict[str, Any]:
     )
     settled = settle(method_of(job.method, job.mu), clients, job.rounds, job.seed, drawn=one.drawn)
     by_group = [sum(w for name, w in settled.weights.items() if name.startswith(g)) for g in ("d1", "d2", "d3")]
-    return {
-        **job._asdict(),
-        "plateau": settled.plateau,
-        "weight_by_group": by_group,
-        "curves": settled.curves,
-        "seconds": round(time.perf_counter() - started, 1),
-    }
+    found = {"plateau": settled.plateau, "weight_by_group": by_group, "curves": settled.curves}
+    return {**job._asdict(), **found, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def settle(
@@ -178,14 +169,6 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             values = [r["plateau"] for r in results if (r["method"], r["mu"]) == (method, mu)]
             spread = statistics.stdev(values) if len(values) > 1 else None
             reference = REFERENCE.get(method, {}).get(mu)
-            lines.append(
-                {
-                    "method": method,
-                    "mu": mu,
-                    "seeds": len(values),
-                    "mean": statistics.fmean(values),
-                    "std": spread,
-                    "reference": reference,
-                }
-            )
+            line = {"method": method, "mu": mu, "seeds": len(values), "mean": statistics.fmean(values)}
+            lines.append({**line, "std": spread, "reference": reference})
     return lines

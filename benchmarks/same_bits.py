@@ -3,8 +3,7 @@
 Both trees are run on this machine by the cases of `same_bits_cases.py`: every method on three small problems, every attack and
 sampler, personalisation, many clients, one and two workers, Ray where it is installed, `coterie compare` and `coterie run`. Compared
 are values by case, method, seed, client, split, round and column as hex floats, and tensors of models by name, never bytes of files,
-so that files, columns and code may move. Methods that were renamed stand in `same_bits_cases.RENAMED`; what only the present tree has
-is counted and passed over.
+so that files, columns and code may move. What only the present tree has is counted and passed over.
 
 It is in neither `make test` nor CI: other instruction sets, and other versions of torch, sum in another order and give other bits, so
 that nothing recorded elsewhere could be compared with. Recordings of a base are kept in `build/same-bits` of the main checkout, for

@@ -23,12 +23,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.config import registry
-from coterie.config.registry import ATTACKS, SAMPLERS
-
-RENAMED = {"power-of-choice": "skew"}
-"""Methods by their present name, and the name that an older tree has; recordings have the older one."""
-METHODS = {RENAMED.get(name, name): registry.METHODS[name] for name in registry.METHODS}
+from coterie.config.registry import ATTACKS, METHODS, SAMPLERS
 
 # ---- what is recorded
 
@@ -178,7 +173,7 @@ ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "selective": ({"internal": ("a", "b")}, {"internal": "d"}),
     "sgd-full": ({}, {"server_optimiser": "adam", "lr": 0.1}),
     "sgd-ideal": ({"members": NAMES[:5]}, {"members": "*", "server_optimiser": "adam", "lr": 0.1}),
-    "skew": ({}, {"loss_batch_size": 4}),
+    "power-of-choice": ({}, {"loss_batch_size": 4}),
     "target-only": ({"target": "c"},),
     "tawt": ({}, {"targets": ("a", "c"), "step": 0.3}, {"targets": "b"}),
     "trimmed-mean": ({}, {"trim": 0.4}),

@@ -144,92 +144,57 @@ class Figure(NamedTuple):
     high: bool
 
 
+def _always(judged: Judged) -> bool:
+    return True
+
+
+def _gains(judged: Judged) -> bool:
+    return judged.best > GAIN
+
+
+def _joins(judged: Judged) -> bool:
+    return judged.word in JOINS
+
+
+def _is(*words: str) -> Test:
+    return lambda judged: judged.word in words
+
+
+def _said(low: float, high: float, words: tuple[str, ...]) -> Test:
+    return lambda judged: judged.word in words and low <= judged.said < high
+
+
+def _right(judged: Judged) -> bool:
+    return (judged.truth > 0) == _joins(judged)
+
+
 FIGURES: Mapping[str, Figure] = {
-    "join": Figure("gains above .02: told *join*", lambda j: j.best > GAIN, lambda j: j.word == "join", True),
-    "either": Figure(
-        "gains above .02: *join* or *probably join*", lambda j: j.best > GAIN, lambda j: j.word in JOINS, True
-    ),
-    "lost": Figure("joins that lose more than .01", lambda j: j.word in JOINS, lambda j: j.truth < -HARM, False),
-    "sign": Figure("joins with the wrong sign", lambda j: j.word in JOINS, lambda j: j.truth < 0, False),
-    "join in vain": Figure(
-        "the method judged does not gain: told *join*", lambda j: j.truth <= 0, lambda j: j.word == "join", False
-    ),
-    "either in vain": Figure(
-        "the same: *join* or *probably join*", lambda j: j.truth <= 0, lambda j: j.word in JOINS, False
-    ),
-    "coverage": Figure("95 % intervals that hold the truth", lambda j: True, lambda j: j.covered, True),
-    "said .8": Figure(
-        "said with probability .8 to .9, and true",
-        lambda j: j.word in (*JOINS, *ALONE) and 0.8 <= j.said < 0.9,
-        lambda j: (j.truth > 0) == (j.word in JOINS),
-        True,
-    ),
-    "said .9": Figure(
-        "said with probability .9 to .95, and true",
-        lambda j: j.word in (*JOINS, *ALONE) and 0.9 <= j.said < 0.95,
-        lambda j: (j.truth > 0) == (j.word in JOINS),
-        True,
-    ),
-    "said .8, joins": Figure(
-        "the same of joins alone",
-        lambda j: j.word in JOINS and 0.8 <= j.said < 0.9,
-        lambda j: j.truth > 0,
-        True,
-    ),
-    "said .9, joins": Figure(
-        "of joins alone, .9 to .95",
-        lambda j: j.word in JOINS and 0.9 <= j.said < 0.95,
-        lambda j: j.truth > 0,
-        True,
-    ),
-    "no harm": Figure(
-        "no harm above .01: said so, by whatever word", lambda j: j.truth > -HARM, lambda j: j.no_harm, True
-    ),
-    "safe": Figure(
-        "told *safe to join*: harmed by more than .01",
-        lambda j: j.word == "safe to join",
-        lambda j: j.truth < -HARM,
-        False,
-    ),
-    "harm": Figure(
-        "fedavg+bias harms by more than .02: found (*stay alone*)",
-        lambda j: j.bias_truth < -GAIN,
-        lambda j: j.bias_word == "stay alone",
-        True,
-    ),
-    "harm, either": Figure(
-        "the same: or *probably*", lambda j: j.bias_truth < -GAIN, lambda j: j.bias_word in ALONE, True
-    ),
-    "harm, wrong": Figure(
-        "told that fedavg+bias harms: it gains",
-        lambda j: j.bias_word == "stay alone",
-        lambda j: j.bias_truth > 0,
-        False,
-    ),
-    "undecided": Figure("undecided", lambda j: True, lambda j: j.word == "undecided", False),
-    "before": Figure(
-        "gains above .02 found by the rule of before", lambda j: j.best > GAIN, lambda j: j.before is not None, True
-    ),
-    "before, sign": Figure(
-        "its joins with the wrong sign",
-        lambda j: j.before is not None,
-        lambda j: j.before is not None and j.before < 0,
-        False,
-    ),
-    "t": Figure(
-        "gains above .02 found by a t test over splits", lambda j: j.best > GAIN, lambda j: j.t is not None, True
-    ),
-    "t, sign": Figure(
-        "its joins with the wrong sign", lambda j: j.t is not None, lambda j: j.t is not None and j.t < 0, False
-    ),
-    "this, sign": Figure(
-        "joins with the wrong sign, of the model trained on all rows",
-        lambda j: j.word in JOINS,
-        lambda j: j.this < 0,
-        False,
-    ),
-    "this, lost": Figure("the same: joins that lose more than .01", lambda j: j.word in JOINS, lambda j: j.this < -HARM, False),
-    "this, coverage": Figure("the same: coverage of the card's wider interval", lambda j: True, lambda j: j.this_covered, True),
+    "join": Figure("gains above .02: told *join*", _gains, _is("join"), True),
+    "either": Figure("gains above .02: *join* or *probably join*", _gains, _joins, True),
+    "lost": Figure("joins that lose more than .01", _joins, lambda j: j.truth < -HARM, False),
+    "sign": Figure("joins with the wrong sign", _joins, lambda j: j.truth < 0, False),
+    "join in vain": Figure("the method judged does not gain: told *join*", lambda j: j.truth <= 0, _is("join"), False),
+    "either in vain": Figure("the same: *join* or *probably join*", lambda j: j.truth <= 0, _joins, False),
+    "coverage": Figure("95 % intervals that hold the truth", _always, lambda j: j.covered, True),
+    "said .8": Figure("said with probability .8 to .9, and true", _said(0.8, 0.9, (*JOINS, *ALONE)), _right, True),
+    "said .9": Figure("said with probability .9 to .95, and true", _said(0.9, 0.95, (*JOINS, *ALONE)), _right, True),
+    "said .8, joins": Figure("the same of joins alone", _said(0.8, 0.9, JOINS), lambda j: j.truth > 0, True),
+    "said .9, joins": Figure("of joins alone, .9 to .95", _said(0.9, 0.95, JOINS), lambda j: j.truth > 0, True),
+    "no harm": Figure("no harm above .01: said so, by whatever word", lambda j: j.truth > -HARM, lambda j: j.no_harm, True),
+    "safe": Figure("told *safe to join*: harmed by more than .01", _is("safe to join"), lambda j: j.truth < -HARM, False),
+    "harm": Figure("fedavg+bias harms by more than .02: found (*stay alone*)", lambda j: j.bias_truth < -GAIN,
+                   lambda j: j.bias_word == "stay alone", True),
+    "harm, either": Figure("the same: or *probably*", lambda j: j.bias_truth < -GAIN, lambda j: j.bias_word in ALONE, True),
+    "harm, wrong": Figure("told that fedavg+bias harms: it gains", lambda j: j.bias_word == "stay alone",
+                          lambda j: j.bias_truth > 0, False),
+    "undecided": Figure("undecided", _always, _is("undecided"), False),
+    "before": Figure("gains above .02 found by the rule of before", _gains, lambda j: j.before is not None, True),
+    "before, sign": Figure("its joins with the wrong sign", lambda j: j.before is not None, lambda j: (j.before or 0) < 0, False),
+    "t": Figure("gains above .02 found by a t test over splits", _gains, lambda j: j.t is not None, True),
+    "t, sign": Figure("its joins with the wrong sign", lambda j: j.t is not None, lambda j: (j.t or 0) < 0, False),
+    "this, sign": Figure("joins with the wrong sign, of the model trained on all rows", _joins, lambda j: j.this < 0, False),
+    "this, lost": Figure("the same: joins that lose more than .01", _joins, lambda j: j.this < -HARM, False),
+    "this, coverage": Figure("the same: coverage of the card's wider interval", _always, lambda j: j.this_covered, True),
 }  # fmt: skip
 
 _EVERYWHERE = {
@@ -237,17 +202,11 @@ _EVERYWHERE = {
 }  # fmt: skip
 BARS: Mapping[str, Mapping[str, float]] = {
     "clients alike or in groups": {
-        **_EVERYWHERE,
-        "join": 0.5,
-        "either": 0.85,
-        "no harm": 0.75,
-        "harm": 0.75,
-        "harm, wrong": 0.002,
-        "groups right": 0.95,
+        **_EVERYWHERE, "join": 0.5, "either": 0.85, "no harm": 0.75, "harm": 0.75, "harm, wrong": 0.002, "groups right": 0.95,
         "groups false": 0.05,
     },
     "drawn by a seed": {**_EVERYWHERE, "sign": 0.06},
-}
+}  # fmt: skip
 
 SIZES = (-math.inf, -0.02, -0.01, 0.0, 0.01, 0.02, 0.05, math.inf)
 """Bounds of the best true gain in the table by size."""
@@ -324,12 +283,8 @@ def bars(figures: Mapping[str, Share | None], limits: Mapping[str, float]) -> st
             continue
         limit = limits.get(key)
         answer = "" if limit is None else standing(found, limit, high)
-        cells = [
-            str(found.count),
-            _cell(found.value),
-            _cell(found.error),
-            "" if limit is None else f"{limit:g}".lstrip("0"),
-        ]
+        bar = "" if limit is None else f"{limit:g}".lstrip("0")
+        cells = [str(found.count), _cell(found.value), _cell(found.error), bar]
         lines.append(f"| {text} | {' | '.join(cells)} | {answer} |")
     return "\n".join(lines)
 
@@ -341,18 +296,8 @@ def standing(found: Share, limit: float, high: bool) -> str:
 
 
 COLUMNS = (
-    "join",
-    "either",
-    "sign",
-    "lost",
-    "no harm",
-    "coverage",
-    "undecided",
-    "before",
-    "before, sign",
-    "t",
-    "t, sign",
-)
+    "join", "either", "sign", "lost", "no harm", "coverage", "undecided", "before", "before, sign", "t", "t, sign",
+)  # fmt: skip
 TITLES = (
     "told *join*", "or *probably*", "wrong sign", "lose > .01", "no harm", "coverage", "undecided", "before finds", "wrong sign",
     "t test finds", "wrong sign",
@@ -385,13 +330,8 @@ def by_size(judged: Sequence[Judged]) -> str:
             counts = [sum(j.word == w for j in some) for w in words]
             counts += [sum(j.before is not None for j in some), sum(j.t is not None for j in some)]
             bounds = [("-" if b < 0 else "") + f"{abs(b):g}".lstrip("0") if b else "0" for b in (low, high)]
-            title = (
-                f"below {bounds[1]}"
-                if low == -math.inf
-                else f"above {bounds[0]}"
-                if high == math.inf
-                else " to ".join(bounds)
-            )
+            title = {(-math.inf, high): f"below {bounds[1]}", (low, math.inf): f"above {bounds[0]}"}.get((low, high))
+            title = title or " to ".join(bounds)
             lines.append(f"| {title} | {len(some)} | " + " | ".join(_cell(c / len(some)) for c in counts) + " |")
     return "\n".join(lines)
 
@@ -429,10 +369,8 @@ def main(sets: int = 20) -> int:
         federations = [c for kind in kinds for c in known if c[0]["kind"] == kind and c[0]["number"] < sets]
         judged = [j for clients in federations for j in judge(clients)]
         rows = {
-            kind: shares(
-                [j for j in judged if j.federation[0] == kind], [c for c in federations if c[0]["kind"] == kind]
-            )
-            for kind in kinds
+            k: shares([j for j in judged if j.federation[0] == k], [c for c in federations if c[0]["kind"] == k])
+            for k in kinds
         }
         figures = shares(judged, federations)
         rows["all"] = figures

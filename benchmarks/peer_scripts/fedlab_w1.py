@@ -15,7 +15,7 @@ from fedlab.contrib.dataset.basic_dataset import FedDataset
 from fedlab.core.standalone import StandalonePipeline
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
-from work import Clock, Work, main
+from work import Clock, Work, build, fill, main
 
 
 class InMemory(FedDataset):
@@ -65,13 +65,7 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     """Train, and return the final layers."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    modules: list[nn.Module] = []
-    for weight in work.layers[::2]:
-        modules += [nn.Linear(weight.shape[1], weight.shape[0]), nn.ReLU()]
-    model = nn.Sequential(*modules[:-1])
-    with torch.no_grad():
-        for parameter, layer in zip(model.parameters(), work.layers, strict=True):
-            parameter.copy_(torch.from_numpy(layer))
+    model = fill(build(work, nn.Sequential, nn), work, torch)
     trainer = SGDSerialClientTrainer(model, len(work.labels))
     trainer.setup_dataset(InMemory(work))
     trainer.setup_optim(work.epochs, work.batch_size, work.lr)

@@ -11,17 +11,9 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
-from work import Work
+from work import Work, build
 
 app = ClientApp()
-
-
-def build(work: Work) -> nn.Sequential:
-    """The model."""
-    modules: list[nn.Module] = []
-    for weight in work.layers[::2]:
-        modules += [nn.Linear(weight.shape[1], weight.shape[0]), nn.ReLU()]
-    return nn.Sequential(*modules[:-1])
 
 
 @lru_cache(maxsize=1)
@@ -46,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
     own = TensorDataset(images[number], labels[number])
     loader = DataLoader(own, batch_size=None, sampler=BatchSampler(RandomSampler(own), work.batch_size, False))
-    model = build(work)
+    model = build(work, nn.Sequential, nn)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
     for _ in range(work.epochs):

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from flower_client import app, build
+from flower_client import app
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from work import Clock, Work, main
+from torch import nn
+from work import Clock, Work, build, fill, main
 
 
 class Given(FedAvg):
@@ -44,10 +45,7 @@ def run(work: Work, clock: Clock) -> Sequence[Any]:
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
         torch.set_num_threads(1)
-        model = build(work)
-        with torch.no_grad():
-            for parameter, layer in zip(model.parameters(), work.layers, strict=True):
-                parameter.copy_(torch.from_numpy(layer))
+        model = fill(build(work, nn.Sequential, nn), work, torch)
         while len(list(grid.get_node_ids())) < len(work.labels):  # nodes register while the server starts
             time.sleep(0.05)
         asked = [Message(RecordDict(), message_type="query", dst_node_id=node) for node in grid.get_node_ids()]

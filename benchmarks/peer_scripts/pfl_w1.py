@@ -20,7 +20,7 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
-from work import Clock, Work, main
+from work import Clock, Work, build, fill, main
 
 
 class MLP(nn.Sequential):
@@ -60,10 +60,7 @@ class Timed(TrainingProcessCallback):
 def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     """Train, and return the final layers."""
     torch.set_num_threads(1)
-    module = MLP(*_modules(work))
-    with torch.no_grad():
-        for parameter, layer in zip(module.parameters(), work.layers, strict=True):
-            parameter.copy_(torch.from_numpy(layer))
+    module = fill(build(work, MLP, nn), work, torch)
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     images, labels = torch.from_numpy(work.floats()), torch.from_numpy(work.labels)
     users = {i: (images[i], labels[i]) for i in range(len(labels))}
@@ -83,14 +80,6 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
         [Timed(clock)],
     )
     return [parameter.detach() for parameter in module.parameters()]
-
-
-def _modules(work: Work) -> list[nn.Module]:
-    weights = work.layers[::2]
-    modules: list[nn.Module] = []
-    for weight in weights:
-        modules += [nn.Linear(weight.shape[1], weight.shape[0]), nn.ReLU()]
-    return modules[:-1]
 
 
 if __name__ == "__main__":

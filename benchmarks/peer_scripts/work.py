@@ -59,6 +59,20 @@ class Work:
         return float((signal.argmax(1) == self.test_labels).mean())
 
 
+def build(work: Work, kind: Any, nn: Any) -> Any:
+    """A module of this kind of `nn.Sequential`, as wide as the work's layers, which a framework fills or is sent."""
+    linear = [nn.Linear(weight.shape[1], weight.shape[0]) for weight in work.layers[::2]]
+    return kind(*[module for layer in linear for module in (layer, nn.ReLU())][:-1])
+
+
+def fill(model: Any, work: Work, torch: Any) -> Any:
+    """The same module with the initial weights."""
+    with torch.no_grad():
+        for parameter, layer in zip(model.parameters(), work.layers, strict=True):
+            parameter.copy_(torch.from_numpy(layer))
+    return model
+
+
 class Clock:
     """Seconds of each round on the wall, and of the CPU spent by this process."""
 

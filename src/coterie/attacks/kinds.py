@@ -205,7 +205,7 @@ class Dropout(Attack):
 
 
 @options
-class Straggler(Attack):
+class Straggler(Dropout):
     """The clients do their work and remember it, but answer too late, each in each ask with probability p; a late answer is dropped.
 
     Attributes:
@@ -216,14 +216,8 @@ class Straggler(Attack):
     {'hungary': 'round 2, coterie.compute.tasks:local_update: answered too late'}
     """
 
-    p: Annotated[float, _PROBABILITY] = 0.5
-
     late = True
     fault = "answered too late"
-
-    def fails(self, rng: Rng) -> bool:
-        """Return True if a client is late in an ask."""
-        return bool(rng.uniform(1)[0] < self.p)
 
 
 @options

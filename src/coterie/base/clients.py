@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.identity import code_hash
+from coterie.base.identity import code_hash, joint_fingerprint
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
-from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, describe_inputs, row_shapes, rows
+from coterie.base.rows import Array, LabelScale, Part, Rows, describe_inputs, row_shapes
 from coterie.base.spelling import html_table
 
 PARTS = ("train", "validation", "test", "contribution")
@@ -81,19 +81,7 @@ class Client:
                     f"client {self.name!r}: {part_name} must be a Part, such as ct.Part(inputs, labels); got {cut(part)}"
                 )
         for part_name, part in self.parts():
-            where = f"client {self.name!r}, {part_name} rows"
-            tensors = part.tensors()
-            for key, value in tensors.items():
-                check_plain(value, f"{where}: {key}")
-            counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
-            counts = {"inputs": rows(part.inputs)} if isinstance(part.inputs, LazyInputs) else counts
-            if not all(n == len(part) for n in counts.values()):
-                raise InputError(
-                    f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row"
-                )
-            for key, value in tensors.items():
-                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                    raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
+            part.check(f"client {self.name!r}, {part_name} rows")
         if len(self.train) <= 0:
             raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
 
@@ -125,8 +113,7 @@ def _form_of(part: Part) -> dict[str, str]:
     """Describe what one row of inputs and of labels is like, to compare it and for sentences."""
     shapes = {name: tuple(shape) for name, shape in row_shapes(part.inputs).items()}
     kind = "numbers" if part.labels.is_floating_point() else "classes"
-    labels = ", ".join(["rows", *map(str, part.labels.shape[1:])])
-    return {"inputs": f"{shapes}", "labels": f"[{labels}] ({kind})"}
+    return {"inputs": f"{shapes}", "labels": f"[{', '.join(['rows', *map(str, part.labels.shape[1:])])}] ({kind})"}
 
 
 def _check_alike(part: Part, usual: Mapping[str, str], who: str, reference: str) -> None:
@@ -191,12 +178,10 @@ class Clients(Sequence[Client]):
         if len(clients) <= 0:
             raise InputError("there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
-        reference = ordered[0]
-        usual = _form_of(reference.train)
+        usual = _form_of(ordered[0].train)
         for client in ordered:
             for kind, part in client.parts():
-                where = f" in its {kind} rows, client {reference.name!r}"
-                _check_alike(part, usual, f"client {client.name!r}", where)
+                _check_alike(part, usual, f"client {client.name!r}", f" in its {kind} rows, client {ordered[0].name!r}")
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
             raise InputError("no client has a training row")
@@ -267,11 +252,10 @@ class Clients(Sequence[Client]):
             _check_alike(unseen.train.part(0), usual, f"unseen client {unseen.names[0]!r}", ", the others")
         self.draw: Callable[[str, int, Rng], Part] | None = None
         self.transform: Transform | None = None
-        self._number = {n: i for i, n in enumerate((*self.names, *(unseen.names if unseen else ())))}
-        if len(self._number) < len(self.names) + (len(unseen) if unseen else 0):
-            repeated = sorted(
-                n for n, count in Counter([*self.names, *(unseen.names if unseen else ())]).items() if count > 1
-            )
+        everyone = (*self.names, *(unseen.names if unseen else ()))
+        self._number = {n: i for i, n in enumerate(everyone)}
+        repeated = sorted(n for n, count in Counter(everyone).items() if count > 1)
+        if repeated:
             raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
         if not reserved and "server" in self._number:
             raise InputError("a client is called 'server', the name of the server's own rows; rename it")
@@ -298,9 +282,7 @@ class Clients(Sequence[Client]):
         if isinstance(key, slice):
             return [self[i] for i in range(*key.indices(len(self)))]
         i = self.number(key) if isinstance(key, str) else range(len(self))[key]
-        validation, test = (
-            rows.part(i) if rows is not None and rows.sizes[i] else None for rows in (self.validation, self.test)
-        )
+        validation, test = (r.part(i) if r is not None and r.sizes[i] else None for r in (self.validation, self.test))
         name = self.names[i]
         return Client(
             name, self.train.part(i), validation, test, self.test_numbers.get(name), self.row_groups.get(name)
@@ -317,36 +299,16 @@ class Clients(Sequence[Client]):
         parts = {name: rows for name in PARTS if (rows := getattr(self, name)) is not None}
         lines = [["client", *(f"{name} rows" for name in parts)]]
         lines += [[n, *(str(int(rows.sizes[i])) for rows in parts.values())] for i, n in enumerate(self.names[:SHOWN])]
-        more = f"<p>and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
-        return html_table(repr(self)[1:-1], lines) + more
+        return html_table(repr(self)[1:-1], lines) + f"<p>and {len(self) - SHOWN} more</p>" * (len(self) > SHOWN)
 
     def merge_validation(self, keep: Collection[str] = ()) -> Clients:
         """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
-        validation = self.validation
-        if validation is None or set(keep) >= set(self.names):
+        if self.validation is None or set(keep) >= set(self.names):
             return self
-        shared = validation.inputs is self.train.inputs and validation.labels is self.train.labels
-        inputs, labels, shift = self.train.inputs, self.train.labels, 0
-        if not shared:
-            joined_rows = Rows.concatenate([Part(r.inputs, r.labels) for r in (self.train, validation)])
-            if joined_rows is None:
-                return self
-            inputs, labels, shift = joined_rows.inputs, joined_rows.labels, len(self.train.labels)
         keeps = np.array([name in keep for name in self.names])
-        trained, held = self.train.owners(), validation.owners()
-        merged, stays = ~keeps[held], keeps[held]
-        numbers = np.concatenate([self.train.all_numbers(), validation.all_numbers()[merged] + shift])
-        order = np.argsort(np.concatenate([trained, held[merged]]), kind="stable")
-        clients = copy(self)
-        clients.train = Rows(inputs, labels, _ends(self.train.sizes + validation.sizes * ~keeps), numbers[order])
-        offsets = _ends(validation.sizes * keeps)
-        clients.validation = (
-            Rows(inputs, labels, offsets, validation.all_numbers()[stays] + shift) if offsets[-1] else None
-        )
-        clients.row_groups = MappingProxyType(
-            {name: parts if name in keep else _merge_groups(parts) for name, parts in self.row_groups.items()}
-        )
-        return clients
+        train, validation = self.train.absorb(self.validation, ~keeps)
+        groups = {name: parts if name in keep else _merge_groups(parts) for name, parts in self.row_groups.items()}
+        return self._with(train=train, validation=validation, row_groups=MappingProxyType(groups))
 
     def reserve_validation(self, halves: Collection[str] = ()) -> Clients:
         """The same clients whose validation rows are kept for measuring contributions, as their part `contribution`.
@@ -367,12 +329,12 @@ class Clients(Sequence[Client]):
             remaining.append(numbers[~is_kept])
             if name in row_groups:
                 row_groups[name] = {**row_groups[name], "validation": groups[~is_kept]}
-        clients = copy(self)
-        clients.row_groups = MappingProxyType(row_groups)
         inputs, labels = self.validation.inputs, self.validation.labels
-        clients.contribution = Rows.from_indices(inputs, labels, reserved)
-        clients.validation = Rows.from_indices(inputs, labels, remaining) if any(map(len, remaining)) else None
-        return clients
+        return self._with(
+            row_groups=MappingProxyType(row_groups),
+            contribution=Rows.from_indices(inputs, labels, reserved),
+            validation=Rows.from_indices(inputs, labels, remaining) if any(map(len, remaining)) else None,
+        )
 
     def subset(self, names: Sequence[str]) -> Clients:
         """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
@@ -418,17 +380,19 @@ class Clients(Sequence[Client]):
         clients.unseen = None if self.unseen is None else self.unseen.map_tensors(change)
         return clients
 
+    def _with(self, **changes: Any) -> Clients:
+        """Return the same clients with other attributes."""
+        clients = copy(self)
+        vars(clients).update(changes)
+        return clients
+
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""
-        clients = copy(self)
-        clients.server = part
-        return clients
+        return self._with(server=part)
 
     def with_draw(self, draw: Callable[[str, int, Rng], Part]) -> Clients:
         """The same clients, of whose distributions `draw` gives fresh rows."""
-        clients = copy(self)
-        clients.draw = draw
-        return clients
+        return self._with(draw=draw)
 
     def with_transform(self, transform: Transform) -> Clients:
         """The same clients, whose rows `transform` changes at random whenever training reads them (augmentation).
@@ -439,9 +403,7 @@ class Clients(Sequence[Client]):
                 that results depend neither on workers nor on where a run was resumed. The global generators of torch, numpy and
                 Python are seeded from the same name. Rows are evaluated as they are.
         """
-        clients = copy(self)
-        clients.transform = transform
-        return clients
+        return self._with(transform=transform)
 
     @property
     def multi_hot(self) -> bool:
@@ -450,10 +412,10 @@ class Clients(Sequence[Client]):
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:
         """The rows of each part of these clients, of unseen ones and of the server, with the names to which they belong."""
-        for group in (self, self.unseen):
-            for part in PARTS if group is not None else ():
+        for group in filter(None, (self, self.unseen)):
+            for part in PARTS:
                 rows: Rows | None = getattr(group, part)
-                if group is not None and rows is not None:
+                if rows is not None:
                     yield group.names, rows
         if self.server is not None:
             yield ("server",), Rows(*self.server, np.array([0, len(self.server)]))
@@ -461,19 +423,17 @@ class Clients(Sequence[Client]):
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""
         sizes: dict[str, int] = {}
-        for group in (self, self.unseen):
-            if group is not None:
-                rows: Rows | None = getattr(group, part)
-                counts = [0] * len(group) if rows is None else rows.sizes.tolist()
-                sizes.update(zip(group.names, counts, strict=True))
+        for group in filter(None, (self, self.unseen)):
+            rows: Rows | None = getattr(group, part)
+            counts = [0] * len(group) if rows is None else rows.sizes.tolist()
+            sizes.update(zip(group.names, counts, strict=True))
         return sizes
 
     def fingerprints(self) -> dict[str, str]:
         """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
         fingerprints: dict[str, str] = {}
-        for group in [self] if self.unseen is None else [self, self.unseen]:
-            parts = {kind: getattr(group, kind) for kind in PARTS}
-            evidence = [(kind, rows.evidence()) for kind, rows in parts.items() if rows is not None]
+        for group in filter(None, (self, self.unseen)):
+            evidence = [(kind, rows.evidence()) for kind in PARTS if (rows := getattr(group, kind)) is not None]
             for i, name in enumerate(group.names):
                 digest = hashlib.blake2b(digest_size=16)
                 for kind, of_client in evidence:
@@ -485,15 +445,5 @@ class Clients(Sequence[Client]):
 
     def fingerprint(self) -> str:
         """A short hash of rows and names: a checkpoint refuses to go on with other data."""
-        changed = {} if self.transform is None else {"transform": code_hash(self.transform)}
-        return joint_fingerprint({**self.fingerprints(), **changed})
-
-
-def _ends(sizes: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-
-def joint_fingerprint(fingerprints: Mapping[str, str]) -> str:
-    """The fingerprint of all clients from that of each, so that it can be made where no row is."""
-    text = "\n".join(f"{name} {mark}" for name, mark in fingerprints.items())
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        transform = {} if self.transform is None else {"transform": code_hash(self.transform)}
+        return joint_fingerprint(self.fingerprints() | transform)

@@ -181,6 +181,17 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
             temporary.unlink(missing_ok=True)
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write tensors with what `open_tensors` says about them."""
+    from safetensors.torch import save
+
+    # One entry of metadata: safetensors writes several in any order. And copies: it refuses two names of one storage.
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    content = save(plain, metadata={"coterie": json.dumps(about)})
+    # `save_file` makes files that only their owner may read; a run directory is for colleagues.
+    write_atomically(path, lambda p: p.write_bytes(content))
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files that `write_atomically` left in a folder, or below it, when its process was killed."""
     for leftover in folder.rglob(".*.tmp[0-9]*"):

@@ -54,6 +54,12 @@ def code_hash(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def joint_fingerprint(fingerprints: Mapping[str, str]) -> str:
+    """The fingerprint of all clients from that of each, so that it can be made where no row is."""
+    text = "\n".join(f"{name} {mark}" for name, mark in fingerprints.items())
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def _fields_of(value: Any) -> Mapping[str, Any] | None:
     """Fields of a dataclass or a NamedTuple, or whatever else an object keeps; None for functions, classes and plain values."""
     if isinstance(value, type | types.FunctionType):

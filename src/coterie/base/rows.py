@@ -275,6 +275,21 @@ class Part(NamedTuple):
             return Part({k: change(v, k) for k, v in self.inputs.items()}, change(self.labels, None))
         return Part(change(self.inputs, "inputs"), change(self.labels, None))
 
+    def check(self, where: str) -> None:
+        """Raise `InputError` unless inputs and labels are plain, finite and equally many."""
+        tensors = self.tensors()
+        for key, value in tensors.items():
+            check_plain(value, f"{where}: {key}")
+        counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
+        counts = {"inputs": rows(self.inputs)} if isinstance(self.inputs, LazyInputs) else counts
+        if not all(n == len(self) for n in counts.values()):
+            raise InputError(
+                f"{where}: inputs have {counts} rows but there are {len(self)} labels; give one label per row"
+            )
+        for key, value in tensors.items():
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
+
     def tensors(self) -> dict[str, Tensor]:
         """Return what of it is in memory, by name: inputs that are read, and `labels`."""
         return {**({} if isinstance(self.inputs, LazyInputs) else tensors_by_name(self.inputs)), "labels": self.labels}
@@ -319,6 +334,19 @@ class Rows:
         if index.size and (index.min() < 0 or index.max() >= len(labels)):
             raise InputError(f"index lists name row {int(index.max())} of a data set with {len(labels)} rows")
         return cls(inputs, labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), index)
+
+    def absorb(self, other: Rows, moves: NDArray[np.bool_]) -> tuple[Rows, Rows | None]:
+        """Return these rows with those of `other` added at the clients that `moves` [clients] marks, and the rows left in `other`."""
+        inputs, labels, shift = self.inputs, self.labels, 0
+        if other.inputs is not inputs or other.labels is not labels:
+            inputs, labels, shift = join_inputs([inputs, other.inputs]), torch.cat([labels, other.labels]), len(labels)
+        owners, numbers = other.owners(), other.all_numbers() + shift
+        moved = moves[owners]
+        order = np.argsort(np.concatenate([self.owners(), owners[moved]]), kind="stable")
+        joined = np.concatenate([self.all_numbers(), numbers[moved]])[order]
+        ends = [np.concatenate([[0], np.cumsum(n)]) for n in (self.sizes + other.sizes * moves, other.sizes * ~moves)]
+        remaining = Rows(inputs, labels, ends[1].astype(np.int64), numbers[~moved]) if ends[1][-1] else None
+        return Rows(inputs, labels, ends[0].astype(np.int64), joined), remaining
 
     @property
     def sizes(self) -> Array:

@@ -74,11 +74,11 @@ YARDSTICKS = ("trees-alone", "trees-pooled")
 
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "deviance", "brier", "ece", "perplexity", "nll")
 
-HISTORY = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
-WEIGHTS = ("method", "seed", "fold", "round", "target", "client", "weight")
-CONTRIBUTIONS = ("method", "seed", "fold", "round", "target", "client", "phi", "error")
-TIMING = ("method", "seed", "fold", "round", "seconds", "own")
-ASKS = ("method", "seed", "fold", "round", "ask", "task")
+HISTORY: tuple[str, ...] = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
+WEIGHTS: tuple[str, ...] = ("method", "seed", "fold", "round", "target", "client", "weight")
+CONTRIBUTIONS: tuple[str, ...] = ("method", "seed", "fold", "round", "target", "client", "phi", "error")
+TIMING: tuple[str, ...] = ("method", "seed", "fold", "round", "seconds", "own")
+ASKS: tuple[str, ...] = ("method", "seed", "fold", "round", "ask", "task")
 """Columns of the CSV files; those of asks.csv are followed by the fields of `contract.federation.ClientCost`."""
 
 

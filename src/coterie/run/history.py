@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, explain_imports, nearest
-from coterie.base.files import open_tensors, write_atomically
+from coterie.base.files import open_tensors, write_tensors
 from coterie.base.loss import Kind, Loss
 from coterie.base.metric_names import find_metric
 from coterie.base.rows import Inputs, LabelScale
@@ -267,13 +266,10 @@ class Run:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, history, weights and summary to one safetensors file; not the method's state, nor what was asked."""
-        from safetensors.torch import save
-
         meaning = None if self.meaning is None else self.meaning._asdict()
         values = {name: getattr(self, name) for name in _KEPT}
         about = {**WRITER, "method": self.label, "meaning": meaning, **values}
-        content = save({k: v.clone() for k, v in self.models.items()}, metadata={"coterie": json.dumps(about)})
-        write_atomically(Path(path), lambda p: p.write_bytes(content))
+        write_tensors(Path(path), self.models, about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], module: nn.Module) -> Run:

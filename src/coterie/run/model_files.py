@@ -5,7 +5,6 @@ Where several models share frozen parameters, as adapters share a backbone, thes
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.files import open_tensors, write_atomically
+from coterie.base.files import open_tensors, write_tensors
 from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
@@ -28,7 +27,7 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str 
     files: list[Path] = []
     if apart:
         files.append(frozen_path(folder, label, run.seed, fold))
-        _save(files[0], apart, about)
+        write_tensors(files[0], apart, about)
         about["frozen"] = True
     for client in run.models:
         name = f"{label}-{turn(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
@@ -67,16 +66,7 @@ def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
 
 def save_model(path: Path, run: Run, client: str, about: Mapping[str, Any], without: Collection[str] = ()) -> None:
     """Write the model of `client` ("*": the one for everybody) with what is `about` it as metadata, but for some tensors."""
-    _save(path, {name: value for name, value in run.state_dict(client).items() if name not in without}, about)
-
-
-def _save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    from safetensors.torch import save
-
-    meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
-    content = save({name: value.cpu().contiguous().clone() for name, value in tensors.items()}, metadata=meta)
-    # `save_file` makes files that only their owner may read; a run directory is for colleagues.
-    write_atomically(path, lambda p: p.write_bytes(content))
+    write_tensors(path, {name: value for name, value in run.state_dict(client).items() if name not in without}, about)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:

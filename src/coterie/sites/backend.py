@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
-
-from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
@@ -22,7 +19,7 @@ from coterie.run.provenance import Provenance
 from coterie.sites.paired import TOLD, Paired, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
-from coterie.study.layout import Pair
+from coterie.study.layout import Training
 from coterie.study.preflight import initial, pair_world, run_settings
 
 
@@ -36,25 +33,16 @@ class Sites:
         """Let the sites read their rows for one seed."""
         return self.engine.open(experiment.data, seed)
 
-    def fit(
-        self,
-        experiment: Experiment,
-        pair: Pair,
-        clients: Clients,
-        module: nn.Module,
-        *,
-        resume: bool,
-        accept_change: tuple[str, ...],
-        progress: Callable[[int], None],
-    ) -> Run:
+    def fit(self, experiment: Experiment, training: Training) -> Run:
         """Run one method on the sites."""
-        sites = cast("RemoteClients", clients)  # which `load` gave
+        pair, resume = training.pair, training.resume
+        sites = cast("RemoteClients", training.clients)  # which `load` gave
         run, start = experiment.run, initial(experiment)
         method = experiment.build_method(pair.entry)
         if start is not None:
-            start_from(module, start)
+            start_from(training.module, start)
         self.engine.prepare(
-            module,
+            training.module,
             sites,
             pair=pair.name,
             resume=resume,
@@ -62,8 +50,8 @@ class Sites:
             loss=run.loss,
             in_folds=bool(experiment.folds),
         )
-        settings = run_settings(experiment, resume=resume, callbacks=(progress,))
-        record = Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change)
+        settings = run_settings(experiment, resume=resume, callbacks=(training.progress,))
+        record = Provenance(pair.folder, pair_world(experiment, pair, sites), training.accept_change)
         finished = run_method(
             self.engine,
             method,
@@ -74,7 +62,7 @@ class Sites:
             files=RoundFiles(pair.folder, record),
         )
         self._let_note(finished)
-        return replace(finished, meaning=Meaning.of(self.engine.loss, clients))
+        return replace(finished, meaning=Meaning.of(self.engine.loss, sites))
 
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""

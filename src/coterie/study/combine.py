@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from coterie.base.errors import InputError
-from coterie.base.files import json_rows, open_tensors, read_json, read_toml, write_atomically
+from coterie.base.files import json_rows, open_tensors, read_json, read_toml, write_atomically, write_tensors
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.report.text import listing
@@ -320,10 +319,8 @@ def _join_csv(path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, in
 
 
 def _write_outcomes(place: Path, run: Results, table: int, seeds: Mapping[int, int]) -> None:
-    from safetensors.numpy import save
-
     for path in Outcomes.paths(run.folder):
-        with open_tensors(path, "numpy") as (file, about):
+        with open_tensors(path, "pt") as (file, about):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
         if about["seed"] not in seeds:
             continue
@@ -331,10 +328,4 @@ def _write_outcomes(place: Path, run: Results, table: int, seeds: Mapping[int, i
             if key in tensors:
                 tensors[key] = tensors[key] + table * APART
         about = {**about, "seed": seeds[about["seed"]]}
-        content = save(tensors, metadata={"coterie": json.dumps(about)})
-        target = place / "outcomes" / f"{table}-{about['seed']}-{path.name}"
-        _write_bytes(target, content)
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda p: p.write_bytes(content))
+        write_tensors(place / "outcomes" / f"{table}-{about['seed']}-{path.name}", tensors, about)

@@ -21,7 +21,7 @@ from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json
-from coterie.run.fit import fit, personalise
+from coterie.run.fit import personalise
 from coterie.run.hashes import refuse_other_records
 from coterie.run.history import Run
 from coterie.run.model_files import about_models, save_model
@@ -30,7 +30,7 @@ from coterie.run.provenance import Provenance
 from coterie.run.tables import read_experiment
 from coterie.study.layout import Pair, refuse_combination
 from coterie.study.predict import MODEL, load_answers
-from coterie.study.preflight import initial, model_to_train, pair_world, run_settings
+from coterie.study.preflight import model_to_train, pair_world, run_settings, train
 
 
 class Final(NamedTuple):
@@ -115,17 +115,8 @@ def _rounds(run: Path, experiment: Experiment, method: str, seed: int) -> int:
 
 def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int, rounds: int) -> Run:
     module, tuning = model_to_train(experiment, clients, seed), entry.personalise
-    run = fit(
-        experiment.build_method(entry),
-        clients,
-        module,
-        rounds,
-        seed,
-        engine=experiment.engine,
-        filters=experiment.filters,
-        init=initial(experiment),
-        settings=run_settings(experiment, merge_validation=tuning is None),
-    )
+    settings = run_settings(experiment, merge_validation=tuning is None)
+    run = train(experiment, entry, clients, module, rounds, seed, settings)
     if tuning is None:
         return run
     return personalise(run, clients, **vars(tuning), engine=experiment.engine, settings=run_settings(experiment))

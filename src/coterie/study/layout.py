@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from torch import nn
+
+from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.files import json_rows, remove_leftovers
 from coterie.config.run import MethodEntry
@@ -149,6 +152,26 @@ class Pair:
         if saved is None:
             return {self.done.relative_to(self.run).as_posix(): "is damaged"}
         return find_damage(self.run, saved["files"])
+
+
+class Training(NamedTuple):
+    """A pair to train, and how.
+
+    Attributes:
+        pair: the method, seed and fold.
+        clients: their rows, as this fold finds them.
+        module: the initial model.
+        resume: go on where it stopped.
+        accept_change: what may have changed since.
+        progress: called with the number of each round that is saved.
+    """
+
+    pair: Pair
+    clients: Clients
+    module: nn.Module
+    resume: bool
+    accept_change: tuple[str, ...]
+    progress: Callable[[int], None]
 
 
 FREE = frozenset({"seeds", "out", "jobs", "yardstick"})

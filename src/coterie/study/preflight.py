@@ -23,8 +23,9 @@ from coterie.contract.method import Method
 from coterie.models import build_model
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS
-from coterie.run.fit import start_from
+from coterie.run.fit import fit, start_from
 from coterie.run.hashes import Tree
+from coterie.run.history import Run
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
@@ -89,6 +90,23 @@ def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
     return None if path is None else experiment.objects.get(path) or load_model_file(Path(path))
+
+
+def train(
+    experiment: Experiment,
+    entry: MethodEntry,
+    clients: Clients,
+    module: torch.nn.Module,
+    rounds: int,
+    seed: int,
+    settings: RunSettings,
+    checkpoint: Path | None = None,
+) -> Run:
+    """Train one method on this machine, as its experiment says."""
+    return fit(
+        experiment.build_method(entry), clients, module, rounds, seed, engine=experiment.engine, attack=experiment.attack,
+        filters=experiment.filters, init=initial(experiment), checkpoint=checkpoint, settings=settings,
+    )  # fmt: skip
 
 
 def metric_names(experiment: Experiment) -> tuple[str, ...]:

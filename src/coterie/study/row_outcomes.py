@@ -16,7 +16,6 @@ One file per method and seed, safetensors, of all clients that have test rows be
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Client, Clients
-from coterie.base.files import write_atomically
+from coterie.base.files import write_tensors
 from coterie.base.loss import Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
@@ -38,13 +37,10 @@ def write_outcomes(
     path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto", fold: str = ""
 ) -> None:
     """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
-    from safetensors.torch import save
-
     names, tensors = outcomes(run, clients, loss)
     if names:
         about = {"method": label, "seed": run.seed, "fold": fold, "clients": names}
-        content = save(tensors, metadata={"coterie": json.dumps(about)})
-        write_atomically(path, lambda p: p.write_bytes(content))
+        write_tensors(path, tensors, about)
 
 
 @torch.no_grad()

@@ -17,11 +17,10 @@ from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
-from coterie.run.fit import fit
 from coterie.run.method_tables import apply
 from coterie.run.tables import read_folder_experiment
 from coterie.study.layout import is_run, refuse_others
-from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
+from coterie.study.preflight import check_everything, model_to_train, run_settings, train
 
 SEEDS = 12
 """Most splits over which a setting is judged."""
@@ -249,9 +248,6 @@ def _validation_losses(experiment: Experiment, entry: MethodEntry, clients: Clie
         callback for callback in (*experiment.callbacks, *run.callbacks) if getattr(callback, "decides", False)
     )
     looks = {} if stopping else {"evaluate": max(1, run.rounds), "metrics": ()}
-    result = fit(
-        experiment.build_method(entry), clients, module, run.rounds, seed, engine=experiment.engine, attack=experiment.attack,
-        filters=experiment.filters, init=initial(experiment),
-        settings=run_settings(experiment, **looks, merge_validation=False, callbacks=stopping, label=entry.label),
-    )  # fmt: skip
+    settings = run_settings(experiment, **looks, merge_validation=False, callbacks=stopping, label=entry.label)
+    result = train(experiment, entry, clients, module, run.rounds, seed, settings)
     return {row["client"]: row["loss"] for row in result.summary if row["split"] == "validation"}

@@ -31,22 +31,31 @@ from coterie.run.files import (
     safe_name,
     write_json,
 )
-from coterie.run.fit import fit, one_thread, personalise
+from coterie.run.fit import one_thread, personalise
 from coterie.run.hashes import PROVENANCE, TABLES, hash_of_tree, hashes, read_record, write_record
 from coterie.run.history import Run
 from coterie.run.model_files import save_models
 from coterie.run.provenance import Provenance, describe_acceptances
 from coterie.run.tables import write_experiment
 from coterie.study.jobs import Jobs
-from coterie.study.layout import Pair, exclusive, is_run, is_whole, pairs_of, refuse_other_settings, refuse_others
+from coterie.study.layout import (
+    Pair,
+    Training,
+    exclusive,
+    is_run,
+    is_whole,
+    pairs_of,
+    refuse_other_settings,
+    refuse_others,
+)
 from coterie.study.preflight import (
     check_everything,
-    initial,
     model_to_train,
     pair_length,
     pair_settings,
     pair_world,
     run_settings,
+    train,
 )
 from coterie.study.progress import Event, Status
 from coterie.study.row_outcomes import write_outcomes
@@ -62,17 +71,7 @@ class Backend(Protocol):
         """The clients of one seed; rows of zeros stand for rows that are elsewhere."""
         ...
 
-    def fit(
-        self,
-        experiment: Experiment,
-        pair: Pair,
-        clients: Clients,
-        module: torch.nn.Module,
-        *,
-        resume: bool,
-        accept_change: tuple[str, ...],
-        progress: Callable[[int], None],
-    ) -> Run:
+    def fit(self, experiment: Experiment, training: Training) -> Run:
         """Run one method on the clients that `load` gave last."""
         ...
 
@@ -87,38 +86,26 @@ class _Here:
     def load(self, experiment: Experiment, seed: int) -> Clients:
         return experiment.load_data(seed)
 
-    def fit(
-        self,
-        experiment: Experiment,
-        pair: Pair,
-        clients: Clients,
-        module: torch.nn.Module,
-        *,
-        resume: bool,
-        accept_change: tuple[str, ...],
-        progress: Callable[[int], None],
-    ) -> Run:
-        entry = pair.entry
+    def fit(self, experiment: Experiment, training: Training) -> Run:
+        pair = training.pair
         rounds, stopping = pair_length(experiment, pair)
-        return fit(
-            experiment.build_method(entry),
-            clients,
-            module,
+        settings = pair_settings(
+            experiment,
+            pair.entry,
+            resume=training.resume,
+            accept_change=training.accept_change,
+            callbacks=(*stopping, training.progress),
+            label=f"{pair.entry.label}-k{pair.fold}" if pair.fold else pair.entry.label,
+        )
+        return train(
+            experiment,
+            pair.entry,
+            training.clients,
+            training.module,
             rounds,
             pair.seed,
-            engine=experiment.engine,
-            attack=experiment.attack,
-            filters=experiment.filters,
-            init=initial(experiment),
+            settings,
             checkpoint=pair.folder,
-            settings=pair_settings(
-                experiment,
-                entry,
-                resume=resume,
-                accept_change=accept_change,
-                callbacks=(*stopping, progress),
-                label=f"{entry.label}-k{pair.fold}" if pair.fold else entry.label,
-            ),
         )
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
@@ -303,9 +290,7 @@ def _run_pair(
         return
     module = model_to_train(experiment, clients, pair.seed)
     try:
-        result = where.fit(
-            experiment, pair, clients, module, resume=resume, accept_change=accept_change, progress=progress
-        )
+        result = where.fit(experiment, Training(pair, clients, module, resume, accept_change, progress))
     except RunError as error:
         raise RunError(f"{pair.words}: {error}") from error
     label, tuning = pair.entry.label, pair.entry.personalise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,16 +27,21 @@ from coterie.run.history import Timing
 from coterie.run.provenance import explain
 from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
 
+COLUMNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "history": ("history", HISTORY),
+    "weights": ("weights", WEIGHTS),
+    "timing": ("seconds", TIMING),
+    "contribution": ("contributions", CONTRIBUTIONS),
+    "asks": ("asks", (*ASKS, *ClientCost._fields)),
+}
+"""Tables of all pairs: the key of their rows in a line of a pair's history, and their columns. The first three are always written."""
+
 
 def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
     """Write summary.json, history.csv, weights.csv, timing.csv and, where measured, contribution.csv and asks.csv of complete pairs."""
     summary: list[dict[str, Any]] = []
-    history: list[list[Any]] = []
-    weights: list[list[Any]] = []
-    contributions: list[list[Any]] = []
-    timing: list[list[Any]] = []
-    asks: list[list[Any]] = []
     failed: list[dict[str, Any]] = []
+    rows: dict[str, list[list[Any]]] = {name: [] for name in COLUMNS}
     for pair in pairs:
         saved = pair.saved()
         if saved is None:
@@ -46,25 +51,19 @@ def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
             {"method": pair.entry.label, "seed": pair.seed, "fold": pair.fold, "client": client, "last": why}
             for client, why in sorted(saved["failures"].items())
         ]
-        head = [*pair.key]
         tuned: list[list[Any]] | None = saved["history"]
         for line in map(json.loads, pair.history.read_text(encoding="utf-8").splitlines()):
-            history += [[*head, *row] for row in line["history"] if tuned is None]
-            weights += [[*head, *row] for row in line["weights"]]
-            timing += [[*head, *Timing(*row)] for row in line["seconds"]]
-            contributions += [[*head, *row] for row in line.get("contributions", ())]
-            asks += [[*head, *row] for row in line.get("asks", ())]
-        history += [[*head, *row] for row in tuned or ()]
+            line["seconds"] = [Timing(*row) for row in line["seconds"]]
+            for name, (key, _) in COLUMNS.items():
+                if name != "history" or tuned is None:
+                    rows[name] += [[*pair.key, *row] for row in line.get(key, ())]
+        rows["history"] += [[*pair.key, *row] for row in tuned or ()]
     write_json(folder / "summary.json", summary)
     if failed:
         write_json(folder / "failures.json", failed)
-    write_csv(folder / "history.csv", HISTORY, history)
-    write_csv(folder / "weights.csv", WEIGHTS, weights)
-    write_csv(folder / "timing.csv", TIMING, timing)
-    if contributions:
-        write_csv(folder / "contribution.csv", CONTRIBUTIONS, contributions)
-    if asks:
-        write_csv(folder / "asks.csv", (*ASKS, *ClientCost._fields), asks)
+    for name, (_, columns) in COLUMNS.items():
+        if rows[name] or name in ("history", "weights", "timing"):
+            write_csv(folder / f"{name}.csv", columns, rows[name])
 
 
 def seal_tables(folder: Path) -> None:
