@@ -13,7 +13,7 @@ import coterie as ct
 from coterie import testing
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
-from coterie.config.registry import DATASETS, FILTERS, METRICS, SAMPLERS
+from coterie.config.registry import ATTACKS, DATASETS, FILTERS, METRICS, MODELS, SAMPLERS
 from coterie.config.schema import options, wire_type
 
 HERE = ("heart-disease", "digits", "mean-estimation")
@@ -55,6 +55,52 @@ def test_every_data_set_keeps_the_laws_of_data_sets(name):
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_keeps_the_laws_of_metrics(name):
     assert set(testing.check_metric(name).values()) == {""}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_keeps_the_laws_of_attacks(name):
+    attack = ATTACKS[name](p=1.0) if name in ("dropout", "straggler") else name
+    assert set(testing.check_attack(attack).values()) == {""}
+
+
+def test_early_stopping_keeps_the_laws_of_callbacks():
+    assert set(testing.check_callback("early-stopping").values()) == {""}
+
+
+SHAPES = {"char-lstm": (80,), "mean": (3,), "logistic": (3,), "mlp": (3,), "2nn": (28, 28), "cnn": (28, 28)}
+"""Shapes of a row that models take; residual networks take images in colour."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_keeps_the_laws_of_models(name):
+    shape = SHAPES.get(name, (3, 32, 32))
+    assert set(testing.check_model(name, shape, 3 if name == "mean" else 10).values()) == {""}
+
+
+class Meddler(ct.Callback):
+    """Ends the run although it says that it decides nothing."""
+
+    decides = False
+
+    def on_evaluation(self, round, metrics):
+        return True
+
+
+def whispers(shape, outputs):
+    return torch.nn.Linear(shape[0], outputs + 1)
+
+
+@pytest.mark.parametrize(
+    ("check", "breaks", "law"),
+    [
+        (testing.check_attack, ct.attacks.Noise(sigma=1e-300, mode="add"), "'shows'.*ends as an honest one does"),
+        (testing.check_callback, Meddler, "'only-looks'.*declares decides = False, but a run that it follows"),
+        (testing.check_model, whispers, r"'one-answer-each'.*outputs of shape \[4, 3\] for 4 rows and 2 outputs"),
+    ],
+)
+def test_attacks_callbacks_and_models_that_break_a_law_are_told_which(check, breaks, law):
+    with pytest.raises(testing.LawError, match=law):
+        check(breaks)
 
 
 class Kept(NamedTuple):

@@ -11,13 +11,25 @@ reason, and the check then shows that the law does fail:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.base.errors import CoterieError, nearest
 from coterie.config.local import LocalSGD, Steps
-from coterie.config.registry import DATASETS, ENGINES, FILTERS, METHODS, METRICS, SAMPLERS, Registry
+from coterie.config.registry import (
+    ATTACKS,
+    CALLBACKS,
+    DATASETS,
+    ENGINES,
+    FILTERS,
+    METHODS,
+    METRICS,
+    MODELS,
+    SAMPLERS,
+    Registry,
+)
 from coterie.data.sets import Dataset
 from coterie.testing.runs import (
     Law,
@@ -31,19 +43,36 @@ from coterie.testing.runs import (
     lossless,
     names,
     numbers,
+    only_looks,
     order,
     participants,
     resume,
     seed,
     sends,
+    shows,
     spelling,
     value,
     wire,
     workers,
 )
-from coterie.testing.values import descriptions, inputs, number, options, rows, same_rows, trainable
+from coterie.testing.values import (
+    Built,
+    copies,
+    descriptions,
+    inputs,
+    number,
+    one_answer_each,
+    options,
+    rows,
+    same_rows,
+    same_start,
+    trainable,
+)
 
-__all__ = ["LawError", "check_dataset", "check_engine", "check_filter", "check_method", "check_metric", "check_sampler"]
+__all__ = [
+    "LawError", "check_attack", "check_callback", "check_dataset", "check_engine", "check_filter", "check_method", "check_metric",
+    "check_model", "check_sampler",
+]  # fmt: skip
 
 # ---- checks
 
@@ -128,6 +157,59 @@ def check_engine(engine: Any) -> Mapping[str, str]:
     subject = _subject(engine, ENGINES)
     trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
     return _hold(subject, trial, (seed, wire, order, resume, spelling, bits, closes))
+
+
+def check_attack(attack: Any) -> Mapping[str, str]:
+    """Hold an attack to the laws of attacks.
+
+    Args:
+        attack: An attack, its class, its name, or FILE.py:NAME; client `a` attacks.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
+    subject = _subject(attack, ATTACKS)
+    attacking = dataclasses.replace(subject, on=("a",))
+    trial = Trial(subject, ATTACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), attack=attacking)
+    return _hold(subject, trial, (seed, wire, resume, spelling, shows))
+
+
+def check_callback(callback: Any) -> Mapping[str, str]:
+    """Hold a callback to the laws of callbacks.
+
+    Args:
+        callback: A callback, its class, its name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
+    subject = _subject(callback, CALLBACKS)
+    trial = Trial(subject, CALLBACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), callbacks=(subject,))
+    return _hold(subject, trial, (seed, resume, spelling, only_looks))
+
+
+def check_model(model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2) -> Mapping[str, str]:
+    """Hold a model to the laws of models.
+
+    Args:
+        model: Settings of a model, their class, name, or FILE.py:NAME; or a function (shape, outputs) -> module.
+        shape: Shape of a row.
+        outputs: Number of outputs.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
+    subject = _subject(model, MODELS)
+    return _hold(subject, Built(subject, shape, outputs), (same_start, one_answer_each, copies))
 
 
 def check_dataset(dataset: Any) -> Mapping[str, str]:

@@ -26,6 +26,7 @@ from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.engines.specs import InProcess
+from coterie.run.callbacks import Callback
 from coterie.run.fit import fit
 from coterie.run.history import Run
 
@@ -92,6 +93,8 @@ class Trial:
         method: What runs.
         filters: What replies pass.
         engine: Where the clients are.
+        attack: What some of the clients do.
+        callbacks: What follows the run.
     """
 
     subject: Any
@@ -99,6 +102,8 @@ class Trial:
     method: Any
     filters: tuple[Filter, ...] = ()
     engine: EngineSpec = _HERE
+    attack: Attack | None = None
+    callbacks: tuple[Callback, ...] = ()
     names: Mapping[str, str] = field(default_factory=lambda: {name: name for name in SIZES})
 
     def run(
@@ -110,14 +115,15 @@ class Trial:
         attack: Attack | None = None,
         **settings: Any,
     ) -> Run:
-        """Run a small problem: logistic regression of four clients."""
+        """Run a small problem: logistic regression of five clients."""
+        settings["callbacks"] = (*self.callbacks, *settings.get("callbacks", ()))
         return fit(
             self.method,
             _example(self.names) if clients is None else clients,
             _model(),
             rounds,
             engine=self.engine,
-            attack=attack,
+            attack=attack or self.attack,
             filters=self.filters,
             checkpoint=checkpoint,
             settings=RunSettings(**{"evaluate": max(1, rounds), "metrics": ("auc",), **settings}),
@@ -335,7 +341,24 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
     return declared.default if factory is dataclasses.MISSING else factory()
 
 
-# ---- laws of filters, engines
+# ---- laws of attacks, callbacks, filters, engines
+
+
+def shows(trial: Trial) -> None:
+    """A run under an attack ends elsewhere, or names the attacker among the clients that failed."""
+    honest = dataclasses.replace(trial, attack=None).run()
+    same = all(torch.equal(x, honest.models[name]) for name, x in trial.usual.models.items())
+    if same and not trial.usual.failures:
+        raise LawError("a run under it ends as an honest one does, and no client fails")
+
+
+def only_looks(trial: Trial) -> None:
+    """A callback that declares `decides = False` changes no bit."""
+    if not trial.subject.decides:
+        try:
+            _same(dataclasses.replace(trial, callbacks=()).run(), trial.usual, "a run that it follows")
+        except LawError as error:
+            raise LawError(f"declares decides = False, but {error}") from error
 
 
 def lossless(trial: Trial) -> None:

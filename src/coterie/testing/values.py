@@ -1,16 +1,19 @@
-"""Laws of metrics and of data sets."""
+"""Laws of metrics, of data sets and of models."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.base.errors import InputError
+from coterie.base.rng import fork_generators
+from coterie.base.vector import copy_model
 from coterie.data.sets import Dataset
+from coterie.models import build_shape
 from coterie.testing.runs import CLOSE, LawError
 
 # ---- laws of metrics
@@ -102,3 +105,49 @@ def options(dataset: Dataset) -> None:
         raise LawError(f"declares the options {', '.join(shown)}, but refuses their defaults: {error}") from error
     if built != dataset.build(seed=0, split=None).fingerprint():
         raise LawError("declares defaults of its options with which it gives other rows than without them")
+
+
+# ---- laws of models
+
+
+class Built(NamedTuple):
+    """A model's settings, the shape of a row, and the number of outputs."""
+
+    spec: Any
+    shape: tuple[int, ...]
+    outputs: int
+
+    def module(self) -> nn.Module:
+        """Build the module, with random numbers drawn from seed 0."""
+        with fork_generators(0):
+            return build_shape(self.spec, self.shape, self.outputs).eval()
+
+    def rows(self) -> Tensor:
+        """Four rows: small whole numbers, which models of tokens take, too."""
+        drawn = torch.randint(0, 2, (4, *self.shape), generator=torch.Generator().manual_seed(0))
+        return drawn if any(isinstance(m, nn.Embedding) for m in self.module().modules()) else drawn.float()
+
+
+def same_start(built: Built) -> None:
+    """The same seed builds the same numbers."""
+    states = [built.module().state_dict() for _ in range(2)]
+    if not all(torch.equal(value, states[1][name]) for name, value in states[0].items()):
+        raise LawError("two builds with one seed start from other numbers; draw from torch's generator")
+
+
+def one_answer_each(built: Built) -> None:
+    """A model gives each row as many outputs as it is asked for, whatever other rows lie beside it."""
+    module, inputs = built.module(), built.rows()
+    with torch.no_grad():
+        outputs, alone = module(inputs), module(inputs[1:2])
+    if built.outputs not in outputs.shape[1:] or len(outputs) != len(inputs):
+        raise LawError(
+            f"gives outputs of shape {list(outputs.shape)} for {len(inputs)} rows and {built.outputs} outputs"
+        )
+    if not torch.allclose(alone, outputs[1:2], atol=1e-5):
+        raise LawError("gives a row other outputs when other rows lie beside it, outside of training")
+
+
+def copies(built: Built) -> None:
+    """A model can be copied, as each process and each client needs."""
+    copy_model(built.module())
