@@ -31,43 +31,8 @@ from coterie.config.registry import (
     Registry,
 )
 from coterie.data.sets import Dataset
-from coterie.testing.runs import (
-    Law,
-    LawError,
-    Trial,
-    alone,
-    bits,
-    closes,
-    failures,
-    learns,
-    lossless,
-    names,
-    numbers,
-    only_looks,
-    order,
-    participants,
-    resume,
-    seed,
-    sends,
-    shows,
-    spelling,
-    value,
-    wire,
-    workers,
-)
-from coterie.testing.values import (
-    Built,
-    copies,
-    descriptions,
-    inputs,
-    number,
-    one_answer_each,
-    options,
-    rows,
-    same_rows,
-    same_start,
-    trainable,
-)
+from coterie.testing import runs, values
+from coterie.testing.runs import Law, LawError, Trial
 
 __all__ = [
     "LawError", "check_attack", "check_callback", "check_dataset", "check_engine", "check_filter", "check_method", "check_metric",
@@ -76,7 +41,10 @@ __all__ = [
 
 # ---- checks
 
-_OF_RUNS: tuple[Law, ...] = (seed, wire, workers, order, resume, spelling)
+_OF_RUNS: tuple[Law, ...] = (runs.seed, runs.wire, runs.workers, runs.order, runs.resume, runs.spelling)
+_OF_METHODS: tuple[Law, ...] = (
+    runs.value, runs.names, runs.learns, runs.numbers, runs.alone, runs.participants, runs.failures, runs.sends,
+)  # fmt: skip
 
 
 def check_method(method: Any) -> Mapping[str, str]:
@@ -96,7 +64,7 @@ def check_method(method: Any) -> Mapping[str, str]:
     """
     subject = _subject(method, METHODS)
     trial = Trial(subject, METHODS, subject)
-    return _hold(subject, trial, (*_OF_RUNS, value, names, learns, numbers, alone, participants, failures, sends))
+    return _hold(subject, trial, (*_OF_RUNS, *_OF_METHODS))
 
 
 def check_filter(filter: Any) -> Mapping[str, str]:
@@ -116,7 +84,7 @@ def check_filter(filter: Any) -> Mapping[str, str]:
     """
     subject = _subject(filter, FILTERS)
     trial = Trial(subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,))
-    return _hold(subject, trial, (*_OF_RUNS, lossless))
+    return _hold(subject, trial, (*_OF_RUNS, runs.lossless))
 
 
 def check_sampler(sampler: Any) -> Mapping[str, str]:
@@ -136,7 +104,7 @@ def check_sampler(sampler: Any) -> Mapping[str, str]:
     """
     subject = _subject(sampler, SAMPLERS)
     trial = Trial(subject, SAMPLERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4, sampler=subject)))
-    return _hold(subject, trial, (*_OF_RUNS, learns))
+    return _hold(subject, trial, (*_OF_RUNS, runs.learns))
 
 
 def check_engine(engine: Any) -> Mapping[str, str]:
@@ -156,7 +124,7 @@ def check_engine(engine: Any) -> Mapping[str, str]:
     """
     subject = _subject(engine, ENGINES)
     trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
-    return _hold(subject, trial, (seed, wire, order, resume, spelling, bits, closes))
+    return _hold(subject, trial, (runs.seed, runs.wire, runs.order, runs.resume, runs.spelling, runs.bits, runs.closes))
 
 
 def check_attack(attack: Any) -> Mapping[str, str]:
@@ -174,7 +142,7 @@ def check_attack(attack: Any) -> Mapping[str, str]:
     subject = _subject(attack, ATTACKS)
     attacking = dataclasses.replace(subject, on=("a",))
     trial = Trial(subject, ATTACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), attack=attacking)
-    return _hold(subject, trial, (seed, wire, resume, spelling, shows))
+    return _hold(subject, trial, (runs.seed, runs.wire, runs.resume, runs.spelling, runs.shows))
 
 
 def check_callback(callback: Any) -> Mapping[str, str]:
@@ -191,7 +159,7 @@ def check_callback(callback: Any) -> Mapping[str, str]:
     """
     subject = _subject(callback, CALLBACKS)
     trial = Trial(subject, CALLBACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), callbacks=(subject,))
-    return _hold(subject, trial, (seed, resume, spelling, only_looks))
+    return _hold(subject, trial, (runs.seed, runs.resume, runs.spelling, runs.only_looks))
 
 
 def check_model(model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2) -> Mapping[str, str]:
@@ -209,7 +177,9 @@ def check_model(model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2) -> 
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
     """
     subject = _subject(model, MODELS)
-    return _hold(subject, Built(subject, shape, outputs), (same_start, one_answer_each, copies))
+    return _hold(
+        subject, values.Built(subject, shape, outputs), (values.same_start, values.one_answer_each, values.copies)
+    )
 
 
 def check_dataset(dataset: Any) -> Mapping[str, str]:
@@ -230,7 +200,7 @@ def check_dataset(dataset: Any) -> Mapping[str, str]:
     subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
     if not isinstance(subject, Dataset):
         raise LawError(f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset")
-    return _hold(subject, subject, (descriptions, same_rows, trainable, options))
+    return _hold(subject, subject, (values.descriptions, values.same_rows, values.trainable, values.options))
 
 
 def check_metric(metric: Any) -> Mapping[str, str]:
@@ -249,7 +219,7 @@ def check_metric(metric: Any) -> Mapping[str, str]:
     ['inputs', 'number', 'rows']
     """
     subject = METRICS.find(metric) if isinstance(metric, str) else metric
-    return _hold(subject, subject, (number, rows, inputs))
+    return _hold(subject, subject, (values.number, values.rows, values.inputs))
 
 
 def _subject(candidate: Any, registry: Registry) -> Any:
