@@ -20,8 +20,6 @@ from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
-__all__ = ["Attacked", "Corrupted", "choose_attackers", "with_lies"]
-
 
 def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int) -> tuple[str, ...]:
     """The attackers among the clients `names`, sorted: those named, or a share of all (rounded), drawn by name from the seed.

@@ -19,8 +19,6 @@ from coterie.config.schema import options, wire_type
 from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS
 
-__all__ = ["ALIE", "IPM", "Dropout", "LabelFlip", "LossInflation", "NaN", "Noise", "SignFlip", "Straggler"]
-
 _STATISTICS = one_of("honest", "all")
 _CORRECTION = Rule(lambda v: v in (0, 1) and type(v) is int, "0 or 1")
 _PROBABILITY = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")

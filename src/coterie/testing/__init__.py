@@ -138,6 +138,9 @@ def check_attack(attack: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> check_attack("sign-flip")["shows"]
+    ''
     """
     subject = _subject(attack, ATTACKS)
     attacking = dataclasses.replace(subject, on=("a",))
@@ -156,6 +159,9 @@ def check_callback(callback: Any) -> Mapping[str, str]:
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> check_callback("early-stopping")["only-looks"]
+    ''
     """
     subject = _subject(callback, CALLBACKS)
     trial = Trial(subject, CALLBACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), callbacks=(subject,))
@@ -175,6 +181,9 @@ def check_model(model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2) -> 
 
     Raises:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> check_model("logistic")["copies"]
+    ''
     """
     subject = _subject(model, MODELS)
     return _hold(
