@@ -33,9 +33,7 @@ _EVALUATED = 1 << 18
 """Numbers in the inputs of such a pass, unless it has the least height."""
 
 
-def _by_keyword(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _by_keyword(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return ((), {**args[0], **kwargs}) if len(args) == 1 and isinstance(args[0], dict) else (args, kwargs)
 
 

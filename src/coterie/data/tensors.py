@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +15,16 @@ from torch import Tensor
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, rows, take, tensors_by_name
-from coterie.config.data import Split, table_of
+from coterie.config.data import Split, Tables, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.parts import stratified, stratify
 from coterie.data.splits import number_names
+from coterie.data.tables.read import read_arrays
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
 PARTS = ("train", "validation", "test")
+ARRAY_LABELS = ("label", "labels", "target", "y")
 
 
 @explain_keywords
@@ -307,6 +310,34 @@ def _deal_parts(
     if dealt[0] is None:
         raise InputError("no client has a training row")
     return dealt[0], dealt[1], dealt[2]
+
+
+def from_array_files(
+    files: Mapping[str, Path],
+    settings: Tables,
+    *,
+    seed: int,
+    split: Split | Mapping[str, Any] | None,
+    name: str,
+    folder: Path,
+) -> Clients:
+    """Make one client of each npz file with an array of labels and one or more arrays of inputs, used as they are."""
+    of_tables = [key for key in settings.changes() if key not in ("label", "classes", "arrays")]
+    if of_tables:
+        raise InputError(f"{folder} holds arrays and no tables: {', '.join(of_tables)} do not apply; drop them")
+    clients = {}
+    for client, path in files.items():
+        if path.suffix.lower() != ".npz":
+            raise InputError(f"{path} is not an npz file but others in its folder are; use one kind")
+        arrays = read_arrays(path)
+        key = settings.label or next((n for n in ARRAY_LABELS if n in arrays), "")
+        if key not in arrays:
+            raise InputError(f"{path} has no array {key or 'label'!r}; it has {', '.join(arrays)}: name one as label")
+        inputs = {k: v for k, v in arrays.items() if k != key}
+        if not inputs:
+            raise InputError(f"{path} has labels only; add an array of inputs")
+        clients[client] = (next(iter(inputs.values())) if len(inputs) == 1 else inputs, arrays[key])
+    return from_tensors(clients, seed=seed, split=split, name=name, classes=tuple(settings.classes))
 
 
 def split_over(

@@ -16,35 +16,16 @@ from torch import Tensor
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import alike, fold, listing, quote_toml, spell, variants
 from coterie.config.data import Tables
+from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES
-from coterie.data.tables.recipe import (
-    ENOUGH_TO_TELL,
-    RARE,
-    ColumnRecipe,
-    Description,
-    LabelRecipe,
-    Moments,
-    Recipe,
-    describe,
-    moments,
-)
+from coterie.data.tables.recipe import ENOUGH_TO_TELL, RARE, ColumnRecipe, Description, LabelRecipe, Recipe, describe
 
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
 
 MANY_CLASSES = 50
 """A label with more distinct values needs the user's word on what it is."""
-
-UNIT = 8.0
-"""Factor between the means of clients from which on their units may differ."""
-
-APART = 6.0
-"""Standard deviations between the means of clients from which on their units may differ."""
-
-SHAPE = 3.0
-"""Factor up to which deviations may differ in another proportion than means if only the unit differs."""
-
 
 FEW_CLASSES = 10
 """Whole numbers up to so many are taken for classes without a remark."""
@@ -393,7 +374,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
     label, names = draft["label"], [c["name"] for c in numbers]
     schema = [*names, label["column"]] if label["task"] == "regression" else names
-    replies = ask(moments, schema=json.dumps(schema))
+    replies = ask(recipe.moments, schema=json.dumps(schema))
     count = replies.counts.sum(0)
     mean = (replies.counts * replies.means).sum(0) / count.clamp(min=1)
     squares = replies.squares + replies.counts * (replies.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
@@ -425,7 +406,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
         "features": features,
         "missing": draft["missing"],
         "rename": draft["rename"],
-        "notes": [*_other_units(schema, replies, draft), *draft["notes"], *notes],
+        "notes": [*recipe.ask_about_units(schema, replies, list(draft["training_rows"])), *draft["notes"], *notes],
     }
 
 
@@ -458,33 +439,4 @@ def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) ->
         ]
         if where:
             notes.append(f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in")
-    return notes
-
-
-def _other_units(names: Sequence[str], about: Moments, draft: Draft) -> list[str]:
-    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
-    or whose mean is many deviations away.
-
-    `about`: moments of the columns `names`.
-    """
-    counts = about.counts
-    absent = torch.where(counts > 0, 0.0, torch.nan)
-    client_moments = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
-    # The median client: pooled moments of others in two units would be those of neither.
-    usual = client_moments.nanmedian(dim=1, keepdim=True).values
-    factors, spreads = (client_moments / usual).unbind()
-    same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
-    # Units with another zero, such as degrees, or a smaller factor.
-    means, deviations = client_moments
-    far = (means - usual[0]).abs() > APART * torch.maximum(deviations, usual[1])
-    apart = far & (deviations > 0) & (factors > 0)
-    enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
-    odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
-    notes = []
-    for j, name in enumerate(names):
-        for i in odd[:, j].nonzero().flatten().tolist()[:1]:
-            times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
-            notes.append(
-                f"{name}: numbers at {list(draft['training_rows'])[i]} are about {times} those of the others; the same unit?"
-            )
     return notes

@@ -23,23 +23,14 @@ from coterie.data.parts import stratified
 from coterie.data.splits import number_names
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import Column, Reading, Table, are_whole, complaint, number
-from coterie.data.tables.read import (
-    files_of,
-    holds_arrays,
-    notes_on_other_files,
-    read,
-    read_arrays,
-    read_frame,
-    reading_of,
-)
+from coterie.data.tables.read import files_of, holds_arrays, notes_on_other_files, read, read_frame, reading_of
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
 from coterie.data.tables.suspicions import find_doubts, group_notes
-from coterie.data.tensors import from_tensors
+from coterie.data.tensors import from_array_files
 from coterie.data.values import names_as_texts
 
 _LABELS = ("label", "target", "outcome", "y", "class")
 """Names that are taken for the label if the user names none and all clients share exactly one of them."""
-_ARRAY_LABELS = ("label", "labels", "target", "y")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
 _PARTS |= {"val": "validation"}
@@ -93,7 +84,7 @@ def from_folder(
         return clients
     files = files_of(path)
     if holds_arrays(next(iter(files.values())), settings.arrays):
-        return _from_array_files(files, settings, seed=seed, split=split, name=name or str(path), folder=path)
+        return from_array_files(files, settings, seed=seed, split=split, name=name or str(path), folder=path)
     read_files = {client: read(file, reading_of(settings, client)) for client, file in files.items()}
     natural = name or f"the folder {path}"
     clients = from_tables(read_files, settings, natural, seed=seed, split=split, name=name or str(path))
@@ -190,34 +181,6 @@ def _choose_rows(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
     return replace(
         table, name=name, notes=(), columns={key: _filter(column, keep) for key, column in table.columns.items()}
     )
-
-
-def _from_array_files(
-    files: Mapping[str, Path],
-    settings: Tables,
-    *,
-    seed: int,
-    split: Split | Mapping[str, Any] | None,
-    name: str,
-    folder: Path,
-) -> Clients:
-    """Make one client of each npz file with an array of labels and one or more arrays of inputs, used as they are."""
-    of_tables = [key for key in settings.changes() if key not in ("label", "classes", "arrays")]
-    if of_tables:
-        raise InputError(f"{folder} holds arrays and no tables: {', '.join(of_tables)} do not apply; drop them")
-    clients = {}
-    for client, path in files.items():
-        if path.suffix.lower() != ".npz":
-            raise InputError(f"{path} is not an npz file but others in its folder are; use one kind")
-        arrays = read_arrays(path)
-        key = settings.label or next((n for n in _ARRAY_LABELS if n in arrays), "")
-        if key not in arrays:
-            raise InputError(f"{path} has no array {key or 'label'!r}; it has {', '.join(arrays)}: name one as label")
-        inputs = {k: v for k, v in arrays.items() if k != key}
-        if not inputs:
-            raise InputError(f"{path} has labels only; add an array of inputs")
-        clients[client] = (next(iter(inputs.values())) if len(inputs) == 1 else inputs, arrays[key])
-    return from_tensors(clients, seed=seed, split=split, name=name, classes=tuple(settings.classes))
 
 
 def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_label: bool = False) -> Encoded:

@@ -16,9 +16,10 @@ its unit. Test and validation rows influence nothing but the list of classes.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError
-from coterie.base.spelling import fold, listing, names_rows
+from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
 from coterie.data.tables.cells import Column, Table, are_whole, complaint, with_signs
@@ -42,6 +43,16 @@ ENOUGH_TO_TELL = 10
 
 FAR = 6.0
 """Standard deviations."""
+
+
+UNIT = 8.0
+"""Factor between the means of clients from which on their units may differ."""
+
+APART = 6.0
+"""Standard deviations between the means of clients from which on their units may differ."""
+
+SHAPE = 3.0
+"""Factor up to which deviations may differ in another proportion than means if only the unit differs."""
 
 
 class ColumnRecipe(TypedDict, total=False):
@@ -359,3 +370,30 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
     if need:
         raise InputError(f"{problem}; correct the file")
     return None, [f"{problem}: no labels were read"] if column is not None else []
+
+
+def ask_about_units(names: Sequence[str], about: Moments, clients: Sequence[str]) -> list[str]:
+    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
+    or whose mean is many deviations away.
+
+    `about`: moments of the columns `names` at `clients`.
+    """
+    counts = about.counts
+    absent = torch.where(counts > 0, 0.0, torch.nan)
+    client_moments = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
+    # The median client: pooled moments of others in two units would be those of neither.
+    usual = client_moments.nanmedian(dim=1, keepdim=True).values
+    factors, spreads = (client_moments / usual).unbind()
+    same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
+    # Units with another zero, such as degrees, or a smaller factor.
+    means, deviations = client_moments
+    far = (means - usual[0]).abs() > APART * torch.maximum(deviations, usual[1])
+    apart = far & (deviations > 0) & (factors > 0)
+    enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
+    odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
+    notes = []
+    for j, name in enumerate(names):
+        for i in odd[:, j].nonzero().flatten().tolist()[:1]:
+            times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
+            notes.append(f"{name}: numbers at {clients[i]} are about {times} those of the others; the same unit?")
+    return notes
