@@ -148,6 +148,9 @@ NAMES = ("a", "b", "c", "d", "e", "f")
 ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "fedadp": ({}, {"reference": "b", "by_size": False, "running_mean": False}),
     "fedprox": ({"mu": 0.5},),
+    **{
+        name: ({"personal": ("*bias",)},) for name in ("fedper", "fedrep", "fedbabu", "fedbn")
+    },  # one problem has one layer
     "isfedavg": ({}, {"sample_ratio": 0.5}),
     "isfl": ({}, {"exact": True, "sample_ratio": 0.5}, {"where": "client", "floor": 0.5}),
     "maxfl": (

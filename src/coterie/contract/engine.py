@@ -62,23 +62,18 @@ class Engine(Protocol):
 
     def sizes(self, part: str) -> Mapping[str, int]:
         """Rows of each client in `train`, `validation` or `test`, unseen ones behind the others."""
-        ...
 
     def ask(self, ask: Ask) -> Answer:
         """Run the task of `ask` where its clients are."""
-        ...
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what clients remember, where the engine can tell; else empty."""
-        ...
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
         """Undo `save_memory`."""
-        ...
 
     def close(self) -> None:
         """End processes and free what the engine holds."""
-        ...
 
 
 class EngineSpec(ABC):

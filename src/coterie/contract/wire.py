@@ -179,6 +179,10 @@ def _shallow(text: str) -> str:
     return text
 
 
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Errors of bytes that are no message."""
+
+
 @contextmanager
 def _readable(message: bytes) -> Iterator[None]:
     from safetensors import SafetensorError
@@ -187,15 +191,7 @@ def _readable(message: bytes) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        SafetensorError,
-    ) as error:
+    except (*_BROKEN, SafetensorError) as error:
         raise InputError(f"a message of {len(message)} bytes is not a coterie payload ({error})") from error
 
 

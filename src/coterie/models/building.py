@@ -34,7 +34,6 @@ class ModelSpec(Protocol):
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """A module for inputs of `shape` (without rows) and this many outputs."""
-        ...
 
 
 _MANY = 1000

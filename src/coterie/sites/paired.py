@@ -43,15 +43,12 @@ class TestRows(Protocol):
 
     def note(self, x: Tensor) -> bool:
         """Keep what model x [d + b] says of each test row; False where there are none."""
-        ...
 
     def compare(self, method: str, other: str, metric: str) -> Paired | None:
         """Compare `method` with `other`; None if nothing may be said."""
-        ...
 
     def counts(self, method: str) -> tuple[int, int]:
         """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
-        ...
 
 
 class Done(NamedTuple):

@@ -64,11 +64,9 @@ class Link(Protocol):
 
     def call(self, name: str, message: bytes, timeout: float) -> bytes:
         """The reply of a site. Raises `TimeoutError`, or `ConnectionError` with what went wrong; anything else ends the run."""
-        ...
 
     def ping(self, name: str, timeout: float) -> bool:
         """Return True if the site is there and not busy with an earlier message."""
-        ...
 
 
 class Status(NamedTuple):

@@ -161,7 +161,7 @@ class Training(NamedTuple):
         pair: the method, seed and fold.
         clients: their rows, as this fold finds them.
         module: the initial model.
-        resume: go on where it stopped.
+        resume: True to resume where it stopped.
         accept_change: what may have changed since.
         progress: called with the number of each round that is saved.
     """

@@ -69,15 +69,12 @@ class Backend(Protocol):
 
     def load(self, experiment: Experiment, seed: int) -> Clients:
         """The clients of one seed; rows of zeros stand for rows that are elsewhere."""
-        ...
 
     def fit(self, experiment: Experiment, training: Training) -> Run:
         """Run one method on the clients that `load` gave last."""
-        ...
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Of a finished run, rows of `paired.json`; none where the rows are here, and `outcomes/` says more."""
-        ...
 
 
 class _Here:
