@@ -59,6 +59,15 @@ def kernel(monkeypatch):
     return shown
 
 
+def test_a_table_is_a_text_in_a_notebook_too(monkeypatch):
+    comparison = ct.compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=1)
+    table = comparison.table("auc")
+    assert "Cleveland" in table
+    shell = type("ZMQInteractiveShell", (), {})()  # by its name rich knows a notebook
+    monkeypatch.setattr("builtins.get_ipython", lambda: shell, raising=False)
+    assert comparison.table("auc") == table
+
+
 def test_a_notebook_shows_how_far_a_comparison_is(kernel, capfd):
     ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1)
     assert any("fedavg, round 1 of 2; 1 of 2 runs done" in line for line in kernel)

@@ -52,6 +52,7 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
         file=written,
         width=width,
         force_terminal=colour,
+        force_jupyter=False,  # in a notebook rich would show the table itself, and leave nothing to return
         color_system="standard" if colour else None,
         highlight=False,
         markup=False,
