@@ -4,12 +4,14 @@ VENV   ?= .venv
 # A virtual environment of their own: together the engines' packages take half a gigabyte.
 ENGINES ?= $(VENV)-engines
 EXTRAS  := ray,flare
+OLDEST  ?= $(VENV)-oldest
+TESTED_WITH := hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml
 BIN    := $(VENV)/bin
 # One thread per process: parallelism is over clients, and two OpenMP threads on busy cores are several times slower than one.
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -58,6 +60,15 @@ test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, an
 test-gpu: $(VENV)/.dev  ## every method on a GPU against the CPU; without a GPU all of it is skipped
 	$(BIN)/python -m pytest tests -m gpu
 
+$(OLDEST)/.ready: pyproject.toml tests/oldest.py
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python tests/oldest.py >$(OLDEST)/oldest.txt
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt -e '.[data,plot,report,varsel]' $(TESTED_WITH)
+	@touch $@
+
+test-oldest: $(OLDEST)/.ready  ## the fast tests with the oldest version of each package that pyproject.toml allows
+	$(OLDEST)/bin/python -m pytest tests -n 2 --dist worksteal -q
+
 torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into docs/reliability.md (MINUTES=60)
 	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),60)
 
@@ -86,6 +97,9 @@ results: $(VENV)/.dev  ## write docs/results.md from experiments/results and ben
 
 sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print
 	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md
+
+notebooks: $(VENV)/.dev  ## run the notebooks of the tutorials again and write them into examples/ (5 minutes)
+	$(BIN)/python docs/notebooks.py
 
 pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report of the demo (a minute; needs chromium; RUN=its run directory)
 	$(BIN)/python docs/screenshots.py $(RUN)
@@ -136,8 +150,8 @@ rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them, as
 release: $(VENV)/.dev  ## build a release into dist/; refuses one without address, contact, date or the right TAG
 	$(BIN)/python docs/release.py --tag '$(TAG)'
 
-wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a virtual environment of its own
+test-wheel: $(VENV)/.dev  ## build the wheel, and do four tasks of new users with it in a virtual environment of its own (5 minutes)
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(ENGINES) build dist site runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) $(OLDEST) build dist site runs .pytest_cache .mypy_cache .ruff_cache

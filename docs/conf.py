@@ -23,7 +23,7 @@ extensions = [
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["README.md"]
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 myst_heading_anchors = 3
 
 smartquotes = False  # two hyphens begin an option

@@ -23,7 +23,8 @@ from coterie.contract.task import find_task, task_names
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
-import reference  # noqa: E402 - a file beside this one
+import reference  # noqa: E402 - files beside this one
+import symbols  # noqa: E402
 
 ROOT = DOCS.parent
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
@@ -91,7 +92,7 @@ def method_page(entry: Entry) -> str:
         f"**Use it when** {prose(entry.paragraph('Use'))}" if entry.paragraph("Use") else "",
         f"**Choose another when** {prose(entry.paragraph('Avoid'))}" if entry.paragraph("Avoid") else "",
         f"## Formula\n\n```{{math}}\n{entry.paragraph('Formula')}\n```" if entry.paragraph("Formula") else "",
-        f"Symbols: {prose(text.paragraph('Symbols'))}" if text.paragraph("Symbols") else "",
+        f"Symbols: {symbols.typeset(text.paragraph('Symbols'), prose)}" if text.paragraph("Symbols") else "",
         f"## What it sends and remembers\n\n{table(('', ''), rows)}",
         NUMBERS,
         f"## Fields\n\n{fields(cls)}",

@@ -1,4 +1,4 @@
-"""Write the pictures of the README, the terminal and the report of four hospitals: `python docs/screenshots.py [RUN]`.
+"""Write the pictures of the README and the home page, of four hospitals: `python docs/screenshots.py [RUN]`.
 
 Without the run directory of `coterie compare heart-disease` it makes one, in a minute. It needs chromium.
 """
@@ -28,10 +28,21 @@ b { font-weight: 400; color: #6cb6ff; }
 %s</pre>"""
 WIDTH, LINE, MARGIN = 740, 20.4, 36
 REPORT = (1180, 1000)
+HOSPITAL = 4
+"""Which of the hospitals the picture of one verdict shows: Switzerland, where plain averaging does harm."""
+ALONE = f"""<style>
+body > *, main > *, #answer > * {{ display: none; }}
+main, #answer, #answer > .advice, #answer > .cards {{ display: block; border: 0; margin: 0; padding: 0; }}
+.advice li:not(:nth-child({HOSPITAL})), .card:not(:nth-child({HOSPITAL})), .card .save {{ display: none; }}
+main {{ padding: 10px 14px; max-width: none; }}
+.advice, .advice li {{ border: 0 !important; padding-top: 0; margin-top: 0; }}
+</style></head>"""
+"""What leaves of a report one hospital's verdict and its differences to training alone."""
+VERDICT = (390, 452)
 
 
 def main(arguments: list[str]) -> None:
-    """Write both pictures."""
+    """Write the pictures."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         sys.exit("the pictures need chromium")
@@ -44,11 +55,15 @@ def main(arguments: list[str]) -> None:
         page = Path(folder) / "terminal.html"
         page.write_text(TERMINAL % (" ".join(("coterie", *COMMAND)), html.escape("\n".join(lines))), encoding="utf-8")
         _picture(browser, page, "table.png", WIDTH, round(LINE * (len(lines) + 2)) + MARGIN)
-        _picture(browser, write(run), "report.png", *REPORT)
+        report = write(run)
+        _picture(browser, report, "report.png", *REPORT)
+        page.write_text(report.read_text(encoding="utf-8").replace("</head>", ALONE, 1), encoding="utf-8")
+        _picture(browser, page, "verdict.png", *VERDICT, scale=2)
 
 
-def _picture(browser: str, page: Path, name: str, width: int, height: int) -> None:
+def _picture(browser: str, page: Path, name: str, width: int, height: int, *, scale: int = 1) -> None:
     flags = f"--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 --window-size={width},{height}"
+    flags += f" --force-device-scale-factor={scale}"
     command = [browser, *flags.split(), f"--screenshot={IMAGES / name}", page.resolve().as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 

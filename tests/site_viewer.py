@@ -14,9 +14,19 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     *("--enable-logging=stderr", "--remote-debugging-port=0"),
 )
-VIEWS = ({"width": 1400, "theme": "light"}, {"width": 390, "theme": "dark"})
+VIEWS = (
+    {"width": 1400, "theme": "light", "all": True},
+    {"width": 390, "theme": "dark", "all": True},
+    {"width": 1400, "theme": "dark", "all": False},
+    {"width": 390, "theme": "light", "all": False},
+)
+MAIN = (
+    *("index", "api", "methods", "results", "statistics", "trust", "deploy", "howto/install", "tutorials/hospital"),
+    *("explanation/meritfed", "methods/scaffold", "reference/api/fit"),
+)
+"""Pages of each kind, which are looked at in all views; the others in two."""
 VIEWER = r"""<!doctype html><title>viewer</title><body><script>
-const pages = %s, views = %s, told = [];
+const pages = %s, views = %s, main = %s, told = [];
 const shown = (frame, url) => new Promise((done) => { frame.onload = done; frame.src = url; });
 const loaded = (frame, url) => new Promise((done) => {
   const script = frame.contentDocument.createElement("script");
@@ -26,7 +36,9 @@ const loaded = (frame, url) => new Promise((done) => {
   for (const view of views) {
     localStorage.setItem("theme", view.theme);
     for (const page of pages) {
-      if (view.width > 1000 && /^(methods|presets|commands)\//.test(page)) continue;  // made by one template each
+      const isMain = main.includes(page);
+      if (!view.all && !isMain) continue;
+      if (view.width > 1000 && !isMain && /^(methods|presets|commands|reference\/api)\//.test(page)) continue;  // one template each
       const where = `${page} (${view.width}, ${view.theme})`;
       const frame = document.createElement("iframe");
       frame.style = `width: ${view.width}px; height: 900px; border: 0`;
@@ -53,7 +65,9 @@ class Server(ThreadingHTTPServer):
     def __init__(self, site: Path, axe: Path, pages: list[str]) -> None:
         super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(site)))
         self.extra = {
-            "/viewer.html": (VIEWER % (json.dumps(pages), json.dumps(VIEWS))).encode(),
+            "/viewer.html": (
+                VIEWER % tuple(map(json.dumps, (pages, VIEWS, [f"{page}.html" for page in MAIN])))
+            ).encode(),
             "/axe.min.js": axe.read_bytes(),
             "/favicon.ico": b"",
         }

@@ -91,7 +91,7 @@ def test_each_method_preset_and_command_is_found_on_its_page(site):
     text = {f"{file.parent.name}/{file.stem}": page.text for file, page in site.items()}
     for name, entry in entries().items():
         said = pages["Text"](entry.text)
-        parts = (entry.summary, entry.paragraph("Use"), said.paragraph("Symbols"), said.differences, *said.remarks)
+        parts = (entry.summary, entry.paragraph("Use"), said.differences, *said.remarks)
         page = squeezed(text[f"methods/{name}"])
         assert [part for part in parts if squeezed(part) not in page] == [], name
         assert entry.cls.__name__.lower() in page, name
