@@ -95,7 +95,7 @@ papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at 
 results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
 	$(BIN)/python -m experiments.page
 
-sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print
+sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print; then make notebooks
 	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md
 
 notebooks: $(VENV)/.dev  ## run the notebooks of the tutorials again and write them into examples/ (5 minutes)

@@ -30,7 +30,7 @@ GREEK = (
         "sigma",
         "tau",
     ),
-    *("phi", "varpi", "omega", "Delta", "Gamma", "Phi"),
+    *("phi", "varpi", "omega", "psi", "Delta", "Gamma", "Theta", "Lambda", "Sigma", "Phi", "Psi", "Omega"),
 )
 FUNCTIONS = {"argmin": r"\operatorname{argmin}", "grad": r"\nabla", "sum": r"\sum"}
 FUNCTIONS |= {name: rf"\{name}" for name in ("log", "exp", "cos", "max", "min")}

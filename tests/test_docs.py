@@ -282,11 +282,46 @@ def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
 
 
+@pytest.mark.parametrize(
+    ("plain", "formulas"),
+    [
+        ("x = theta^t, the client's gap_k", r"$x =\theta^t$, the client's $\mathrm{gap}_k$"),
+        ("md_step = alpha and a class", r"`md_step` = $\alpha$ and a class"),
+        ("V = sum_i ||g_i - g_I||^2; lr is", r"$V =\sum_i \|g_i -g_I \|^2$; $\mathrm{lr}$ is"),
+        ("f_i(y) - <dual_i, y> + `a_i`", r"$f_i (y )-\langle \mathrm{dual}_i ,y \rangle$ + `a_i`"),
+        ("x <- x + mean(", r"$x \leftarrow x$ + mean("),
+    ],
+)
+def test_symbols_in_plain_text_become_formulas(plain, formulas):
+    typeset = runpy.run_path(str(ROOT / "docs" / "symbols.py"))["typeset"]
+    assert typeset(plain, str) == formulas
+
+
+def test_symbols_of_every_method_are_typeset(pages):
+    for name, page in pages.items():
+        if name.startswith("methods/") and "Symbols: " in page:
+            line = page.partition("Symbols: ")[2].partition("\n\n")[0]
+            plain = re.sub(r"\$[^$]*\$|`[^`]*`", "", line)
+            assert "$" in line, name
+            assert re.findall(r"\w_\w|\^|\bdelta\b", plain) == [], name
+
+
 def test_each_link_to_a_paper_is_on_the_page_of_a_method(pages):
     addresses = tomllib.loads((ROOT / "docs" / "links.toml").read_text(encoding="utf-8")).values()
     shown = "\n".join(text for page, text in pages.items() if page.startswith("methods/"))
     assert [address for address in addresses if f"]({address})" not in shown] == []
     assert all(address.startswith("https://") for address in addresses)
+
+
+def test_the_oldest_versions_follow_from_the_bounds():
+    oldest = runpy.run_path(str(ROOT / "tests" / "oldest.py"))["oldest"]
+    assert oldest(["numpy>=1.26", "safetensors>=0.4.3", "ray>=2.60,<3"]) == [
+        "numpy==1.26.*",
+        "safetensors==0.4.3",
+        "ray==2.60.*",
+    ]
+    with pytest.raises(ValueError, match="no lower bound"):
+        oldest(["torch"])
 
 
 def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():
@@ -302,6 +337,23 @@ def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():
     assert [step["run"] for step in workflow["jobs"]["all"]["steps"] if "run" in step] == [".ci/run"]
     forms = [yaml.safe_load(f.read_text(encoding="utf-8")) for f in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
     assert sum("body" in form for form in forms) == 2
+
+
+@pytest.mark.programs  # with the sessions of the pages: both are written anew together
+@pytest.mark.parametrize("name", ["hospital", "researcher", "own-method"])
+def test_the_notebook_of_a_tutorial_has_its_cells_and_what_they_print(name):
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("nbclient")
+    page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))["cells"](page)
+    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+    assert [cell.source for cell in notebook.cells] == [cell.source for cell in made]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        assert not any(out.output_type == "error" for out in cell.outputs)
+        for line in "".join(out.get("text", "") for out in cell.outputs).splitlines():
+            assert line.rstrip() in page or line.startswith("Writing"), line
 
 
 @pytest.mark.programs
