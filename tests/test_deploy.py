@@ -32,6 +32,12 @@ def write(tmp_path, text):
     return path
 
 
+def test_a_plan_that_measures_contributions_is_refused_before_anybody_approves_it(tmp_path):
+    """The sites refused it, in the first round."""
+    with pytest.raises(InputError, match=r"contribution asks every site .* is for one machine; drop it"):
+        read_plan(write(tmp_path, PLAN + "\n[run.contribution]\nevery = 2\n"))
+
+
 def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
     plan = read_plan(write(tmp_path, PLAN))
     assert plan.deployment == Deployment(("a", "b"))

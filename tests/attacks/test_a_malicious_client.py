@@ -441,7 +441,7 @@ def test_a_plan_that_goes_on_begins_without_the_site_and_names_it(fresh, kind):
 def test_moments_far_from_the_others_are_asked_of_the_operator_and_not_averaged_in(fresh, field, value):
     """Moments of one site moved the model of all by 30,300 times the honest amount."""
     fresh.lie = moments(field, value)
-    with pytest.raises(RunError, match=rf"column '\w+' of {LIAR} has the mean .* accept = \[\"{LIAR}:"):
+    with pytest.raises(RunError, match=rf"column '\w+' of {LIAR} has the mean .* submit with --accept {LIAR}:"):
         fresh.open()
     fresh.accept = [f"{LIAR}:{column}" for column in fresh.clients.recipe["features"]]
     assert LIAR in fresh.open().clients

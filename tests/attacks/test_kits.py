@@ -331,6 +331,28 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
     assert "no run" in next(_lines(Deployment(("a",)), set(), False, {}, 0.0))
 
 
+def test_what_the_operator_accepts_when_submitting_is_beside_what_the_plan_accepts(kits, tmp_path, monkeypatch):
+    from hospital import plan_file
+
+    from coterie.base.errors import RunError
+    from coterie.cli.main import main
+    from coterie.sites.flare import submit
+
+    sent = []
+
+    def start(session, message, sites):
+        sent.append(message["accept"])
+        raise RunError("nothing is submitted")
+
+    monkeypatch.setattr(submit, "_session", lambda *about: None)
+    monkeypatch.setattr(submit, "_await_sites", lambda *about: None)
+    monkeypatch.setattr(submit, "_start", start)
+    plan = plan_file(tmp_path, deploy={"sites": ["hungary", "cleveland"], "accept": ["hungary:age"], "kits": str(kits)})
+    accept = ["--accept", "cleveland:chol", "--accept", "hungary:sex"]
+    assert main(["submit", str(plan), "--out", str(tmp_path / "run"), *accept]) == 1
+    assert sent == [["hungary:age", "cleveland:chol", "hungary:sex"]]
+
+
 # ---- revocation, roles, signatures
 
 

@@ -6,9 +6,10 @@ import json
 
 import pytest
 import torch
-from hospital import FEDAVG, Hospital
+from hospital import FEDAVG, Hospital, local
 
 from coterie.compute.metrics import evaluate
+from coterie.contract.wire import PerClient
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.sites.attack import attack
 
@@ -96,6 +97,93 @@ def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
         every = attack(hospital.approved, hospital.settings, "hungary")
         rows.append(next(one.rows for one in every if one.way.startswith("losses of steep models")))
     assert rows == [2, 0]
+
+
+ASKS_LOSSES = {
+    "meritfed": ({**MERITFED, "oracle": "loss"}, "meritfed:target_losses", 5),
+    "qffl": ({"name": "qffl", "local": LOCAL}, "qffl:local_update", 1),
+}
+
+
+@pytest.mark.parametrize("name", ASKS_LOSSES)
+def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(tmp_path, monkeypatch, name):
+    """As it was: beside noisy updates 11 of 39 validation rows of an approved plan of MeritFed, and 1 of 196 of q-FFL."""
+    import coterie.sites.attack as red_team
+
+    method, task, least = ASKS_LOSSES[name]
+    every = red_team._ways
+    monkeypatch.setattr(
+        red_team,
+        "_ways",
+        lambda approved: (way for way in every(approved) if "losses" in str(getattr(way[1], "func", ""))),
+    )
+    rows = []
+    for filters in ([], [CLIP, NOISE]):
+        folder = tmp_path / f"{len(filters)} filters"
+        folder.mkdir()
+        hospital = Hospital(folder, methods=[method], rounds=20, filters=filters, **FOUR)
+        finding = next(one for one in attack(hospital.approved, hospital.settings, "hungary") if task in one.way)
+        assert finding.models == finding.budget > 0
+        rows.append(finding.rows)
+    assert rows[0] >= least
+    assert rows[1] == 0
+
+
+def test_losses_and_metrics_are_behind_noise_wherever_a_task_takes_them(tmp_path):
+    """One noise for a model in every request; another for a model that differs in the last bit, also where no row notices."""
+    from coterie.algorithms.meritfed import target_losses
+
+    hospital = Hospital(tmp_path, methods=[{**MERITFED, "oracle": "loss"}], filters=[CLIP, NOISE], **FOUR)
+    site = hospital.begin(pair="meritfed-0")
+    asked = {"rows": "validation", "batch": None, "step": 0}
+    near = torch.nextafter(site.x, site.x + 1)
+    told = [
+        site.ask(target_losses, xs=PerClient(torch.stack(xs)[None]), **asked)["losses"][0]
+        for xs in ([site.x, near], [near, site.x], [site.x, site.x])
+    ]
+    assert told[0].tolist() == told[1].flip(0).tolist()
+    assert told[2].tolist() == [told[0][0]] * 2
+    assert told[0][0] != told[0][1]
+    seen = site.ask(evaluate, x=site.x, part="validation", metrics=METRICS)
+    assert float(seen["loss"]) == float(told[0][0])
+
+
+EXPOSED = {
+    "varsel": ({"name": "varsel", "internal": ["a"], "local": LOCAL}, "'squared' of varsel:distances"),
+    "ocs": ({"name": "ocs", "local": LOCAL}, "'norms' of ocs:norms"),
+    "meritfed": ({**MERITFED, "oracle": "delegated"}, "'weights' of meritfed:target_descent"),
+}
+
+
+@pytest.mark.parametrize("name", EXPOSED)
+def test_numbers_that_no_noise_hides_are_refused_by_default(tmp_path, name):
+    """As it was: they left exact, beside noisy updates, under default settings."""
+    from coterie.sites.allowed import RefusedError
+
+    method, what = EXPOSED[name]
+    hospital = Hospital(tmp_path, methods=[method], settings={"largest_layer": 0}, filters=[CLIP, NOISE], **FOUR)
+    with pytest.raises(RefusedError, match=f"{what} leaves {name}-0 without secret noise.* can leave out "):
+        hospital.begin(pair=f"{name}-0")
+
+
+def test_squared_distances_tell_an_update_that_noise_hides(tmp_path):
+    """Why they are refused: two of them tell an entry of it to rounding."""
+    from coterie.algorithms.varsel import distances, local_updates
+
+    told = []
+    for filters in ([CLIP, NOISE], []):
+        folder = tmp_path / f"{len(filters)} filters"
+        folder.mkdir()
+        site = Hospital(folder, methods=[EXPOSED["varsel"][0]], filters=filters, **FOUR).begin(pair="varsel-0")
+        unit = torch.zeros_like(site.x)
+        unit[0] = 1.0
+        near, far = (site.ask(distances, x=site.x, center=c, local=local())["squared"] for c in (unit, -unit))
+        told.append(
+            (float(far - near) / 4, site.ask(local_updates, x=site.x, local=local(), parts=1)["delta"].reshape(-1))
+        )
+    exact = float(told[1][1][0])
+    assert told[0][0] == pytest.approx(exact, abs=1e-6)
+    assert abs(float(told[0][1][0]) - exact) > 1e-4
 
 
 def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):

@@ -373,26 +373,127 @@ def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_mo
         wait_for(lambda: "comes with the revoked certificate" in made.log("localhost"), 120)
 
 
-def test_each_of_those_who_command_the_server_may_do_one_thing(deployment):
-    """A lead of the first kits disabled a site and shut the server down."""
+def refusal(name, kit, act):
+    """Why the server does not let somebody do something; "" if it does."""
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    def refusal(name, act):
-        session = new_secure_session(name, str(deployment.kits / name), timeout=30.0)
-        try:
-            act(session)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
+    session = None
+    try:
+        session = new_secure_session(name, str(kit), timeout=15.0)
+        act(session)
+    except Exception as error:  # FLARE has a dozen kinds for this
+        return f"{type(error).__name__}: {error}"
+    finally:
+        if session is not None:
             session.close()
-        return ""
+    return ""
 
-    operator, guard, keeper = (f"{who}@coterie.org" for who in ("operator", "guard", "keeper"))
-    for name in (operator, keeper):
-        assert "uthoriz" in refusal(name, lambda s: s.disable_client("hungary"))
-    for name in (operator, guard):
-        assert "uthoriz" in refusal(name, lambda s: s.shutdown("server"))
-        assert refusal(name, lambda s: s.shutdown("client", ["hungary"]))  # where the site refuses
-    assert refusal(guard, lambda s: s.get_connected_client_list()) == ""
+
+def connected(session):
+    return session.get_connected_client_list()
+
+
+OPERATOR, GUARD, KEEPER = (f"{who}@coterie.org" for who in ("operator", "guard", "keeper"))
+
+
+def test_each_of_those_who_command_the_server_may_do_one_thing(deployment):
+    """A lead of the first kits disabled a site and shut the server down."""
+
+    def refused(name, act):
+        return refusal(name, deployment.kits / name, act)
+
+    def hungary_is(state):
+        said = deployment.coterie("status", deployment.plan).stdout
+        return next(line.split()[1:] == state.split() for line in said.splitlines() if "hungary" in line)
+
+    for name in (OPERATOR, KEEPER):
+        assert "uthoriz" in refused(name, lambda s: s.disable_client("hungary"))
+    for name in (OPERATOR, GUARD):
+        assert "uthoriz" in refused(name, lambda s: s.shutdown("server"))
+        assert refused(name, lambda s: s.shutdown("client", ["hungary"]))  # where the site refuses
+    job = str(a_job(deployment.folder / "job"))
+    for name in (GUARD, KEEPER):
+        assert "uthoriz" in refused(name, lambda s: s.submit_job(job))
     assert deployment.listens()
-    assert "not connected" not in deployment.coterie("status", deployment.plan).stdout
+    assert hungary_is("connected")
+    assert refused(GUARD, lambda s: s.disable_client("hungary")) == ""
+    wait_for(lambda: hungary_is("not connected"))
+    assert refused(GUARD, lambda s: s.enable_client("hungary")) == ""
+    wait_for(lambda: hungary_is("connected"))
+
+
+def a_job(folder):
+    """A job as `coterie submit` makes it, about nothing."""
+    from nvflare.collab import CollabRecipe
+
+    from coterie.sites.flare.client import SiteClient
+    from coterie.sites.flare.server import Coordinator
+
+    CollabRecipe("coterie", server=Coordinator(b"{}".hex()), client=SiteClient(), min_clients=1).export(str(folder))
+    return folder / "coterie"
+
+
+def person(folder, name, authority, **about):
+    """A kit like that of the operator, with a certificate that FLARE's own tool makes for whatever a person claims."""
+    from coterie.sites.flare.join import _certificates_in, _nvflare
+
+    shutil.copytree(authority.parent / OPERATOR, folder / "kit")
+    people = [{"name": name, "type": "admin", "org": "coterie", "role": "lead", **about}]
+    (folder / "me.yml").write_text(json.dumps({"name": "coterie", "participants": people}))
+    _nvflare("cert", "request", "-p", str(folder / "me.yml"), "--out", str(folder / "key"))
+    request, signed = folder / "key" / f"{name}.request.zip", folder / "signed.zip"
+    profile = {"name": "coterie", "scheme": "tcp", "connection_security": "mtls"}
+    profile["server"] = {"host": "localhost", "fed_learn_port": 8002, "admin_port": 8002}
+    (folder / "profile.yml").write_text(json.dumps(profile))
+    where = ("-c", str(authority), "--profile", str(folder / "profile.yml"), "--out", str(signed))
+    _nvflare("cert", "approve", str(request), *where)
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    startup = folder / "kit" / "startup"
+    (startup / "client.crt").write_bytes(_certificates_in(signed)[1].public_bytes(Encoding.PEM))
+    shutil.copy(folder / "key" / f"{name}.key", startup / "client.key")
+    return folder / "kit", request
+
+
+def test_t1_nobody_commands_the_server_with_a_certificate_of_another_kind_or_authority(lonely, tmp_path, monkeypatch):
+    """`coterie sign` signed a lead's request under the file name of a site, and the lead logged in."""
+    from coterie.sites.flare.authority import read_request
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wait_for(lonely.listens)
+    folders = [tmp_path / name for name in ("signed by hand", "foreign", "site")]
+    for folder in folders:
+        folder.mkdir()
+    mallory = "mallory@coterie.org"
+    kit, request = person(folders[0], mallory, lonely.kits / "ca")
+    assert refusal(mallory, kit, connected) == ""  # what the authority signs, the server believes: so `sign` must not
+    shutil.copy(request, tmp_path / "hungary.request.zip")
+    key = read_request(request).key
+    done = lonely.coterie("sign", lonely.plan, tmp_path / "hungary.request.zip", "--fingerprint", key, check=False)
+    assert done.returncode == 2
+    assert "is no site of the plan" in done.stderr
+    assert not (tmp_path / "hungary.signed.zip").exists()
+
+    other = provision(lonely.plan, tmp_path / "other kits")
+    foreign, _ = person(folders[1], OPERATOR, other / "ca")
+    shutil.copy(lonely.kits / OPERATOR / "startup" / "rootCA.pem", foreign / "startup" / "rootCA.pem")
+    assert refusal(OPERATOR, foreign, connected)
+
+    for name in (OPERATOR, "hungary"):  # with the certificate of a site
+        pretended = folders[2] / name
+        shutil.copytree(lonely.kits / OPERATOR, pretended)
+        for file in ("client.crt", "client.key"):
+            shutil.copy(lonely.kits / "hungary" / "startup" / file, pretended / "startup" / file)
+        assert refusal(name, pretended, connected)
+    assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
+
+
+def test_the_keeper_stops_the_server(lonely):
+    wait_for(lonely.listens)
+    assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
+    refusal(KEEPER, lonely.kits / KEEPER, lambda s: s.shutdown("server"))  # which cannot answer any more
+    try:
+        wait_for(lambda: not lonely.listens(), 120)
+    finally:
+        lonely.stop("localhost")
+        lonely.start("localhost")

@@ -56,7 +56,7 @@ from coterie.contract.wire import PerClient
 class Judged(NamedTuple):
     """Losses [n, 1 + m] of the client's own model before the round, and of the m candidates."""
 
-    losses: Annotated[Tensor, "other", Form(lambda p, layout: (1 + len(p["candidates"]),))]
+    losses: Annotated[Tensor, "loss", Form(lambda p, layout: (1 + len(p["candidates"]),))]
 
 
 @task

@@ -31,6 +31,7 @@ Laws:
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, NamedTuple
 
 import torch
@@ -47,15 +48,18 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import OneModel, OneUpdate, Size, task
+from coterie.contract.task import Form, OneModel, OneUpdate, task
+
+Steps = Annotated[Tensor, "count", Form(within=(0.0, inf))]
+"""float64 [n]: of the local steps, which follow from the rows of a client."""
 
 
 class NormalisedUpdate(NamedTuple):
     """delta / a [n, d + b] (buffers whole), a [n], and the number of steps [n]."""
 
     delta: OneUpdate
-    length: Size
-    steps: Size
+    length: Steps
+    steps: Steps
 
 
 @task

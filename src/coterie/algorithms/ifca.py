@@ -50,7 +50,7 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Models, OneUpdate, Rows, task
 
-Choice = Annotated[Tensor, "other", Form(within=lambda payload: (0.0, len(payload["xs"]) - 1.0))]
+Choice = Annotated[Tensor, "choice", Form(within=lambda payload: (0.0, len(payload["xs"]) - 1.0))]
 """float64 [n]: which of the models a client chose."""
 
 

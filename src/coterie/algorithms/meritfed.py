@@ -96,7 +96,7 @@ class TargetGradient(NamedTuple):
 class TargetLosses(NamedTuple):
     """Losses of candidates at the target."""
 
-    losses: Annotated[Tensor, "other", Form(lambda p, layout: (p["xs"].shape[1],))]
+    losses: Annotated[Tensor, "loss", Form(lambda p, layout: (p["xs"].shape[1],))]
 
 
 class Descent(NamedTuple):

@@ -49,7 +49,7 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
-from coterie.contract.task import Number, OneModel, Rows, task
+from coterie.contract.task import MeanLoss, OneModel, Rows, task
 from coterie.solvers.sampling import without_replacement
 
 
@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
 class Losses(NamedTuple):
     """F_k(x), float64 [n]."""
 
-    loss: Number
+    loss: MeanLoss
 
 
 @task

@@ -43,7 +43,7 @@ from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Number, OneModel, OneUpdate, task
+from coterie.contract.task import MeanLoss, OneModel, OneUpdate, task
 
 _LEAST = 1e-10
 
@@ -52,7 +52,7 @@ class LocalUpdate(NamedTuple):
     """delta [n, d + b] and F_k(x) [n]."""
 
     delta: OneUpdate
-    loss: Number
+    loss: MeanLoss
 
 
 @task

@@ -49,13 +49,13 @@ from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
-from coterie.contract.task import Number, OneModel, task
+from coterie.contract.task import MeanLoss, OneModel, task
 
 
 class Losses(NamedTuple):
     """Mean loss at x, float64 [n]."""
 
-    loss: Number
+    loss: MeanLoss
 
 
 @task

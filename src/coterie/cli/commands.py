@@ -228,6 +228,7 @@ def _submit(args: argparse.Namespace) -> int:
                 folder,
                 resume=args.resume,
                 accept_change=args.accept_change,
+                accept=args.accept,
                 kits=None if args.kits is None else Path(args.kits),
                 command=shlex.join(args.typed),
                 watch=progress.show_sites,

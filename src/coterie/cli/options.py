@@ -175,6 +175,13 @@ def _add_site_commands(commands: Any) -> None:
     submit.add_argument("--out", help="run directory; default: runs/NAME")
     _add_resume(submit)
     _add_accept_change(submit)
+    submit.add_argument(
+        "--accept",
+        metavar="SITE:COLUMN",
+        action="append",
+        default=[],
+        help="take the mean and deviation of this column although they are far from the others': you have asked that site",
+    )
     _add_printing(submit)
 
 

@@ -91,7 +91,7 @@ def add_operator_commands(commands: Any) -> None:
     attack.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
     attack.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
     attack.add_argument(
-        "--seconds", type=float, default=120.0, metavar="S", help="after which no attack begins (default: 120)"
+        "--seconds", type=float, default=120.0, metavar="S", help="after which nothing more is asked (default: 120)"
     )
 
     status = add_command(
@@ -208,18 +208,22 @@ def _danger(site: str, approved: Any, settings: Any, seconds: float) -> tuple[li
 
     Also of a plan that the site refuses for its `largest_layer`, so that whoever thinks of lifting that reads the number before.
     """
+    import time
     from dataclasses import replace
 
     from coterie.base.errors import InputError
     from coterie.sites.attack import attack
 
+    begun = time.monotonic()
     try:
         every = list(attack(approved, replace(settings, largest_layer=2**62), site, seconds))
     except InputError as error:
         return [f"danger    not tried: {error}"], 0
     worst = max(every, key=lambda attempt: attempt.rows)
     requests = f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in every)} requests"
-    last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} (others may know better attacks)"
+    over = f"; {seconds:g} s were over before all attacks had ended" if time.monotonic() - begun >= seconds else ""
+    others = f"others may know better attacks{over}"
+    last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} ({others})"
     return [*map(str, every), last], worst.rows
 
 

@@ -111,7 +111,7 @@ class Gaps(NamedTuple):
 class Measured(NamedTuple):
     """The quantities `_MEASURED` [n, m] and which of them are defined [n, m]."""
 
-    values: Annotated[Tensor, "other", Form(_measure_shape)]
+    values: Annotated[Tensor, "loss", Form(_measure_shape)]
     defined: Annotated[Tensor, "other", Form(_measure_shape, torch.bool)]
 
 

@@ -231,11 +231,23 @@ class Cohort(CohortRows):
         result = torch.zeros(len(self.names), dtype=torch.float64)
         for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
             result[i] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
+        for i in range(len(self.names)) if self.workspace.veil else ():
+            result[i] = self._veiled(result[i], i, of_client(x, i), part, batch_size)
         return result
 
     def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
         self.spent["row_losses"] += len(labels)
-        return self.workspace.loss.rows(self.workspace.model(inputs), labels).double().sum().cpu()
+        return self._bounded(self.workspace.loss.rows(self.workspace.model(inputs), labels).double()).sum().cpu()
+
+    def _bounded(self, losses: Tensor) -> Tensor:
+        """Losses of rows as they count in a mean."""
+        veil = self.workspace.veil
+        return losses if veil is None else losses.clamp(max=veil.largest_loss)
+
+    def _veiled(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
+        """The mean loss of a client as it may be told."""
+        told, veil = float(mean), self.workspace.veil
+        return told if veil is None else veil.loss(told, self.batch_rows(client, part, batch_size), x)
 
     @torch.no_grad()
     def losses(
@@ -251,6 +263,9 @@ class Cohort(CohortRows):
             for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
                 self.workspace.load(x)
                 result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
+        for i in range(len(self.names)) if self.workspace.veil else ():
+            for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
+                result[i, q] = self._veiled(result[i, q], i, x, part, batch_size)
         return result
 
     def evaluate(
@@ -270,15 +285,13 @@ class Cohort(CohortRows):
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
         count, loss, scale = len(self.names), self.workspace.loss, self.clients.label_scale
+        veil = self.workspace.veil
         columns = {k: torch.full((count,), nan, dtype=torch.float64) for k in ("loss", *metrics)}
         columns["n"] = torch.zeros(count, dtype=torch.float64)
         for group in self.groups(part):
             labels, of = self.labels_of(group, part)
-            outputs, values = self._answers(group, x, part)
-            columns["n"][group], columns["loss"][group] = (
-                of.sizes,
-                of.mean(values.clamp(max=self.workspace.largest_loss)),
-            )
+            outputs, losses = self._answers(group, x, part)
+            columns["n"][group], columns["loss"][group] = of.sizes, of.mean(losses)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.align_classes(outputs)
@@ -292,6 +305,11 @@ class Cohort(CohortRows):
                     measured = torch.tensor([nan if v is None else v for v in of_clients], dtype=torch.float64)
                 if measured is not None:
                     columns[name][group] = measured
+            if veil is not None:
+                for i, own in zip(group, labels.split(of.sizes.long().tolist()), strict=True):
+                    values = {name: float(column[i]) for name, column in columns.items() if name != "n"}
+                    for name, told in veil.evaluation(values, own, of_client(x, i)).items():
+                        columns[name][i] = told
         return columns
 
     @torch.no_grad()
@@ -311,7 +329,7 @@ class Cohort(CohortRows):
                     pairs.append(answers_of(workspace, all_rows, [self.index[i]]))
         outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
         self.spent["row_losses"] += len(losses)
-        return outputs, losses
+        return outputs, self._bounded(losses)
 
     # ---- rows
 

@@ -21,7 +21,7 @@ from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.cohort_rows import Segments, padded
 from coterie.config.registry import METRICS
-from coterie.contract.task import Flag, Form, ModelOrOwn, Number, Rows, Size, task
+from coterie.contract.task import Flag, Form, MeanLoss, ModelOrOwn, Rows, task
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -418,8 +418,8 @@ class Evaluation(NamedTuple):
     """
 
     rows: Rows
-    loss: Number
-    values: Annotated[Tensor, "other", Form(_as_many, within=_ranges)]
+    loss: MeanLoss
+    values: Annotated[Tensor, "loss", Form(_as_many, within=_ranges)]
     defined: Annotated[Tensor, "other", Form(_as_many, torch.bool)]
 
 
@@ -448,8 +448,8 @@ def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ..
 class Shares(NamedTuple):
     """Share of the largest class [n], log-loss of predicting the client's own training shares [n], and whether they are defined [n]."""
 
-    majority: Annotated[Tensor, "other", Form(within=(0.0, 1.0))]
-    majority_loss: Size
+    majority: Annotated[Tensor, "count", Form(within=(0.0, 1.0))]
+    majority_loss: Annotated[Tensor, "count", Form(within=(0.0, inf))]
     defined: Flag
 
 

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -52,13 +51,31 @@ def _is_steady(batched: Batched) -> bool:
     return True
 
 
+class Veil(Protocol):
+    """Hides what one row adds to a mean over many, where rows are private.
+
+    Attributes:
+        largest_loss: that a row counts with.
+    """
+
+    largest_loss: float
+
+    def loss(self, mean: float, rows: int, x: Tensor) -> float:
+        """Return the mean loss of model x [d + b] over so many rows as it may be told."""
+        ...
+
+    def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
+        """Return `loss` and metrics of model x [d + b] on rows with these labels as they may be told; NaN where they may not."""
+        ...
+
+
 class Workspace:
     """A private copy of the model whose tensors are views of one flat buffer, and the loss.
 
     Loading a vector is one copy, and reading the trained model is one too; `torch.func.functional_call` costs a third more per step.
 
     Attributes:
-        largest_loss: that a row counts with where a model is evaluated (set where one row's part in a mean is hidden by noise).
+        veil: hides what one row adds to losses and metrics (set where rows are private).
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
         generators: what the model can draw from beside the global generators.
         heights: rows of a forward pass that evaluates clients, falling; of several at once if the model is `rowwise`.
@@ -76,7 +93,7 @@ class Workspace:
     ) -> None:
         self.device = torch.device(device)
         self.fewest_rows = 1
-        self.largest_loss = inf
+        self.veil: Veil | None = None
         self.channels_last = False
         self.layout = Layout.of(model)
         self.model = copy_model(model).to(self.device)

@@ -120,6 +120,8 @@ def _stack_field(parts: Sequence[Any], order: list[int], places: Sequence[list[i
 
 VECTORS = ("update", "gradient")
 """Kinds of fields that are model vectors."""
+LOSSES = ("loss", "gap", "stay")
+"""Kinds of fields that are mean losses over rows, metrics, or differences of such."""
 
 
 def has_form(value: Any, kind: str, count: int, layout: Layout) -> bool:

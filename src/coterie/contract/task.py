@@ -139,7 +139,7 @@ Gap = Annotated[Tensor, "gap"]
 {'gap': 'gap'}
 """
 Count = Annotated[Tensor, "count"]
-"""[n, ...]: numbers of rows."""
+"""[n, ...]: numbers of rows, or what follows from such and from nothing else."""
 SentModel = Annotated[Tensor, "model", Form(lambda payload, layout: (layout.size,), None)]
 """[n, d + b]: a local model as it is, which no filter changes; so plans for sites refuse it beside filters."""
 Model = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,), None)]
@@ -149,7 +149,9 @@ Rows = Annotated[Tensor, "other", Form(facts=True)]
 Number = Annotated[Tensor, "other", Form()]
 """float64 [n]."""
 Size = Annotated[Tensor, "other", Form(within=(0.0, inf))]
-"""float64 [n], not negative: a loss, a norm, a distance."""
+"""float64 [n], not negative: a norm, a distance."""
+MeanLoss = Annotated[Tensor, "loss", Form()]
+"""float64 [n]: a mean loss over rows; at a site behind noise where its plan has secret noise, as metrics are."""
 Flag = Annotated[Tensor, "other", Form(dtype=torch.bool)]
 """bool [n]."""
 
@@ -181,7 +183,7 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `gap`, `stay`, `count`, `own`, `model` or `other`.
+        kinds: for each field of the reply `update`, `gradient`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model` or `other`.
         forms: what fields must look like, where that is declared.
         texts: fields that are no tensors.
     """
@@ -218,7 +220,7 @@ class Task(Generic[R]):
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
-        """`update`, `gradient`, `gap`, `stay`, `count`, `own`, `model` or `other` for each field of the reply."""
+        """`update`, `gradient`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model` or `other` for each field of the reply."""
         hints = get_type_hints(self.reply, include_extras=True)
         return {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
 

@@ -25,7 +25,7 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Sampler
 from coterie.contract.requests import Asks, asks
-from coterie.contract.task import Form, task
+from coterie.contract.task import Count, Form, task
 from coterie.solvers.sampling import row_weights, with_replacement
 
 Done = Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
@@ -35,7 +35,7 @@ Done = Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
 class Counts(NamedTuple):
     """Rows of each class [n, C]."""
 
-    counts: Tensor
+    counts: Count
 
 
 class Kept(NamedTuple):

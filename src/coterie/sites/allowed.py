@@ -16,7 +16,9 @@ import torch
 from coterie.base.errors import InputError
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
+from coterie.contract.replies import LOSSES
 from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declarations
+from coterie.contract.task import Form
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.files import ALL
 from coterie.sites.paired import note_outcomes
@@ -55,6 +57,24 @@ class Allowed:
         return any(isinstance(step, GaussianNoise) and step.secret for step in self.filters)
 
     @cached_property
+    def exposed(self) -> str:
+        """The first field of a reply that may show rows and is behind no secret noise, in words; "" if there is none.
+
+        Updates and gradients are hidden by filters; losses and metrics at their source (`sites.secret`). Numbers of rows, yes and no,
+        what is always the same, and which of some models fits best are told as they are. Whatever else is declared is exposed.
+        """
+        noise = {
+            kind for step in self.filters if isinstance(step, GaussianNoise) and step.secret for kind in step.kinds
+        }
+        told = {"own", "count", "choice", *LOSSES, *noise}
+        for declaration, _ in self.tasks.values():
+            task = declaration.task
+            for field, kind in task.kinds.items():
+                if kind not in told and not (kind == "other" and _says_no_more_than_facts(task.forms.get(field))):
+                    return f"{field!r} of {short(task.name)}"
+        return ""
+
+    @cached_property
     def tasks(self) -> Mapping[str, tuple[Asks, Any]]:
         """The tasks of the method and of the evaluation by name, each with the object whose settings its fields hold."""
         parts = Among(*(part for part in PARTS if not (self.fold and part == "test")))
@@ -78,6 +98,14 @@ class Allowed:
         except InputError as error:
             raise RefusedError(str(error)) from error
         return declaration
+
+
+def _says_no_more_than_facts(form: Form | None) -> bool:
+    """Return True for a field that says how many rows there are, yes or no, or always the same."""
+    if form is None:
+        return False
+    constant = isinstance(form.within, tuple) and bool(form.within[0] == form.within[1])
+    return form.facts or form.dtype is torch.bool or constant
 
 
 def check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:

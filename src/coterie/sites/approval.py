@@ -14,7 +14,6 @@ from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
-from coterie.contract.replies import VECTORS
 from coterie.run.files import turn
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.log import entries, heads_file
@@ -124,19 +123,17 @@ def read_approval(settings_file: Path) -> Approved:
 
 
 def layers_fit(module: nn.Module, name: str, allowed: Allowed, settings: SiteSettings) -> None:
-    """Raise `RefusedError` if rows can be found in a method's updates: no noise under the site's key hides them, and the model has a
+    """Raise `RefusedError` if rows can be found in what a method sends: no noise under the site's key hides it, and the model has a
     wider layer than the site takes then.
     """
-    if allowed.secret or not any(
-        kind in VECTORS for declaration, _ in allowed.tasks.values() for kind in declaration.task.kinds.values()
-    ):
-        return
     widest = max((len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1), default=1)
-    if widest > settings.largest_layer:
+    if allowed.exposed and widest > settings.largest_layer:
+        noise = "give the plan the filters clip and gaussian-noise with secret = true"
+        cure = f"leave out {type(allowed.method).__name__}" if allowed.secret else noise
         raise RefusedError(
-            f"updates of {name} leave without secret noise, and a layer of the model has {widest} units: a dishonest server could find "
-            f"rows in them. The operator can give the plan the filters clip and gaussian-noise with secret = true, or this site, which "
-            f"reads how many in coterie attack, sets largest_layer = {widest} (it is {settings.largest_layer})"
+            f"{allowed.exposed} leaves {name} without secret noise, and a layer of the model has {widest} units: a dishonest server "
+            f"could find rows in it. The operator can {cure}, or this site, which reads how many in coterie attack, sets "
+            f"largest_layer = {widest} (it is {settings.largest_layer})"
         )
 
 

@@ -20,6 +20,7 @@ A row is found if all of its features are within .05 deviations. The same guesse
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,9 +35,8 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
-from coterie.compute.metrics import evaluate
 from coterie.compute.shard import Shard
-from coterie.contract.replies import VECTORS
+from coterie.contract.replies import LOSSES, VECTORS
 from coterie.contract.requests import Asks
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
@@ -119,7 +119,7 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
         approved: the plan.
         settings: settings of the site.
         name: name of the site.
-        seconds: after which no further attack begins.
+        seconds: after which nothing more is asked.
     """
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -130,11 +130,10 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
             place = Path(folder) / str(number)
             own = replace(settings, log=str(place / "log"))
             place.mkdir()
-            server = _Server(SiteRows(name, own, place, approved), pair)
-            yield ways(server, until)
+            yield ways(_Server(SiteRows(name, own, place, approved), pair, until))
 
 
-Way = Callable[["_Server", float], Finding]
+Way = Callable[["_Server"], Finding]
 
 
 def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
@@ -144,11 +143,12 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
             yield pair, _Server.sums
             yield pair, _Server.recipes
         yield pair, _Server.requests
-        yield pair, _Server.losses
         noisy = any(isinstance(one, GaussianNoise) for one in allowed.filters)
         for declaration, owner in allowed.tasks.values():
             task = declaration.task
             asks_model = any(about.holds and about.holds.model for about in task.payload.values())
+            if asks_model and any(kind in LOSSES for kind in task.kinds.values()):
+                yield pair, partial(_Server.losses, declaration=declaration, owner=owner)
             if not (asks_model and any(kind in VECTORS for kind in task.kinds.values())):
                 continue
             yield pair, partial(_Server.gates, declaration=declaration, owner=owner)
@@ -158,12 +158,14 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
 
 
 class _Server:
-    """The server's half of a conversation, of a server that asks whatever helps it; it begins as an honest one would."""
+    """The server's half of a conversation: it begins as an honest one would, and asks whatever helps it until its time is over."""
 
-    def __init__(self, rows: SiteRows, pair: str) -> None:
+    def __init__(self, rows: SiteRows, pair: str, until: float) -> None:
         self.rows, self.pair, self.allowed, self.serial = rows, pair, rows.approved.pairs[pair], 0
         self.answered = self.refused = 0
+        self.until = math.inf
         self.recipe = self._begin()
+        self.until = until
 
     def say(self, do: str, **values: Any) -> dict[str, Any]:
         self.serial += 1
@@ -171,7 +173,9 @@ class _Server:
         return self.rows.answer({**about, **values})
 
     def ask(self, task: str, payload: Mapping[str, Any], seed: int, round: int) -> dict[str, Any] | None:
-        """The fields of a reply; None where the site refuses or fails."""
+        """The fields of a reply; None where the site refuses or fails, and when the time is over."""
+        if time.monotonic() >= self.until:
+            return None
         try:
             where = Context(seed, round, 1, self.serial + 1)
             answer = self.say("task", ask=Ask((self.rows.name,), task, payload, where))["answer"]
@@ -222,7 +226,7 @@ class _Server:
         inputs: Tensor = self._shard.clients.train.inputs  # type: ignore[assignment]  # as `_begin` has looked
         return inputs.double()
 
-    def sums(self, until: float) -> Finding:
+    def sums(self) -> Finding:
         """Ask the sum of squares of each column about centres that differ in one row: the difference is linear in that row."""
         table = self.rows.table
         if table is None:
@@ -244,7 +248,7 @@ class _Server:
         spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
         return self._rows_found("sums about centres", guesses / spread, true / spread)
 
-    def recipes(self, until: float) -> Finding:
+    def recipes(self) -> Finding:
         """Let recipes fail, or encode otherwise, above a value: a column of which this tells something would be told cell by cell."""
         answers: dict[str, set[str]] = {}
         columns: list[Any] = [c for c in self.recipe["columns"] if c["kind"] == "number"]
@@ -265,21 +269,20 @@ class _Server:
         way = "recipes that fail above a value"
         return Finding(way, "columns", differ, len(columns), 0, 0, self.answered, self.refused)
 
-    def requests(self, until: float) -> Finding:
+    def requests(self) -> Finding:
         """Send what differs from the declarations in one field."""
         limits = self.rows._limits(self._shard)
         for declaration, owner in self.allowed.tasks.values():
             payload = example_payload(declaration, owner, limits)
             for probe in probes(declaration, owner, limits, payload):
-                if time.monotonic() < until:
-                    self.ask(declaration.task.name, probe.payload, self.allowed.seed, 1)
+                self.ask(declaration.task.name, probe.payload, self.allowed.seed, 1)
         asked = self.answered + self.refused
         way = f"requests beside the plan, of {self.pair}"
         return Finding(way, "requests", self.answered, asked, 0, 0, self.answered, self.refused)
 
-    def gates(self, until: float, declaration: Asks, owner: Any, copied: bool = False) -> Finding:
+    def gates(self, declaration: Asks, owner: Any, copied: bool = False) -> Finding:
         """Ask one task about models that are made to find rows, in every round, as often as the site answers."""
-        target = _Target.of(self, declaration, owner)
+        target = _Target.of(self, declaration, owner, VECTORS)
         rows, layout = self._train, self._shard.workspace.layout
         local = getattr(self.allowed.method, "local", None)
         # Which columns are measured on a fine scale, everybody knows who knows their names.
@@ -290,69 +293,63 @@ class _Server:
         copies = max(2, target.at_once // most) if copied else 1
         guesses: list[Tensor] = [torch.zeros(0, rows.shape[1], dtype=torch.float64)]
         for number in range(1, self.allowed.rounds + 1):
-            if time.monotonic() < until:
-                updates = partial(target.updates, round=number, copies=copies)
-                guesses.append(guess(column, layout, most, number, batch, updates))
+            updates = partial(target.updates, round=number, copies=copies)
+            guesses.append(guess(column, layout, most, number, batch, updates))
         how = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
         finding = self._rows_found(f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows)
         return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
 
-    def losses(self, until: float) -> Finding:
-        """Ask losses of training rows at models that are steep in one column, each with a model beside it for each weight."""
-        declaration, owner = self.allowed.tasks[evaluate.name]
-        rows, layout = self._train, self._shard.workspace.layout
+    def losses(self, declaration: Asks, owner: Any) -> Finding:
+        """Ask losses at models that are steep in one column, each with a model beside it for each weight."""
+        target = _Target.of(self, declaration, owner, LOSSES)
+        rows, layout = self._asked_rows(target), self._shard.workspace.layout
         column = max(range(rows.shape[1]), key=lambda j: len(rows[:, j].unique()))
-        ask = {**example_payload(declaration, owner, self.rows._limits(self._shard)), "part": "train"}
-        most = declaration.most_models(1) * self.rows.approved.plan.deployment.runs
-        answered = 0
+        most, number, left = target.most * self.allowed.rounds, 1, target.most
 
         def losses_at(models: Tensor) -> list[float]:
             """As many losses as rounds have room for."""
-            nonlocal answered
-            told = []
-            for x in models.to(layout.dtype):
-                number = answered // most + 1
-                reply = None
-                if number <= self.allowed.rounds and time.monotonic() < until:
-                    reply = self.ask(evaluate.name, {**ask, "x": x}, self.allowed.seed, number)
-                if reply is None:
-                    break
-                answered += 1
-                told.append(float(reply["loss"]))
+            nonlocal number, left
+            told: list[float] = []
+            while len(told) < len(models) and number <= self.allowed.rounds:
+                part = models[len(told) : len(told) + left]
+                replies = target.replies(part, round=number)
+                told += [float(reply.reshape(-1)[0]) for reply in replies]
+                left -= len(replies)
+                if len(replies) < len(part) or not left:
+                    number, left = number + 1, target.most
             return told
 
-        guesses = slopes_of_losses(column, layout, most * self.allowed.rounds, len(rows), losses_at)
-        finding = self._rows_found(f"losses of steep models, of {self.pair}", guesses, rows)
-        return finding._replace(models=answered, budget=most * self.allowed.rounds)
+        guesses = slopes_of_losses(column, layout, most, len(rows), losses_at)
+        finding = self._rows_found(
+            f"losses of steep models, {short(declaration.task.name)} of {self.pair}", guesses, rows
+        )
+        return finding._replace(models=len(target.seen), budget=most)
 
-    def members(self, until: float, declaration: Asks, owner: Any) -> Finding:
+    def members(self, declaration: Asks, owner: Any) -> Finding:
         """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
-        target, workspace = _Target.of(self, declaration, owner), self._shard.workspace
+        target, workspace = _Target.of(self, declaration, owner, VECTORS), self._shard.workspace
         client = self._shard.clients[0]
         x = workspace.x.double().clone()
         for number in range(1, self.allowed.rounds + 1):
-            replies = target.updates(x[None], round=number, copies=1) if time.monotonic() < until else []
+            replies = target.updates(x[None], round=number, copies=1)
             x = x + replies[0] if replies else x
         strangers = client.test or client.validation
         way = f"membership by loss, {short(declaration.task.name)} of {self.pair}"
         if strangers is None:
             return Finding(f"{way} (no rows to compare with)", "members", 0, 0, 0, 0, self.answered, self.refused)
-        losses = [
-            self._losses(x, part) for part in (client.train, strangers)
-        ]  # the mean is what `evaluate` tells of a part
-        inside, outside = (int((loss <= losses[0].mean()).sum()) for loss in losses)
-        finding = Finding(
-            way,
-            "members",
-            inside,
-            len(losses[0]),
-            outside,
-            len(losses[1]),
-            self.answered,
-            self.refused,
-            len(target.seen),
-        )
-        return finding._replace(budget=target.most * self.allowed.rounds)
+        inside, outside = (self._losses(x, part) for part in (client.train, strangers))
+        told = [
+            int((losses <= inside.mean()).sum()) for losses in (inside, outside)
+        ]  # `evaluate` tells the mean of a part
+        counts = told[0], len(inside), told[1], len(outside), self.answered, self.refused
+        return Finding(way, "members", *counts, len(target.seen), target.most * self.allowed.rounds)
+
+    def _asked_rows(self, target: _Target) -> Tensor:
+        """The rows whose loss a task tells: those of the part that its payload names, if the site has it, else training rows."""
+        payload, client = target.payload(1), self._shard.clients[0]
+        named = str(payload.get("part", payload.get("rows")))
+        inputs: Any = (getattr(client, named, None) or client.train).inputs
+        return torch.as_tensor(inputs, dtype=torch.float64)
 
     @torch.no_grad()
     def _losses(self, x: Tensor, part: Part) -> Tensor:
@@ -390,24 +387,28 @@ class _Target:
     seen: set[tuple[int, bytes]]
 
     @classmethod
-    def of(cls, server: _Server, declaration: Asks, owner: Any) -> _Target:
+    def of(cls, server: _Server, declaration: Asks, owner: Any, kinds: tuple[str, ...]) -> _Target:
+        """The first field of the reply that is of one of these kinds, about the field of the payload that holds most models."""
         task, clients = declaration.task, server.rows._limits(server._shard).clients
-        field, about = next((k, about.holds) for k, about in task.payload.items() if about.holds and about.holds.model)
-        reply = next(key for key, kind in task.kinds.items() if kind in VECTORS)
-        several, count = about.shape[:1] == ("models",), declaration.most_models(clients)
+        models = {k: about.holds.shape for k, about in task.payload.items() if about.holds and about.holds.model}
+        field = min(models, key=lambda k: models[k][:1] != ("models",))
+        reply = next(key for key, kind in task.kinds.items() if kind in kinds)
+        several, count = models[field][:1] == ("models",), declaration.most_models(clients)
         most = count * server.rows.approved.plan.deployment.runs
         return cls(server, declaration, owner, field, reply, count if several else 1, most, set())
 
-    def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
-        """Return the site's answer about each model, the mean over copies, decay of weights taken off."""
-        server, layout = self.server, self.server._shard.workspace.layout
-        limits = server.rows._limits(server._shard)
-        payload = example_payload(self.declaration, self.owner, limits, round)
+    def payload(self, round: int) -> dict[str, Any]:
+        """A payload that the declaration allows."""
+        limits = self.server.rows._limits(self.server._shard)
+        return example_payload(self.declaration, self.owner, limits, round)
+
+    def replies(self, models: Tensor, round: int) -> list[Tensor]:
+        """Return the site's answer about each model, as long as it answers."""
+        server, payload = self.server, self.payload(round)
         sent = payload[self.field]
         several = self.declaration.task.payload[self.field].holds.shape[:1] == ("models",)  # type: ignore[union-attr]
-        local = getattr(server.allowed.method, "local", None)
-        replies: list[Tensor] = []
-        asked = models.repeat_interleave(copies, 0).to(limits.dtype)
+        told: list[Tensor] = []
+        asked = models.to(server._shard.workspace.layout.dtype)
         for start in range(0, len(asked), self.at_once):
             part = asked[start : start + self.at_once]
             value = part if several else part[0]
@@ -416,9 +417,17 @@ class _Target:
             if values is None:
                 break
             self.seen.update((round, x.numpy().tobytes()) for x in part)
-            answer = values[self.reply][0].double().reshape(-1, layout.size)
-            answer = answer if several else answer.mean(0, keepdim=True)
-            replies += [u - decay(x.double(), local, round) for u, x in zip(answer, part, strict=False)]
+            answer = values[self.reply][0].double()
+            told += list(answer[-len(part) :]) if several else [answer]
+        return told
+
+    def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
+        """Return the site's update of each model, the mean over copies, decay of weights taken off."""
+        local = getattr(self.server.allowed.method, "local", None)
+        size = self.server._shard.workspace.layout.size
+        asked = models.repeat_interleave(copies, 0).to(self.server._shard.workspace.layout.dtype)
+        answers = zip(self.replies(asked, round), asked, strict=False)
+        replies = [answer.reshape(-1, size).mean(0) - decay(x.double(), local, round) for answer, x in answers]
         whole = len(replies) // copies
         return list(torch.stack(replies[: whole * copies]).reshape(whole, copies, -1).mean(1)) if whole else []
 

@@ -159,6 +159,10 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         if step.stage == "attack":
             lie = FILTERS.name_of(type(step)) or type(step).__name__
             raise InputError(f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
+    if experiment.run.contribution is not None:
+        raise InputError(
+            f"{path}, [run]: contribution asks every site for its loss with hundreds of models, so it is for one machine; drop it"
+        )
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     if tuned is not None:
         raise InputError(f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")

@@ -22,7 +22,6 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
-from coterie.compute.metrics import evaluate
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METHODS
@@ -41,7 +40,6 @@ from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
     columns_to_sum,
-    fewest_of,
     moments_fit,
     parts_withheld,
     public_description,
@@ -52,7 +50,7 @@ from coterie.sites.minima import (
 from coterie.sites.noted import Noted
 from coterie.sites.own_model import OwnModel
 from coterie.sites.paired import note_outcomes, paired_errors
-from coterie.sites.secret import LARGEST_LOSS, blur_evaluation, under_key
+from coterie.sites.secret import KeyedVeil, under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import (
     TABLE_TASKS,
@@ -205,7 +203,7 @@ class SiteRows:
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
         if allowed.secret:
-            workspace.largest_loss = LARGEST_LOSS
+            workspace.veil = KeyedVeil(site_key(self.folder))
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
         sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
@@ -303,8 +301,6 @@ class SiteRows:
             return {"answer": self._of_test_rows(ask, self._run_notes(message))}
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
-        if allowed.secret and ask.task == evaluate.name:
-            answer = self._blurred(answer, ask, requests[0])
         self._save_memory(self.shard)
         return {"answer": self._own.keep(answer, ask, self.pair, allowed, self.shard)}
 
@@ -392,13 +388,6 @@ class SiteRows:
             for block in answer.blocks
         )
         return replace(answer, blocks=blocks, failed=failed)
-
-    def _blurred(self, answer: Answer, ask: Ask, request: str) -> Answer:
-        """The answer of an evaluation behind noise under the site's key."""
-        part = getattr(self.shard.clients[0], str(ask.payload["part"]), None) if self.shard is not None else None
-        about = ask.payload["metrics"], 1 if part is None else fewest_of(part.labels), site_key(self.folder), request
-        blocks = tuple(Block(block.names, blur_evaluation(dict(block.values), *about)) for block in answer.blocks)
-        return replace(answer, blocks=blocks)
 
     def _save_memory(self, shard: Shard) -> None:
         """Keep what the task has remembered, before its answer counts."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import inf
-from typing import Any
+from math import inf, isfinite, nan
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from coterie.base.metric_names import BOUNDS
 from coterie.contract.filters import Filter, Passage
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import RefusedError
+from coterie.sites.minima import fewest_of
 
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
@@ -63,30 +63,43 @@ class _SecretNoise(GaussianNoise):
         return (plain.double() + self.sigma * noise).to(rows)
 
 
-def blur_evaluation(
-    values: dict[str, Any], metrics: Iterable[str], fewest: int, key: bytes, request: str
-) -> dict[str, Any]:
-    """Return loss and metrics of one site behind noise as large as what one row can move them; metrics without bounds are undefined.
+class KeyedVeil:
+    """Losses and metrics behind noise as large as what one row can move them; metrics without bounds are not told.
 
-    A server that chooses the models reads rows off exact losses as off updates: the loss of a steep model is a sum over few rows.
+    A server that chooses the models reads rows off exact losses as off updates: the loss of a steep model is a sum over few rows. The
+    noise is a function of the key, of the model and of what it hides, so that the same model has the same noise in every request.
 
     Args:
-        values: an `Evaluation` of one part, whose rows count with a loss of at most `LARGEST_LOSS`.
-        metrics: their names.
-        fewest: rows of the smallest class of the part; of all of it, where there are no classes.
         key: of the site.
-        request: whose noise this is.
     """
-    bounds = torch.tensor([BOUNDS.get(name, (-inf, inf)) for name in metrics], dtype=torch.float64).reshape(-1, 2)
-    low, high = bounds.T
-    plain = torch.cat([values["loss"], values["values"][0]])
-    stream = hmac.new(key, b"evaluation" + request.encode() + plain.numpy().tobytes(), hashlib.sha256).digest()
-    noise = torch.from_numpy(_normal(stream, len(plain)))
-    loss = (values["loss"] + LARGEST_LOSS / values["rows"].clamp(min=1) * noise[0]).clamp(min=0)
-    defined = values["defined"] & (high - low).isfinite()
-    moved = values["values"] + (high - low) / max(1, fewest) * noise[1:]
-    blurred = torch.where(defined, moved.clamp(low, high), 0.0)
-    return {**values, "loss": loss.where(values["rows"] > 0, 0.0), "values": blurred, "defined": defined}
+
+    largest_loss = LARGEST_LOSS
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def loss(self, mean: float, rows: int, x: Tensor) -> float:
+        """Return the mean loss of model x [d + b] over so many rows with noise, not below 0."""
+        told = mean + LARGEST_LOSS / max(1, rows) * self._noise("loss", mean, x)
+        return 0.0 if told < 0 else told
+
+    def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
+        """Return `loss` and metrics of model x [d + b] on rows with these labels with noise; NaN where a metric has no bounds."""
+        fewest = max(1, fewest_of(labels))
+        told = {}
+        for name, value in values.items():
+            low, high = BOUNDS.get(name, (-inf, inf))
+            if name == "loss":
+                told[name] = self.loss(value, len(labels), x)
+            elif isfinite(value) and isfinite(high - low):
+                told[name] = min(high, max(low, value + (high - low) / fewest * self._noise(name, value, x)))
+            else:
+                told[name] = nan
+        return told
+
+    def _noise(self, name: str, value: float, x: Tensor) -> float:
+        about = repr((name, value)).encode() + x.detach().cpu().contiguous().numpy().tobytes()
+        return float(_normal(hmac.new(self._key, b"told" + about, hashlib.sha256).digest(), 1)[0])
 
 
 def _normal(stream: bytes, count: int) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ older than one it has seen.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -244,8 +245,8 @@ class Remote(Engine):
                 raise _FewerError
             if odd:
                 raise RunError(
-                    f"the run cannot begin: {odd[0].sentence}. Ask that site; if it is right, the plan can say [deploy] accept = "
-                    f"[{', '.join(json.dumps(plain(apart.key, 80)) for apart in odd[:3])}]"
+                    f"the run cannot begin: {odd[0].sentence}. Ask that site; if it is right, submit with "
+                    f"{' '.join(shlex.join(['--accept', plain(apart.key, 80)]) for apart in odd[:3])}"
                 )
         return replies
 

@@ -18,7 +18,7 @@ from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.contract.filters import Filter
 from coterie.contract.method import filters_of
-from coterie.contract.replies import VECTORS
+from coterie.contract.replies import LOSSES, VECTORS
 from coterie.contract.requests import Asks, Limits, declarations
 from coterie.contract.wire import Ask, Context
 from coterie.data.tables.agreement import agree
@@ -218,12 +218,16 @@ def _field_words(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
     words = {
         "update": "a local model minus the one received",
         "gradient": "a gradient",
+        "loss": "losses and metrics",
         "gap": "a difference of losses",
         "stay": "a difference of losses",
     }
     if kind == "own":
         return f"{field} (no number: its own model stays here)"
     meaning = [words[kind]] if kind in words else []
-    bare = bool(filters) and not any(kind in step.kinds for step in filters)
-    meaning += ["as it is, through no filter"] * bare
+    secret = any(isinstance(step, GaussianNoise) and step.secret for step in filters)
+    if kind in LOSSES and secret:
+        meaning += ["behind noise as large as what one row can move it"]
+    elif filters and not any(kind in step.kinds for step in filters):
+        meaning += ["as it is, through no filter"]
     return f"{field} ({', '.join(meaning)})" if meaning else field

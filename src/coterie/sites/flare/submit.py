@@ -57,6 +57,7 @@ def submit(
     *,
     resume: bool = False,
     accept_change: Sequence[str] = (),
+    accept: Sequence[str] = (),
     kits: Path | None = None,
     command: str = "",
     watch: Callable[[Watched], None] | None = None,
@@ -69,6 +70,7 @@ def submit(
         out: the run directory.
         resume: go on from the checkpoint that the server keeps of this `out`.
         accept_change: what may have changed since, as `RunSettings` names it.
+        accept: `SITE:COLUMN` of moments that are taken although they are far from those of the others, beside those of the plan.
         kits: folder of the kits; None: as the plan says.
         command: for `environment.json`.
         watch: called about once a second with how the job stands.
@@ -95,7 +97,7 @@ def submit(
         "resume": resume,
         "accept_change": list(accept_change),
         "timeout": float(plan.deployment.timeout),
-        "accept": list(plan.deployment.accept),
+        "accept": [*plan.deployment.accept, *accept],
         "goes_on": plan.deployment.missing_site == "continue",
         "described": plan.deployment.described or {},
         "seeds": list(plan.experiment.split_seeds),
