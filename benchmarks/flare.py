@@ -35,7 +35,7 @@ from coterie.sites.server import Remote
 ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys
-if any("coterie.sites.rows" in word or "nvflare" in word for word in sys.orig_argv):
+if any("coterie.sites.child" in word or "nvflare" in word for word in sys.orig_argv):
     from benchmarks import engine_work
     from coterie.config.registry import MODELS
     from coterie.contract.requests import asks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import coterie.sites.paired  # noqa: F401 - it registers its tasks
+import coterie.sites.comparisons  # noqa: F401 - it registers its tasks
 from coterie.cli.catalogue import entries, traffic
 from coterie.config.registry import METHODS
 from coterie.contract.task import find_task, task_names

@@ -73,7 +73,7 @@ class Hospital:
 
     def ask(self, task, *, seed=0, round=None, ask=None, **payload):
         """One task, by default of the first round where it belongs to rounds; the fields of the reply."""
-        before = task.name.startswith(("coterie.data.tables.", "coterie.sites.paired:paired_"))
+        before = task.name.startswith(("coterie.data.tables.", "coterie.sites.comparisons:paired_"))
         number = round if round is not None else 0 if before else 1
         where = Context(seed, number, 1, self.serial + 1 if ask is None else ask)
         answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]

@@ -189,7 +189,7 @@ def test_the_log_keeps_the_beginning_of_a_long_setting(hospital):
 
 
 def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
-    from coterie.sites.words import in_words
+    from coterie.sites.plan_words import in_words
 
     hospital = Hospital(tmp_path, methods=[FEDAVG, {"name": "meritfed", "targets": "all"}])
     said = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))

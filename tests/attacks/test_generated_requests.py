@@ -21,8 +21,8 @@ from coterie.contract.task import task_names
 from coterie.contract.wire import Context, PerClient, decode, encode
 from coterie.run.experiment import Experiment
 from coterie.sites.allowed import RefusedError
+from coterie.sites.attack_requests import probes
 from coterie.sites.backend import Sites
-from coterie.sites.probes import probes
 from coterie.sites.server import Remote
 from coterie.study.sweep import run_experiment
 
@@ -111,7 +111,7 @@ def elsewhere(ask, drawn):
 def another_task(ask, allowed, drawn):
     """The ask of a task that this method does not ask, some with the payload that the task would have."""
     others = [name for name in task_names() if name not in allowed.tasks and not name.startswith("coterie.data.tables")]
-    others = [name for name in others if name != "coterie.sites.paired:paired_errors"]
+    others = [name for name in others if name != "coterie.sites.comparisons:paired_errors"]
     return replace(ask, task=drawn.choice([*others, f"{ask.task}x", "builtins:eval", ""]))
 
 

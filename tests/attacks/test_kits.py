@@ -273,14 +273,14 @@ def reach(kits, tmp_path, port, **files):
 
 
 def test_a_site_tries_port_and_certificates_before_it_joins(kits, server, tmp_path):
-    from coterie.sites.connect import connect
+    from coterie.sites.check import connect
 
     assert f"localhost:{server} answers as localhost over TLSv1" in connect(reach(kits, tmp_path, server))
 
 
 def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, own_key, tmp_path):
     from coterie.base.errors import InputError
-    from coterie.sites.connect import connect
+    from coterie.sites.check import connect
 
     foreign = own_key[1] / "localhost" / "startup"
     (tmp_path / "a").mkdir()
@@ -299,7 +299,7 @@ def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, ow
 
 def test_a_site_compares_versions_and_processor_with_the_operators(kits):
     from coterie.base.errors import InputError
-    from coterie.sites.versions import compare_versions, versions
+    from coterie.sites.software import compare_versions, versions
 
     file = kits / "hungary" / "local" / "versions.json"
     assert compare_versions(file)[0].startswith("the same as the operator's: coterie")

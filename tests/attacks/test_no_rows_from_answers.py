@@ -286,7 +286,7 @@ def test_a_changed_cell_is_another_fingerprint(tmp_path):
 
 
 def test_sentences_of_errors_quote_no_cell(tmp_path):
-    from coterie.sites.rows import _serve_message
+    from coterie.sites.child import serve_message
 
     odd = table(tmp_path, ROWS)
     text = (tmp_path / "own.csv").read_text().splitlines()
@@ -296,7 +296,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
     from coterie.contract.wire import decode, encode
 
     message = encode({"do": "open", "seed": 0, "plan": hospital.approved.hash, "run": "r", "serial": 1})
-    reply, about = _serve_message(message, hospital.rows)
+    reply, about = serve_message(message, hospital.rows)
     assert "data row 7" in about["error"]
     assert (
         decode(reply)["failed"]
@@ -307,7 +307,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
 def test_plans_that_train_on_small_batches_are_not_approved(tmp_path):
     from coterie.base.errors import InputError
     from coterie.sites.approval import fits
-    from coterie.sites.words import model_of
+    from coterie.sites.plan_words import model_of
 
     small = {**FEDAVG, "local": {"steps": 2, "batch_size": 16, "minimum_batch": 1}}
     hospital = Hospital(tmp_path, methods=[small])

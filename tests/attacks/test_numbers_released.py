@@ -111,7 +111,7 @@ def test_a_long_log_is_continued_without_being_read_again(tmp_path):
 
 
 def test_the_approval_says_what_was_released_and_what_this_plan_adds(tmp_path):
-    from coterie.sites.words import in_words
+    from coterie.sites.plan_words import in_words
 
     hospital = hospital_with_log(tmp_path, rounds=5, deploy={"runs": 2})
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))

@@ -18,8 +18,8 @@ from coterie.contract.wire import decode
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.sites.allowed import RefusedError
 from coterie.sites.backend import Sites
+from coterie.sites.plan_words import in_words
 from coterie.sites.server import Remote
-from coterie.sites.words import in_words
 from coterie.study.predict import predict
 from coterie.study.sweep import run_experiment
 

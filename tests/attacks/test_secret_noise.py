@@ -7,7 +7,7 @@ import torch
 from hospital import FEDAVG, Hospital, local
 
 from coterie.compute.tasks import local_update, local_updates
-from coterie.sites.words import in_words
+from coterie.sites.plan_words import in_words
 
 BOUND, SIGMA = 1.0, 0.1
 CLIP = {"name": "clip", "bound": BOUND}

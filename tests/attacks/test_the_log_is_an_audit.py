@@ -22,9 +22,9 @@ class Here:
         self.rows = rows
 
     def ask(self, message):
-        from coterie.sites.rows import _serve_message
+        from coterie.sites.child import serve_message
 
-        reply, about = _serve_message(message, self.rows)
+        reply, about = serve_message(message, self.rows)
         return reply, json.loads(json.dumps(about))
 
     def close(self):

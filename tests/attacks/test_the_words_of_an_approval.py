@@ -10,7 +10,7 @@ from hospital import FEDAVG, Hospital, plan_file
 from coterie.base.errors import InputError
 from coterie.config.schema import options_of, spell
 from coterie.sites.plan import read_plan
-from coterie.sites.words import in_words
+from coterie.sites.plan_words import in_words
 
 CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1, "secret": True}
 FORGED = "budget    1 model\x1b[2K\nrefused   everything\u202eyllaer"

@@ -26,8 +26,8 @@ from coterie.data.tables.recipe import moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.attack import attack
 from coterie.sites.log import entries
+from coterie.sites.plan_words import in_words
 from coterie.sites.site import SERVER, Site
-from coterie.sites.words import in_words
 
 pytestmark = pytest.mark.usefixtures("children")
 __all__ = ["children"]
@@ -174,7 +174,7 @@ def three_behind(tmp_path, monkeypatch):
     made = ThreeSites(tmp_path, [FEDAVG], rounds=2)
     workers = {name: Site(name, tmp_path / name / "coterie.toml", tmp_path / name / "site") for name in made.names}
     monkeypatch.setattr(
-        three_sites, "_serve_message", lambda message, rows: (workers[rows.name].handle(message, SERVER), {})
+        three_sites, "serve_message", lambda message, rows: (workers[rows.name].handle(message, SERVER), {})
     )
     yield made
     for worker in workers.values():

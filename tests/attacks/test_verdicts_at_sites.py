@@ -18,9 +18,9 @@ from coterie.report.results import Results
 from coterie.report.verdicts import verdict
 from coterie.run.files import PAIRED
 from coterie.sites.backend import Sites
-from coterie.sites.paired import note_outcomes, paired_errors
+from coterie.sites.comparisons import note_outcomes, paired_errors
+from coterie.sites.plan_words import in_words
 from coterie.sites.server import Remote
-from coterie.sites.words import in_words
 from coterie.study.sweep import run_experiment
 
 METHODS = (

@@ -13,7 +13,7 @@ from coterie.base.errors import InputError
 from coterie.cli.main import main
 from coterie.contract.wire import Answer, Block
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.sites.described import difference, parse_descriptions
+from coterie.sites.descriptions import difference, parse_descriptions
 from coterie.sites.plan import read_plan, robustness_note
 
 

@@ -15,7 +15,8 @@ from coterie.contract.wire import decode, encode, header
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.models import build_model
 from coterie.sites.approval import approve
-from coterie.sites.rows import SiteRows, _serve_message
+from coterie.sites.child import serve_message
+from coterie.sites.rows import SiteRows
 from coterie.sites.server import Remote
 from coterie.sites.settings import read_settings
 
@@ -54,7 +55,7 @@ class ThreeSites:
         about = header(message)
         what = about["ask"].task if about["do"] == "task" else about["do"]
         reply = self._replayed(name, about, message) if self.replay and about["do"] == "task" else None
-        reply = reply or _serve_message(message, self.sites[name])[0]
+        reply = reply or serve_message(message, self.sites[name])[0]
         if name != LIAR:
             return reply
         self.asked.append(what)
@@ -67,7 +68,7 @@ class ThreeSites:
         named = json.loads(message[8 : 8 + length])
         key = name, ask.task, ask.context.number, str([v["shape"] for k, v in named.items() if k != "__metadata__"])
         if key not in self.said:
-            self.said[key] = decode(_serve_message(message, self.sites[name])[0])
+            self.said[key] = decode(serve_message(message, self.sites[name])[0])
         return encode({**self.said[key], "serial": about["serial"]})
 
     def ping(self, name, timeout):

@@ -9,10 +9,10 @@ import multiprocessing
 import os
 from multiprocessing.connection import Connection
 
-from coterie.sites import rows
+from coterie.sites import child
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["coterie.sites.rows"])
+FORKS.set_forkserver_preload(["coterie.sites.child"])
 
 
 class Forked:
@@ -34,4 +34,4 @@ class Forked:
 
 
 def serve(pipe: Connection, settings: str) -> None:
-    rows.main(str(os.dup(pipe.fileno())), settings)
+    child.main(str(os.dup(pipe.fileno())), settings)

@@ -122,7 +122,7 @@ def _check(args: argparse.Namespace) -> int:
     for line in check_site(Path(args.place), site=args.site, settings_file=settings):
         _say(line)
     if args.connect:
-        from coterie.sites.connect import connect
+        from coterie.sites.check import connect
 
         _say(f"server    {connect(Path(args.place) / 'startup')}")
     return 0
@@ -131,11 +131,11 @@ def _check(args: argparse.Namespace) -> int:
 def _approve(args: argparse.Namespace) -> int:
     from coterie.base.errors import InputError
     from coterie.sites.approval import Approved, approve, fits, signature_words
-    from coterie.sites.described import check_file
+    from coterie.sites.descriptions import check_file
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
+    from coterie.sites.plan_words import in_words, model_of
     from coterie.sites.settings import read_settings
-    from coterie.sites.words import in_words, model_of
 
     _register()
     plan, settings_file = _plan_and_settings(args)
@@ -166,7 +166,7 @@ def _approve(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from coterie.sites.described import write_description
+    from coterie.sites.descriptions import write_description
     from coterie.sites.plan import read_plan
     from coterie.sites.settings import read_settings
 

@@ -1,6 +1,6 @@
 """Predictions for single test rows, and the error over these rows of a difference between two models.
 
-Needs numpy alone: reports read it, and so does a site, which tells nothing but the error (`sites/paired.py`).
+Needs numpy alone: reports read it, and so does a site, which tells nothing but the error (`sites/comparisons.py`).
 
 The question is what other patients would have given. Patients are resampled once and used for all seeds; the statistic is the mean
 over seeds. `row_error` is the limit of many such resamples, computed without drawing any (the infinitesimal jackknife, Efron 1982; for

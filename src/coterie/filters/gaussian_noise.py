@@ -7,7 +7,7 @@ Symbols: sent = delta_k + N(0, sigma^2 I_d).
 
 **In one process this simulates protection and gives none.** The noise is drawn from a stream that the seed, the round, the method, the
 field and the client's name determine, so that runs repeat to the last bit; whoever knows the seed can subtract it. At a site whose plan
-says `secret = true` it is drawn under a key that stays there (`coterie.sites.secret`), and nobody else can. Nothing is accounted; no
+says `secret = true` it is drawn under a key that stays there (`sites.secret_noise`), and nobody else can. Nothing is accounted; no
 epsilon is claimed.
 
 Laws (tests/contract/test_privacy_filters.py): noise has the deviation that is asked for; it is another in each round and at each

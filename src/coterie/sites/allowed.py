@@ -21,7 +21,7 @@ from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, 
 from coterie.contract.task import Form
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.files import ALL
-from coterie.sites.paired import note_outcomes
+from coterie.sites.comparisons import note_outcomes
 from coterie.sites.settings import short
 
 PARTS = ("train", "validation", "test")
@@ -60,8 +60,8 @@ class Allowed:
     def exposed(self) -> str:
         """The first field of a reply that may show rows and is behind no secret noise, in words; "" if there is none.
 
-        Updates and gradients are hidden by filters; losses and metrics at their source (`sites.secret`). Numbers of rows, yes and no,
-        what is always the same, and which of some models fits best are told as they are. Whatever else is declared is exposed.
+        Updates and gradients are hidden by filters, losses and metrics at their source (`sites.secret_noise`). Numbers of rows, yes and
+        no, what is always the same, and which of some models fits best are told as they are. Whatever else is declared is exposed.
         """
         noise = {
             kind for step in self.filters if isinstance(step, GaussianNoise) and step.secret for kind in step.kinds

@@ -16,8 +16,8 @@ from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
 from coterie.run.files import turn
 from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.comparisons import comparisons
 from coterie.sites.log import entries, heads_file
-from coterie.sites.paired import comparisons
 from coterie.sites.plan import Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings
 from coterie.study.layout import trainings

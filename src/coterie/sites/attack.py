@@ -4,7 +4,7 @@ Each attack begins with a site whose budget is whole, and asks the plan's own ta
 
 - sums: squares about centres, of which one row differs, are solved for that row;
 - recipes: they fail, or encode otherwise, above a value;
-- requests: whatever differs in one field from what the plan declares (`sites.probes`);
+- requests: whatever differs in one field from what the plan declares (`sites.attack_requests`);
 - gates, for models without a hidden layer: two models that are steep in one column differ for the rows between two thresholds alone.
   The difference of what they give is a row where one row lies there;
 - imprints, for models with a hidden layer (Fowl et al., "Robbing the Fed", ICLR 2022): every unit of the layer is such a gate, so one
@@ -45,7 +45,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, outputs_of
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
-from coterie.sites.guesses import (
+from coterie.sites.attack_models import (
     count_near,
     decay,
     has_hidden_layer,
@@ -54,7 +54,7 @@ from coterie.sites.guesses import (
     rows_of_a_round,
     slopes_of_losses,
 )
-from coterie.sites.probes import example_payload, probes
+from coterie.sites.attack_requests import example_payload, probes
 from coterie.sites.rows import SiteRows
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import table_settings

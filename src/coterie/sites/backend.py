@@ -16,7 +16,7 @@ from coterie.run.fit import start_from
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.provenance import Provenance
-from coterie.sites.paired import TOLD, Paired, comparisons, note_outcomes, paired_errors
+from coterie.sites.comparisons import TOLD, Paired, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
 from coterie.study.layout import Training

@@ -1,7 +1,10 @@
-"""Checks of a site before it joins: its file, its settings and its certificate against the plan."""
+"""Checks of a site before it joins: its file, its settings and its certificate against the plan, and the way to its server."""
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,14 @@ from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read, reading_of
 from coterie.sites.approval import Approved, approval_file, fits, plan_hash
-from coterie.sites.described import check_file
+from coterie.sites.descriptions import check_file
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
+from coterie.sites.plan_words import model_of
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
+from coterie.sites.software import VERSIONS_FILE, compare_versions
 from coterie.sites.tables import read_site, settings_of_file, table_options, table_settings
-from coterie.sites.versions import VERSIONS_FILE, compare_versions
-from coterie.sites.words import model_of
 
 
 def check_site(place: Path, *, site: str | None = None, settings_file: Path | None = None) -> list[str]:
@@ -138,3 +141,47 @@ def _check_label(settings: SiteSettings, options: Mapping[str, Any], file: Path)
         raise InputError(
             f"the plan predicts {options['label']!r}, but {file} offers only {settings.label!r}; agree on one label"
         )
+
+
+SECONDS = 10.0
+
+
+def connect(startup: Path) -> str:
+    """A sentence that the server answers, and as whom.
+
+    Args:
+        startup: the folder of a site's kit with its certificate.
+
+    Raises:
+        InputError: the port cannot be reached, or a certificate is refused, with the cure.
+    """
+    about = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))["servers"][0]
+    host, _, port = about["service"]["target"].rpartition(":")
+    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    try:
+        plain = socket.create_connection((host, int(port)), timeout=SECONDS)
+    except OSError as error:
+        raise InputError(
+            f"{host}:{port} cannot be reached ({error.strerror or error}); is the server running, and may this machine reach the port?"
+        ) from error
+    with plain:
+        try:
+            with context.wrap_socket(plain, server_hostname=about["identity"]) as secure:
+                secure.settimeout(SECONDS)
+                _await_refusal(secure)
+                return f"{host}:{port} answers as {about['identity']} over {secure.version()}"
+        except (ssl.SSLError, TimeoutError, ConnectionError) as error:
+            raise InputError(
+                f"{host}:{port} and this kit do not accept each other's certificates ({error}); use the kits of one deployment"
+            ) from error
+
+
+def _await_refusal(secure: ssl.SSLSocket) -> None:
+    """Let a server refuse: in TLS 1.3 it looks at the certificate of a client when the client has finished."""
+    secure.settimeout(1.0)
+    try:
+        if secure.recv(1) == b"":
+            raise ConnectionError("the server hung up")
+    except TimeoutError:
+        return

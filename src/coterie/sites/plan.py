@@ -22,7 +22,7 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
-from coterie.sites.described import SiteDescription, parse_descriptions
+from coterie.sites.descriptions import SiteDescription, parse_descriptions
 from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, plain, require
 from coterie.base.vector import Layout
+from coterie.config.data import Tables
 from coterie.contract.replies import VECTORS
 from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
-from coterie.data.tables.description import MANY_ROWS, is_count, read_json
+from coterie.data.tables.agreement import draft_recipe
+from coterie.data.tables.description import MANY_ROWS, TableDescription, is_count, read_json
+from coterie.data.tables.recipe import Description
 from coterie.sites.tables import Facts
 
 MEGABYTE = 2**20
@@ -136,6 +139,29 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
         "its facts have no fingerprint",
     )
     return Facts(sizes, lowest, highest, fingerprint)
+
+
+def undraftable(descriptions: Mapping[str, TableDescription], settings: Tables, goes_on: bool) -> list[str]:
+    """Return the sites of whose description alone, or only without which, no recipe can be drafted; all if each is well beside some.
+
+    Args:
+        descriptions: of each site's table.
+        settings: of the plan's tables.
+        goes_on: whether what a sentence refuses counts, too; else that sentence names who must correct what.
+    """
+
+    def drafts(names: Sequence[str]) -> bool:
+        try:
+            draft_recipe(names, Description(tuple(descriptions[name].text() for name in names)), settings)
+        except InputError:
+            return not goes_on
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return False
+        return True
+
+    every = tuple(descriptions)
+    alone = [name for name in every if not drafts((name,))]
+    return alone or [n for n in every if drafts(tuple(m for m in every if m != n))] or list(every)
 
 
 class Apart(NamedTuple):

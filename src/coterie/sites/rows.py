@@ -1,4 +1,4 @@
-"""The child half of a site: the process that holds its rows, obeys the approved plan and answers.
+"""A site's rows in the process that holds them (`sites.child`), which obeys the approved plan.
 
 Whatever protects the rows is decided here, next to the table: the worker before it carries messages and writes the log.
 """
@@ -9,11 +9,8 @@ import hashlib
 import hmac
 import json
 import os
-import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.config.registry import METHODS
 from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
@@ -35,7 +31,9 @@ from coterie.models import build_shape, freeze
 from coterie.run.files import ALL
 from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved, layers_fit
-from coterie.sites.described import check_recipe
+from coterie.sites.comparisons import note_outcomes, paired_errors
+from coterie.sites.descriptions import check_recipe
+from coterie.sites.kept_outcomes import KeptOutcomes
 from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
@@ -47,10 +45,8 @@ from coterie.sites.minima import (
     table_withheld,
     within_reach,
 )
-from coterie.sites.noted import Noted
 from coterie.sites.own_model import OwnModel
-from coterie.sites.paired import note_outcomes, paired_errors
-from coterie.sites.secret import KeyedVeil, under_key
+from coterie.sites.secret_noise import KeyedVeil, under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import (
     TABLE_TASKS,
@@ -337,16 +333,16 @@ class SiteRows:
         self._spend("", ask.task, 0, requests, len(self.approved.comparisons))
         return self._of_test_rows(ask, self._run_notes(message))
 
-    def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
+    def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
         return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
 
-    def _run_notes(self, message: Mapping[str, Any]) -> Noted:
+    def _run_notes(self, message: Mapping[str, Any]) -> KeptOutcomes:
         now = None if self.shard is None else (self.pair, self.shard.clients, self.shard.workspace)
         turns: dict[int, list[str]] = {}
         for seed, fold in trainings(self.experiment):
             if fold != ALL:
                 turns.setdefault(seed, []).append(fold)
-        return Noted(self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder), now)
+        return KeptOutcomes(self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder), now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
         """Where what a run leaves is kept."""
@@ -421,48 +417,3 @@ def _brief(value: Any) -> Any:
     """Return what a log keeps of a setting, whose length the server chooses."""
     text = json.dumps(to_json(value))
     return json.loads(text) if len(text) <= LONGEST_SETTING else text[:LONGEST_SETTING]
-
-
-def _serve(pipe: Connection, rows: SiteRows) -> None:
-    """Answer messages until the worker is gone: to each what the log should know, then the reply."""
-    while True:
-        try:
-            raw = pipe.recv_bytes()
-        except (EOFError, OSError):
-            return
-        reply, about = _serve_message(raw, rows)
-        pipe.send_bytes(json.dumps(about).encode())
-        pipe.send_bytes(reply)
-
-
-def _serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
-    serial = -1
-    try:
-        message = decode(raw)
-        serial = message["serial"]
-        reply = encode({**rows.answer(message), "serial": serial})
-        return reply, rows.about
-    except RefusedError as refusal:
-        refusal_text, about = str(refusal), {**rows.about, "refused": str(refusal)}
-    except Exception as error:  # whatever a file, a message or a task does is this client's failure
-        why = " ".join(str(error).split())[:300]
-        refusal_text = (
-            f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
-        )
-        about = {**rows.about, "error": f"{type(error).__name__}: {why}"}
-    return encode({"failed": refusal_text, "serial": serial if type(serial) is int else -1}), about
-
-
-def main(descriptor: str, settings: str) -> None:
-    """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
-    METHODS.importable()  # and these theirs
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
-    torch.set_num_threads(1)
-    start = json.loads(settings)
-    site_settings, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
-    _serve(Connection(int(descriptor)), SiteRows(start["name"], site_settings, Path(start["folder"]), approved))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

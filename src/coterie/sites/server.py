@@ -30,10 +30,10 @@ from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, ClientCost, encode
-from coterie.data.tables.agreement import agree, draft_recipe
+from coterie.data.tables.agreement import agree
 from coterie.data.tables.description import TableDescription
 from coterie.data.tables.folder import server_rows
-from coterie.data.tables.recipe import Description, Recipe, describe
+from coterie.data.tables.recipe import Recipe, describe
 from coterie.sites.replies import (
     FRAME,
     answer_of,
@@ -43,6 +43,7 @@ from coterie.sites.replies import (
     most_bytes,
     notes_of,
     read_reply,
+    undraftable,
 )
 from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
@@ -191,30 +192,17 @@ class Remote(Engine):
             except _FewerError:
                 continue
             except InputError as error:  # it may quote names of columns, and cells
-                others = self._undraftable(settings) if self._goes_on else list(self._described)
+                others = (
+                    undraftable(self._described, settings, self._goes_on) if self._goes_on else list(self._described)
+                )
                 if 2 * len(others) > len(self._described):
                     raise InputError(plain(str(error))) from error
                 self._refuse(describe.name, {}, dict.fromkeys(others, plain(str(error))))
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 why = f"no recipe can be made of its description ({type(error).__name__})"
-                self._refuse(describe.name, {}, dict.fromkeys(self._undraftable(settings), why))
-
-    def _undraftable(self, settings: Tables) -> list[str]:
-        """The sites of whose description alone, or only without which, no recipe can be drafted; all if each is well beside some."""
-
-        def drafts(names: Sequence[str]) -> bool:
-            descriptions = Description(tuple(self._described[name].text() for name in names))
-            try:
-                draft_recipe(names, descriptions, settings)
-            except InputError:
-                return not self._goes_on  # it names who must correct what
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                return False
-            return True
-
-        every = tuple(self._described)
-        alone = [name for name in every if not drafts((name,))]
-        return alone or [n for n in every if drafts(tuple(m for m in every if m != n))] or list(every)
+                self._refuse(
+                    describe.name, {}, dict.fromkeys(undraftable(self._described, settings, self._goes_on), why)
+                )
 
     def _statistics(self, view: Federation, task: Task[Any], **payload: Any) -> Replies[Any]:
         replies = view.ask(view.clients, task, **payload)

@@ -1,7 +1,7 @@
 """The worker half of a site: it takes messages from the server alone, one at a time, and writes each into the site's log.
 
-What it takes goes to a child process (`sites.rows`), where the rows, the model and the client's memory are, and where the approved plan
-is obeyed. A crash of the child is this client's failure and nothing more. Nothing here knows what carries the messages.
+What it takes goes to a child process (`sites.child`) with the rows, the model and the client's memory, where the approved plan is
+obeyed. A crash of the child is this client's failure and nothing more. Nothing here knows what carries the messages.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class _Child:
     def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path) -> None:
         self._pipe, theirs = Pipe()
         start = {"name": name, "settings": asdict(settings), "folder": str(folder), "plan": str(plan)}
-        command = [sys.executable, "-m", "coterie.sites.rows", str(theirs.fileno()), json.dumps(start)]
+        command = [sys.executable, "-m", "coterie.sites.child", str(theirs.fileno()), json.dumps(start)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()

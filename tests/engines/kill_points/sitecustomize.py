@@ -16,7 +16,7 @@ from pathlib import Path
 
 ARM = json.loads(os.environ.get("ARM", "null"))
 PROCESSES = {
-    "cohort": "coterie.sites.rows",
+    "cohort": "coterie.sites.child",
     "worker": "worker_process",
     "server": "runner_process",
     "flood": "worker_process",

@@ -17,9 +17,8 @@ from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, ma
 from coterie.sites.flare.signature import sign_plan, signature_file
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
-from coterie.sites.software import add_software, wheels_in
+from coterie.sites.software import VERSIONS_FILE, add_software, versions, wheels_in
 from coterie.sites.tables import table_options
-from coterie.sites.versions import VERSIONS_FILE, versions
 
 CLASSES = (
     "coterie.sites.flare.client.SiteClient",

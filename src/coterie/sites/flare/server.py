@@ -17,7 +17,7 @@ from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.sites.backend import Sites
-from coterie.sites.described import difference, parse_descriptions
+from coterie.sites.descriptions import difference, parse_descriptions
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.flare.gate import barred_sites
 from coterie.sites.flare.signature import sign_head

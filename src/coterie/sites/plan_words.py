@@ -28,11 +28,11 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape
 from coterie.run.experiment import Experiment
 from coterie.sites.approval import Approved
+from coterie.sites.attack_requests import example_payload
+from coterie.sites.comparisons import TOLD, Paired
 from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
-from coterie.sites.paired import TOLD, Paired
 from coterie.sites.plan import robustness_note
-from coterie.sites.probes import example_payload
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
 from coterie.study.layout import trainings

@@ -1,8 +1,9 @@
 """Verdicts without rows: of a paired difference a site tells mean, standard error and p value, and nothing of single rows or folds.
 
-After the last round of each method, seed and fold the site notes what the model says of each of its test rows (`sites.noted`). When all
-have run, it is asked how methods differ. It resamples its patients with random numbers that follow from a key of the site and from the
-differences themselves: the same question has the same answer, and who lacks the key cannot solve for rows.
+After the last round of each method, seed and fold the site keeps what the model says of each of its test rows
+(`sites.kept_outcomes`). When all have run, it is asked how methods differ. It resamples its patients with random numbers that follow
+from a key of the site and from the differences themselves: the same question has the same answer, and who lacks the key cannot solve
+for rows.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode
 from coterie.run.files import turn
 from coterie.sites.allowed import RefusedError
-from coterie.sites.paired import Paired
+from coterie.sites.comparisons import Paired
 from coterie.study.row_outcomes import of_rows
 
 
-class Noted:
-    """Losses and outputs of the models of one run on the test rows of this site, as the cohort of the tasks of `sites.paired`.
+class KeptOutcomes:
+    """Losses and outputs of the models of one run on the test rows of this site, as the cohort of the tasks of `sites.comparisons`.
 
     Args:
         folder: folder of the run; a file for each method, seed and fold.
