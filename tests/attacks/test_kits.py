@@ -472,9 +472,10 @@ def test_the_authoritys_key_lies_where_the_operator_wants_it(tmp_path, capsys):
 
     from coterie.cli.main import main
 
-    plan = plan_file(tmp_path, deploy={"sites": ["hungary"]})
+    plan = plan_file(tmp_path, deploy={"sites": ["hungary", "a", "b", "c"]})
     safe = tmp_path / "safe" / "authority"
     assert main(["deploy", str(plan), "--authority", str(safe)]) == 0
+    assert "note     fedavg average what 4 sites send, and one faulty site moves that" in capsys.readouterr().out
     assert (safe / "rootCA.key").is_file()
     keys = [
         path for path in (tmp_path / "kits").rglob("*.key") if path.read_bytes() == (safe / "rootCA.key").read_bytes()

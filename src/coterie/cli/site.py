@@ -321,10 +321,11 @@ def _revoke(args: argparse.Namespace) -> int:
 
 def _deploy(args: argparse.Namespace) -> int:
     from coterie.sites.flare.kits import provision
-    from coterie.sites.plan import read_plan
+    from coterie.sites.plan import read_plan, robustness_note
 
     path = Path(args.plan)
-    deployment = read_plan(path).deployment
+    plan = read_plan(path)
+    deployment = plan.deployment
     folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]
     kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
     private = "the operator's and the server's" if args.keys_at_sites else "each"
@@ -342,6 +343,8 @@ def _deploy(args: argparse.Namespace) -> int:
     _say(
         f"  others   {deployment.admins['disable']} may disable sites, {deployment.admins['shutdown']} may stop the server"
     )
+    if note := robustness_note(plan):
+        _say(f"  note     {note}")
     return 0
 
 
