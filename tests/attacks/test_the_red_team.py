@@ -8,7 +8,9 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local
 
+from coterie.base.errors import InputError
 from coterie.compute.metrics import evaluate
+from coterie.config.registry import METHODS
 from coterie.contract.wire import PerClient
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.sites.attack import attack
@@ -146,6 +148,38 @@ def test_losses_and_metrics_are_behind_noise_wherever_a_task_takes_them(tmp_path
     assert told[0][0] != told[0][1]
     seen = site.ask(evaluate, x=site.x, part="validation", metrics=METRICS)
     assert float(seen["loss"]) == float(told[0][0])
+
+
+OPTIONS = {
+    "meritfed": {"targets": "all"},
+    "tawt": {"targets": ["hungary"]},
+    "varsel": {"internal": ["a"]},
+    "selective": {"internal": ["a"]},
+    "isfl": {"local": {"steps": 2, "batch_size": 64, "minimum_batch": 8}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, name):
+    """Those that send something exact are refused beside noise, and attacked where a site lifts that."""
+    if name == "centralised":
+        return
+    options = {"name": name, "local": LOCAL, **OPTIONS.get(name, {})}
+    if "local" not in METHODS.find(name).__dataclass_fields__:
+        options.pop("local")
+    for filters in ([], [CLIP, NOISE]):
+        folder = tmp_path / f"{len(filters)} filters"
+        folder.mkdir()
+        try:
+            hospital = Hospital(folder, methods=[options], rounds=4, filters=filters, **FOUR)
+        except InputError:
+            if not filters:
+                raise
+            continue  # such methods need exactly what filters change
+        every = list(attack(hospital.approved, hospital.settings, "hungary", 60))
+        assert [one.found for one in every if one.what == "requests"] == [0]
+        assert [one.rows for one in every if filters and one.rows] == []
 
 
 EXPOSED = {

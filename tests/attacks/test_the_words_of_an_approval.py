@@ -100,4 +100,8 @@ def test_what_no_filter_changes_is_named_as_it_is(tmp_path):
     qffl = {"name": "qffl", "local": FEDAVG["local"]}
     hospital = Hospital(tmp_path, methods=[qffl], filters=[CLIP, NOISE])
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
-    assert "delta (a local model minus the one received), loss (as it is, through no filter)" in words
+    hidden = "loss (losses and metrics, behind noise as large as what one row can move them)"
+    assert f"delta (a local model minus the one received), {hidden}" in words
+    hospital = Hospital(tmp_path, methods=[{"name": "ocs", "local": FEDAVG["local"]}], filters=[CLIP, NOISE])
+    words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
+    assert "norms leaves: norms (as it is, through no filter)" in words

@@ -104,7 +104,8 @@ def slopes_of_losses(column: int, layout: Any, most: int, rows: int, losses: Los
     step = 1.0 / STEEPER if hidden else 1.0
     places = [*range(width), bias]
     slopes = []
-    for threshold in _thresholds(most // (width + 2), 1, rows):
+    gates = most // (width + 2)
+    for threshold in _thresholds(gates, 1, rows) if gates > 1 else ():
         models = x.repeat(width + 2, 1)
         models[:, bias] = -threshold * x[column]
         for number, place in enumerate(places):

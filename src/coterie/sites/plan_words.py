@@ -227,7 +227,7 @@ def _field_words(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
     meaning = [words[kind]] if kind in words else []
     secret = any(isinstance(step, GaussianNoise) and step.secret for step in filters)
     if kind in LOSSES and secret:
-        meaning += ["behind noise as large as what one row can move it"]
+        meaning += ["behind noise as large as what one row can move them"]
     elif filters and not any(kind in step.kinds for step in filters):
         meaning += ["as it is, through no filter"]
     return f"{field} ({', '.join(meaning)})" if meaning else field
