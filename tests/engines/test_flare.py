@@ -455,7 +455,7 @@ def person(folder, name, authority, **about):
     return folder / "kit", request
 
 
-def test_t1_nobody_commands_the_server_with_a_certificate_of_another_kind_or_authority(lonely, tmp_path, monkeypatch):
+def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(lonely, tmp_path, monkeypatch):
     """`coterie sign` signed a lead's request under the file name of a site, and the lead logged in."""
     from coterie.sites.flare.authority import read_request
 

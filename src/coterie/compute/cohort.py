@@ -237,12 +237,8 @@ class Cohort(CohortRows):
 
     def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
         self.spent["row_losses"] += len(labels)
-        return self._bounded(self.workspace.loss.rows(self.workspace.model(inputs), labels).double()).sum().cpu()
-
-    def _bounded(self, losses: Tensor) -> Tensor:
-        """Losses of rows as they count in a mean."""
-        veil = self.workspace.veil
-        return losses if veil is None else losses.clamp(max=veil.largest_loss)
+        losses, veil = self.workspace.loss.rows(self.workspace.model(inputs), labels).double(), self.workspace.veil
+        return (losses if veil is None else losses.clamp(max=veil.largest_loss)).sum().cpu()
 
     def _veiled(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
         """The mean loss of a client as it may be told."""
@@ -329,7 +325,7 @@ class Cohort(CohortRows):
                     pairs.append(answers_of(workspace, all_rows, [self.index[i]]))
         outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
         self.spent["row_losses"] += len(losses)
-        return outputs, self._bounded(losses)
+        return outputs, losses if workspace.veil is None else losses.clamp(max=workspace.veil.largest_loss)
 
     # ---- rows
 
