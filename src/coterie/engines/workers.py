@@ -56,10 +56,14 @@ class Arena:
     def clear(self) -> None:
         """Begin anew: whatever was read from here is overwritten by the next `pack`."""
         self._used = 0
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the tensors that were packed; what was copied from them stays until `clear`."""
         self._placed = {}
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
-        """A message for `unpack` in another process. Until `clear`, a tensor that was packed before is not copied again.
+        """A message for `unpack` in another process. Until `release`, a tensor that was packed before is not copied again.
 
         The message is short as long as there is room here: a pipe takes it even if nobody reads.
         """
@@ -161,6 +165,7 @@ class Workers:
         self._down.clear()
         for home, part in parts.items():
             self._all[home].send(part)
+        self._down.release()
 
     def _receive(self, parts: Mapping[int, Ask], answers: list[Answer]) -> dict[int, str]:
         """Add the answers of these workers; returns why those ended that did. They are started again."""
@@ -325,6 +330,8 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
         answer = shard.answer(ask)
         notes = tuple(n for n in ask.names if shard.memory.has_notes(n))
         pipe.send_bytes(up.pack({"answer": answer, "notes": notes, **memory_news.news(ask)}))
+        del answer  # while this process waits, its reply lies in the shared memory alone
+        up.release()
 
 
 class _Told:
