@@ -24,6 +24,7 @@ _PUBLIC: dict[str, str] = {
     "compare": "coterie.study.compare:compare",
     "Comparison": "coterie.study.compare:Comparison",
     "Contribution": "coterie.config.run:Contribution",
+    "Evaluation": "coterie.config.run:Evaluation",
     "CoterieError": "coterie.base.errors:CoterieError",
     "EarlyStopping": "coterie.run.callbacks:EarlyStopping",
     "EngineSpec": "coterie.contract.engine:EngineSpec",

@@ -68,6 +68,7 @@ from coterie.config.local import Schedule as Schedule
 from coterie.config.local import Steps as Steps
 from coterie.config.registry import register as register
 from coterie.config.run import Contribution as Contribution
+from coterie.config.run import Evaluation as Evaluation
 from coterie.config.run import RunSettings as RunSettings
 from coterie.config.run import StudySettings as StudySettings
 from coterie.config.schema import options as options

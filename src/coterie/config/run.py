@@ -69,6 +69,45 @@ class Contribution:
     game: Annotated[str, one_of("renormalised", "fixed")] = "renormalised"
 
 
+def _are_sampled(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(isinstance(name, str) for name in value)
+    return SIZE.test(value) or (isinstance(value, float) and 0 < value < 1)
+
+
+_SAMPLED = Rule(_are_sampled, "a number of clients, a share of them in (0, 1), or a list of names")
+_LOOKED_AT = Rule(
+    lambda v: isinstance(v, tuple) and bool(v) and len({*v}) == len(v) and {*v} <= {"train", "validation", "test"},
+    'a list of "train", "validation" and "test"',
+)
+
+
+@options
+class Evaluation:
+    """Settings of `[run] evaluate`, where more is said than the rounds between evaluations.
+
+    Attributes:
+        every: evaluate before the first round, after every so many rounds, and after the last; default: about twenty times.
+        clients: which clients are evaluated: a number of them, a share, or their names; default: all. One sample is drawn for the whole
+            run, by the seed.
+        parts: which of their rows: `train`, `validation`, `test`; default: all that there are.
+        last: after the last round evaluate all rows of all clients, as the summary says them; without it the summary is of the sample,
+            which is enough for `ct.fit`; a comparison gives verdicts, and needs all.
+
+    >>> import coterie as ct
+    >>> settings = ct.RunSettings(evaluate={"every": 1, "clients": 1, "parts": ["test"]})
+    >>> run = ct.fit(ct.FedAvg(), "heart-disease", model="logistic", rounds=2, settings=settings)
+    >>> len({row.client for row in run.history if row.metric == "loss"}), len({row["client"] for row in run.summary})
+    (1, 4)
+    """
+
+    every: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
+    clients: Annotated[int | float | tuple[str, ...] | None, optional(_SAMPLED, "all clients")] = None
+    parts: Annotated[tuple[str, ...] | None, optional(_LOOKED_AT, "all rows")] = None
+    last: bool = True
+
+
+EVERYBODY = Evaluation()
 _LOSS = Rule(
     lambda v: callable(v) or v in LOSSES or (isinstance(v, str) and ".py:" in v),
     f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
@@ -80,6 +119,9 @@ _METRICS = Rule(
 )
 PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
+_EVALUATE = Rule(
+    lambda v: isinstance(v, Evaluation) or SIZE.test(v), f"{SIZE.allowed} or a table such as {{ clients = .05 }}"
+)
 _CONTRIBUTION = Rule(lambda v: isinstance(v, Contribution), "a table such as { every = 5 }")
 
 
@@ -108,7 +150,8 @@ class RunSettings:
 
     Attributes:
         clients_per_round: clients drawn for each round; None: all.
-        evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
+        evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times. Or a table
+            of `every`, `clients`, `parts` and `last` (`Evaluation`), such as { every = 5, clients = .05 }.
         metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own. In Python also functions of (outputs, labels,
             kind) or (outputs, labels), or a dict of such functions by name.
         loss: auto (from model and labels), binary, classes, classes-last or squared; FILE.py:FUNCTION, or in Python a function, of
@@ -139,7 +182,9 @@ class RunSettings:
     """
 
     clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
-    evaluate: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
+    evaluate: Annotated[
+        int | Evaluation | Mapping[str, Any] | None, optional(_EVALUATE, "about twenty evaluations")
+    ] = None
     metrics: Annotated[tuple[str, ...] | Sequence[Any] | Mapping[str, Any], _METRICS, Flag(metavar="A,B")] = (
         DEFAULT_METRICS
     )
@@ -182,9 +227,15 @@ class RunSettings:
             if isinstance(callback, CALLBACKS.base):
                 check_object(callback, CALLBACKS.base)
 
+    @property
+    def evaluation(self) -> Evaluation:
+        """Who is evaluated, and on which rows."""
+        return self.evaluate if isinstance(self.evaluate, Evaluation) else EVERYBODY
+
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""
-        return max(1, rounds // 20) if self.evaluate is None else self.evaluate
+        given = self.evaluate.every if isinstance(self.evaluate, Evaluation) else self.evaluate
+        return given if isinstance(given, int) else max(1, rounds // 20)
 
     def per_round(self, count: int) -> int:
         """Clients in a round, of `count`."""
@@ -258,6 +309,10 @@ class RunTable(StudySettings):
         seeds: Any = self.seeds
         if _are_seeds(seeds) and isinstance(seeds, int):
             object.__setattr__(self, "seeds", tuple(range(seeds)))
+        if not self.evaluation.last:
+            raise InputError(
+                "run.evaluate: a comparison gives verdicts, which need the last evaluation of all clients; leave out last = false"
+            )
         if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"run.seeds repeat: {list(self.seeds)}; name each once")
 

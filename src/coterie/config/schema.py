@@ -79,6 +79,7 @@ class Option(NamedTuple):
         registry: where the class of a table with a `name` is found.
         flag: on the command line.
         none: the word by which files say None; empty if it cannot be None, or if that word is a text that it may be.
+        nested: the dataclass that a table makes in this field; None if it takes none.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Option(NamedTuple):
     registry: Choice | None = None
     flag: Flag | None = None
     none: str = ""
+    nested: Any = None
 
     @property
     def in_files(self) -> Rule | None:
@@ -134,8 +136,8 @@ class Option(NamedTuple):
             return None
         if self.registry is not None:
             return self.registry.build(_table(value), key)
-        nested: Any = next((k for k in self.kinds if dataclasses.is_dataclass(k)), None)
-        return build(nested, value, key) if nested is not None and isinstance(value, Mapping) else _tuples(value)
+        table = self.nested is not None and isinstance(value, Mapping)
+        return build(self.nested, value, key) if table else _tuples(value)
 
     def spell(self, value: Any) -> dict[str, Any]:
         """The entry of a file that says `value`: empty where the default says it, since TOML has no None."""
@@ -172,6 +174,8 @@ def options(cls: type[T]) -> type[T]:
                 raise InputError(f"{type(self).__name__}.{option.name} holds itself; give values") from error
             if option.registry is not None:
                 plain = _values(option.registry, plain, f"{type(self).__name__}.{option.name}")
+            elif option.nested is not None and isinstance(plain, Mapping) and Mapping[str, Any] in option.kinds:
+                plain = build(option.nested, plain, f"{type(self).__name__}.{option.name}")
             if plain is not value:
                 object.__setattr__(self, option.name, value := plain)
             if option.rule is not None:
@@ -334,6 +338,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
         registry=registry,
         flag=_first(Flag, extras),
         none=files.none if may_be_none and not is_text else "",
+        nested=next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None),
     )
 
 

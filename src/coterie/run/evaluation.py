@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.metric_names import short_names
 from coterie.base.modules import load_object
+from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
 from coterie.config.registry import METRICS
+from coterie.config.run import EVERYBODY, Evaluation
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY, SummaryRow
@@ -68,6 +70,23 @@ class _Look(NamedTuple):
     values: Mapping[str, Measured]
 
 
+def sample_clients(chosen: float | tuple[str, ...], everyone: tuple[str, ...], seed: int) -> tuple[str, ...]:
+    """The clients that are evaluated in between: a number or a share of all, drawn by the seed, or those named.
+
+    Raises `InputError` for a name that there is not, and for more clients than there are.
+    """
+    if isinstance(chosen, tuple):
+        for name in chosen:
+            if name not in everyone:
+                raise InputError(f"run.evaluate: there is no client {name!r}; {nearest(name, everyone)}")
+        return tuple(sorted({*chosen}))
+    count = chosen if isinstance(chosen, int) else max(1, round(chosen * len(everyone)))
+    if count > len(everyone):
+        raise InputError(f"run.evaluate: {count} clients of {len(everyone)} cannot be drawn; ask for fewer")
+    drawn = Rng.named(seed, "evaluate").permutation(len(everyone), int(count))
+    return tuple(everyone[i] for i in sorted(drawn.tolist()))
+
+
 class Evaluator:
     """Evaluates models, and remembers what it saw last.
 
@@ -75,16 +94,24 @@ class Evaluator:
         seen: the models that were evaluated last, their round, and their metrics by split and client.
     """
 
-    def __init__(self, federation: Federation, attempt: int, metrics: Iterable[str]) -> None:
+    def __init__(
+        self, federation: Federation, attempt: int, metrics: Iterable[str], settings: Evaluation = EVERYBODY
+    ) -> None:
         engine = federation.engine
         self._federation, self._attempt, self._engine, self._metrics = federation, attempt, engine, tuple(metrics)
         self._splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
+        self._looked_at = [s for s in self._splits if settings.parts is None or s in settings.parts]
+        self._sample: tuple[str, ...] | None = None
+        if settings.clients is not None:
+            self._sample = sample_clients(settings.clients, engine.clients, federation.seed)
+        self._last = settings.last
         self.seen = _Look(-1, {}, {})
 
     def look(self, models: Served, number: int) -> list[Row]:
         """Rows of the history for the models of round `number`."""
         gradients = Row(number, "*", "", "row_gradients", float(self._federation.session.spent["row_gradients"]))
-        self.seen = _Look(number, models, {split: self._measure(models, split, number) for split in self._splits})
+        values = {split: self._measure(models, split, number, only=self._sample) for split in self._looked_at}
+        self.seen = _Look(number, models, values)
         return [
             gradients,
             *[
@@ -96,9 +123,17 @@ class Evaluator:
             ],
         ]
 
-    def _measure(self, models: Served, split: str, number: int, earlier: Measured = MappingProxyType({})) -> Measured:
+    def _measure(
+        self,
+        models: Served,
+        split: str,
+        number: int,
+        earlier: Measured = MappingProxyType({}),
+        only: tuple[str, ...] | None = None,
+    ) -> Measured:
         """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not in `earlier`."""
-        everybody = [n for n, size in self._engine.sizes(split).items() if size and ("*" in models or n in models)]
+        sizes = self._engine.sizes(split)
+        everybody = [n for n in (sizes if only is None else only) if sizes[n] and ("*" in models or n in models)]
         names = [n for n in everybody if n not in earlier]
         if not names:
             return earlier
@@ -123,10 +158,11 @@ class Evaluator:
         unseen = set(self._engine.unseen)
         row_gradients = self._federation.session.spent["row_gradients"]
         summary = []
-        for split in self._splits:
+        only = None if self._last else self._sample
+        for split in self._splits if self._last else self._looked_at:
             # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
             earlier = self.seen.values.get(split, {}) if self.seen.models is models else {}
-            measured = self._measure(models, split, rounds, earlier)
+            measured = self._measure(models, split, rounds, earlier, only)
             if not measured:
                 continue
             constant = self._constant_predictions(tuple(measured), split, rounds)

@@ -86,7 +86,7 @@ class _Loop:
         )
         self.federation = replace(self.training, engine=engine.honest, filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
-        self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics)
+        self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics, settings.evaluation)
         self.record, self.divergence = Record(), Divergence()
         self.contributions: Contributions | None = None
         if settings.contribution is not None:
