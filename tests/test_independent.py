@@ -18,7 +18,7 @@ from coterie.data.sets.fashion_mnist import read_pair
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
     from benchmarks import byzantine, mean_estimation
-    from experiments import maxfl_landscape
+    from experiments import maxfl_landscape, maxfl_toy
     from experiments.documents import read
     from experiments.independent import __main__ as command
     from experiments.independent import common, isfl, landscape, maxfl, meritfed, own, plateaus, varsel
@@ -430,6 +430,14 @@ def test_three_clients_far_apart_end_near_one_of_them(monkeypatch):
     values, even = landscape.computed("maxfl", 0), landscape.computed("average", 0)
     assert values["at least one as good, far (0, 5, 10)"] > 0.5 > values["at least one satisfied, far (0, 5, 10)"]
     assert even["at the average, near"] == 1
+
+
+def test_the_first_minimum_for_two_clients_is_where_the_algorithm_stays():
+    distances = torch.tensor([0.3, 1.0, 1.9, 2.05, 2.2, 3.0, 5.0, 8.0], dtype=torch.float64)
+    stays = maxfl_toy.minimum(distances, "sigmoid", steps=20_000)
+    assert landscape.first_minimum(distances.numpy()) == pytest.approx(stays.numpy(), rel=1e-6)
+    known = maxfl_toy.MONTE_CARLO["maxfl"][5]
+    assert landscape.of_two("maxfl", 0)["appeal, gamma² = 5"] == pytest.approx(known, abs=0.015)
 
 
 def test_numbers_by_round_are_kept_and_the_last_counts(monkeypatch):

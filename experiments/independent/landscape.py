@@ -1,7 +1,8 @@
-"""MaxFL's optimum for three clients that estimate means (Fig. 6), computed a second time.
+"""MaxFL's optimum for three clients that estimate means (Fig. 6), and its local minimum for two (Fig. 5a), computed a second time.
 
 Client k's gap at w is (w - mean_k)^2, so the objective is the mean of the sigmoids of these, and its slope a sum of three terms. Its
-minima are the roots at which the slope rises, found between the points of a grid; MaxFL's optimum is the lowest of them.
+minima are the roots at which the slope rises, found between the points of a grid; MaxFL's optimum is the lowest of them. For two
+clients it is the first root above the smaller mean.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from scipy.optimize import brentq
 from experiments.independent.common import Values
 
 NAME, RUNS = "maxfl_landscape", 1000
+TOY, TOY_RUNS, SQUARED = "maxfl_toy", 10_000, (0, 1, 2, 5, 10, 20)
 TRUE_MEANS = {"near": (0.0, 0.1, 0.2), "two near": (0.0, 0.1, 10.0)} | {
     f"far (0, {a}, {b})": (0.0, float(a), float(b)) for a in (3, 4, 5) for b in (10, 12, 15)
 }
@@ -74,9 +76,43 @@ def computed(method: str, seed: int) -> Values:
     return values
 
 
-LABELS = ("maxfl", "average", "first two")
-METHODS = {NAME: {label: partial(computed, label) for label in LABELS}}
-TABLES: Mapping[str, Mapping[str, Any]] = {
-    NAME: {"run": {"rounds": 0}, "methods": [{"name": label} for label in LABELS]}
+def first_minimum(distance: Numbers) -> Numbers:
+    """Offset from the smaller of two means [runs] of the first minimum above it, by the slope on a grid and bisection."""
+
+    def rises(offset: Numbers) -> NDArray[np.bool_]:
+        near, far = np.exp(-(offset**2)), np.exp(-((distance - offset) ** 2))
+        return near / (1 + near) ** 2 * offset >= far / (1 + far) ** 2 * (distance - offset)  # the middle rises always
+
+    grid = np.linspace(0, 0.5, POINTS)
+    first = 1 + rises(grid[1:, None] * distance).argmax(axis=0)
+    low, high = grid[first - 1] * distance, grid[first] * distance
+    for _ in range(200):
+        middle = (low + high) / 2
+        rising = rises(middle)
+        low, high = np.where(rising, low, middle), np.where(rising, middle, high)
+    return high
+
+
+def of_two(method: str, seed: int) -> Values:
+    """Appeal by the squared half distance of the true means."""
+    values = {}
+    for squared in SQUARED:
+        noise = np.random.default_rng([seed, squared, 5]).standard_normal((TOY_RUNS, 2))
+        means = noise + np.array([0.0, 2 * squared**0.5])
+        order = means.argsort(axis=1)
+        sorted_means, error = np.take_along_axis(means, order, 1), np.take_along_axis(noise, order, 1)
+        distance = sorted_means[:, 1] - sorted_means[:, 0]
+        offset = first_minimum(distance) if method == "maxfl" else distance / 2
+        shift = np.stack([offset, offset - distance], axis=1)
+        values[f"appeal, gamma² = {squared}"] = float((shift * (shift + 2 * error) < 0).mean())
+    return values
+
+
+LABELS = {NAME: ("maxfl", "average", "first two"), TOY: ("maxfl", "average")}
+METHODS = {
+    name: {label: partial(of, label) for label in LABELS[name]} for name, of in ((NAME, computed), (TOY, of_two))
 }
-"""In the place of a TOML file."""
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    name: {"run": {"rounds": 0}, "methods": [{"name": label} for label in labels]} for name, labels in LABELS.items()
+}
+"""In the place of TOML files."""
