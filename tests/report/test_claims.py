@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import fake_run
 import pytest
-from benchmarks.claims import CLAIMS, Claim, check, page, summary
+from benchmarks.claims import CLAIMS, Claim, check, contradicted, page, summary
 
 from coterie.report.results import Results
 
@@ -47,22 +48,53 @@ def test_every_claim_is_of_the_preset_and_can_be_checked(results: Results) -> No
         assert check(one, results).low is not None, one.text
 
 
-def test_one_that_fails_on_one_set_leaves_the_page(results: Results) -> None:
-    sides = {c.text: check(c, results)._asdict() | {"holds": True} for c in CLAIMS}
-    found = {
-        name: {"claims": {k: dict(v) for k, v in sides.items()}, "summary": summary(results)} for name in ("a", "b")
+def found(results: Results) -> dict[str, Any]:
+    """What `main` writes, of the same numbers on both sets: every claim holds, and one of two runs tells Hungary something else."""
+    claims = {c.text: check(c, results)._asdict() | {"holds": True} for c in CLAIMS}
+    words = [dict.fromkeys(results.clients, "safe to join") for _ in range(2)]
+    words[1]["hungary"] = "undecided"
+    demo = {"demo": dict.fromkeys(results.clients, "Join (99 %): it helps.")}
+    sets = {
+        name: {"claims": {k: dict(v) for k, v in claims.items()}, "summary": summary(results), "words": words}
+        for name in ("seeds 2 to 5", "seeds 6 to 9")
     }
-    whole = page(found)
+    return demo | sets
+
+
+def test_one_that_fails_on_one_set_leaves_the_page(results: Results) -> None:
+    measured = found(results)
+    whole = " ".join(page(measured).split())
     assert all(f"- {c.text}: " in whole for c in CLAIMS)
     assert "| local | .4" in whole
-    found["b"]["claims"][CLAIMS[1].text]["holds"] = False
-    assert CLAIMS[1].text not in page(found)
-    assert CLAIMS[0].text in page(found)
+    measured["seeds 6 to 9"]["claims"][CLAIMS[1].text]["holds"] = False
+    shorter = " ".join(page(measured).split())
+    assert CLAIMS[1].text not in shorter
+    assert CLAIMS[0].text in shorter
+
+
+def test_answers_are_counted_over_runs(results: Results) -> None:
+    text = page(found(results))
+    assert "- **Long Beach**: Join (99 %): it helps." in text
+    assert "In 4 other runs of the demo the hospitals read these answers; 2 of 16" in " ".join(text.split())
+    assert "| safe to join | 4 | 2 | 4 | 4 |" in text
+    assert "| undecided | 0 | 2 | 0 | 0 |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "both_ways"),
+    [
+        (["join", "stay alone", "join", "probably stay alone"], True),
+        (["join", "probably join", "stay alone", "undecided"], False),
+        (["safe to join", "undecided", "stay alone", "probably stay alone"], False),
+    ],
+)
+def test_nobody_may_be_told_both_more_than_once(words: list[str], both_ways: bool) -> None:
+    assert contradicted([{"a": word, "b": "undecided"} for word in words]) == ["a"] * both_ways
 
 
 def test_the_readme_says_what_was_measured() -> None:
     import json
 
     root = Path(__file__).resolve().parents[2]
-    found = json.loads((root / "benchmarks" / "results" / "heart_disease.json").read_text())
-    assert page(found) in (root / "README.md").read_text()
+    measured = json.loads((root / "benchmarks" / "results" / "heart_disease.json").read_text())
+    assert page(measured) in (root / "README.md").read_text()

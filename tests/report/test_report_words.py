@@ -162,6 +162,17 @@ def test_what_is_smaller_than_the_smallest_effect_is_no_gain(tmp_path: Path) -> 
     assert said.endswith(" better).")
 
 
+def test_what_rests_on_the_others_alone_says_so(tmp_path: Path) -> None:
+    names, other = [f"c{i}" for i in range(6)], {"c0": (0.8, 0.78, 0.8, 0.47)}
+    truth = {"local": dict.fromkeys(names, ALONE), "fedavg": {**dict.fromkeys(names, (0.8, 0.78, 0.8, 0.40)), **other}}
+    results = Results.load(fake_run.write(tmp_path, truth, noise=0.04, seeds=range(9)))
+    verdicts = {c: verdict(results, c) for c in names}
+    against = {c for c, v in verdicts.items() if sum(v.own) < 0 < v.gain and v.joins}
+    assert "c0" in against
+    said = {c for c, v in verdicts.items() if "; its own rows alone point the other way" in v.reason}
+    assert said == against
+
+
 @pytest.mark.parametrize("name", ["fedavg+bias", "ours"])
 def test_join_then_recalibrate(tmp_path: Path, name: str) -> None:
     methods = {"local": ALONE, "fedavg": WORSE, name: BETTER}

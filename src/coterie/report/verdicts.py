@@ -196,6 +196,8 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
         return (
             f"for the {verdict.together} clients with {_few(results)} together, {text}; {_exception(results, client)}"
         )
+    if verdict.kind != "undecided" and verdict.own is not None and sum(verdict.own) * (verdict.gain or 0.0) < 0:
+        text += "; its own rows alone point the other way"
     if verdict.kind in UNSURE:
         effect = "settle it" if verdict.kind == "undecided" else "make it certain"
         more = (
@@ -217,9 +219,9 @@ def _few(results: Results) -> str:
 
 
 def _exception(results: Results, client: str) -> str:
-    """That a small client may differ from those with which it is judged."""
-    rows = count(round(results.size(client)), "row")
-    rare = f" ({round(results.comparisons.rarest(client))} of the rarer class)" if results.classification else ""
+    """That a small client may differ from those with which it is judged; sites withhold how many rows of a class they have."""
+    rows, cases = count(round(results.size(client)), "row"), round(results.comparisons.rarest(client))
+    rare = f" ({cases} of the rarer class)" if results.classification and cases else ""
     return f"its own {rows}{rare} cannot tell whether it is an exception"
 
 
