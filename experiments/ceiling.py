@@ -10,7 +10,7 @@ import torch
 
 import coterie as ct
 from coterie.base.clients import Client, Clients
-from coterie.data.splits import label_mix
+from coterie.data.dealing import label_mix
 
 INTERNAL = ("client-00", "client-01")
 

@@ -14,19 +14,8 @@ from coterie.base.errors import InputError
 from coterie.base.rng import numpy_generators
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.dealing import deal
-from coterie.data.splits import (
-    clusters,
-    dirichlet,
-    generator,
-    iid,
-    mixed,
-    number_names,
-    shards,
-    stratified,
-    stratify,
-    subset,
-    target_groups,
-)
+from coterie.data.parts import generator, stratified, stratify
+from coterie.data.splits import clusters, dirichlet, iid, mixed, number_names, shards, subset, target_groups
 from coterie.data.tensors import split_over
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)

@@ -17,7 +17,7 @@ from coterie.run.callbacks import Metrics
 from coterie.run.history import History, Row
 from coterie.run.model_files import open_model_file
 from coterie.run.trackers.tracker import Sink, Tracker
-from coterie.study import search
+from coterie.study import preflight, search
 from coterie.study.finalise import finalise
 from coterie.study.predict import MODEL
 from coterie.study.track import track
@@ -131,11 +131,11 @@ def test_early_stopping_keeps_validation_rows_and_resumes_to_the_same_end(tmp_pa
 def test_tuning_and_the_final_model_stop_where_the_run_stops(tmp_path, monkeypatch):
     tuned = []
 
-    def fit(*given, **options):
-        tuned.append(ct.fit(*given, **options))
+    def train(*given):
+        tuned.append(preflight.train(*given))
         return tuned[-1]
 
-    monkeypatch.setattr(search, "fit", fit)
+    monkeypatch.setattr(search, "train", train)
     stopping = ct.StudySettings(
         callbacks=(ct.EarlyStopping(patience=2, metric="auc"),),
         evaluate=1,

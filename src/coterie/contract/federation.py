@@ -94,10 +94,10 @@ class Federation:
         return torch.tensor([self._position(name) for name in names], dtype=torch.int64)
 
     def _position(self, name: str) -> int:
-        at = bisect_left(self.everyone, name)
-        if self.everyone[at : at + 1] != (name,):
+        place = bisect_left(self.everyone, name)
+        if self.everyone[place : place + 1] != (name,):
             raise InputError(f"there is no client {name!r}; {nearest(name, self.everyone)}")
-        return at
+        return place
 
     def report(self, client: str, why: str, task: Task[Any]) -> None:
         """Count a client among those that failed in this round, with the reason in words."""

@@ -110,17 +110,17 @@ def from_dataset(
         columned or (input is None and label is None), "input and label name columns, which this data set does not have"
     )
 
-    def read(dataset: Any, at: NDArray[np.int64]) -> Read:
-        return _from_columns(dataset, at, input, label) if columned else read_items(dataset, at)
+    def read(dataset: Any, numbers: NDArray[np.int64]) -> Read:
+        return _from_columns(dataset, numbers, input, label) if columned else read_items(dataset, numbers)
 
     lists = None if index_lists is None else _lists_by_client(index_lists, len(dataset))
     used = np.arange(len(dataset))
     if lists is not None:
-        used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
+        used = np.unique(np.concatenate([numbers for parts in lists.values() for numbers in parts.values()]))
         require(len(used) > 0, "no index list names a row; give each client row numbers")
         place = np.zeros(len(dataset), dtype=np.int64)
         place[used] = np.arange(len(used))
-        lists = {key: {part: place[at] for part, at in parts.items()} for key, parts in lists.items()}
+        lists = {key: {part: place[numbers] for part, numbers in parts.items()} for key, parts in lists.items()}
 
     def dealt(inputs: Held, targets: Tensor, own_classes: Sequence[str]) -> Clients:
         about: Any = {"name": name, "classes": classes or own_classes}
@@ -134,7 +134,7 @@ def from_dataset(
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
         opened = _open(source)
-        return lambda at: read(opened, at)[0]
+        return lambda numbers: read(opened, numbers)[0]
 
     unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
     own_classes = read(dataset, used[:1])[2]
@@ -177,9 +177,11 @@ def _labels(dataset: Any, values: Any, used: NDArray[np.int64], column: str | No
         return labels[torch.from_numpy(used)]
     blocks = [used[low : low + CHUNK] for low in range(0, len(used), CHUNK)]
     if column is not None:
-        return as_labels(torch.cat([_column(dataset, at, column) for at in blocks]), f"column {column!r}")
+        return as_labels(torch.cat([_column(dataset, numbers, column) for numbers in blocks]), f"column {column!r}")
     items = (item_of(dataset, int(i))[1] for i in used)
-    return as_labels(torch.cat([stack([*islice(items, len(at))], at, "labels") for at in blocks]), "the data set")
+    return as_labels(
+        torch.cat([stack([*islice(items, len(numbers))], numbers, "labels") for numbers in blocks]), "the data set"
+    )
 
 
 @explain_keywords
@@ -253,16 +255,16 @@ def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
             raise InputError(f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}")
     out = {}
     for key, listed in by_part.items():
-        at = plain_array(listed, f"client {name!r}: row numbers")
-        if at.ndim != 1 or (at.size != 0 and not np.issubdtype(at.dtype, np.integer)):
+        numbers = plain_array(listed, f"client {name!r}: row numbers")
+        if numbers.ndim != 1 or (numbers.size != 0 and not np.issubdtype(numbers.dtype, np.integer)):
             raise InputError(
-                f"client {name!r}: give row numbers as a list of whole numbers, not {at.dtype} of shape {list(at.shape)}"
+                f"client {name!r}: give row numbers as a list of whole numbers, not {numbers.dtype} of shape {list(numbers.shape)}"
             )
-        at = at.astype(np.int64, copy=False)
-        bad = at[(at < 0) | (at >= total)]
+        numbers = numbers.astype(np.int64, copy=False)
+        bad = numbers[(numbers < 0) | (numbers >= total)]
         if len(bad):
             raise InputError(f"client {name!r} has row {bad[0]} of a data set with {total} rows")
-        out[key] = at
+        out[key] = numbers
     return out
 
 

@@ -90,7 +90,7 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     names, whose, sizes = np.unique(values[named].astype(str), return_inverse=True, return_counts=True)
     order = named[np.argsort(whose, kind="stable")]
     rows = dict(zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True))
-    large = {name: at for name, at in rows.items() if len(at) >= split.minimum}
+    large = {name: numbers for name, numbers in rows.items() if len(numbers) >= split.minimum}
     if not large:
         raise InputError(
             f"[split] column {split.column!r} has no value with {split.minimum} rows or more; name the column that says whose row it "
@@ -133,8 +133,8 @@ def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
 
 def _clients_to_flip(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
     """Return the share `flip` of `names`: those whose own draw is smallest."""
-    at = split.seed_for(seed)
-    ranked = sorted(names, key=lambda name: generator(at, "flip", name).random())
+    split_seed = split.seed_for(seed)
+    ranked = sorted(names, key=lambda name: generator(split_seed, "flip", name).random())
     return tuple(sorted(ranked[: round(split.flip * len(names))]))
 
 
@@ -196,14 +196,14 @@ def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name:
     mine, candidates = class_numbers(client_labels, "label-mix"), class_numbers(pool, "label-mix")
     present, counts = np.unique(mine, return_counts=True)
     there = [np.flatnonzero(candidates == c) for c in present]
-    lacking = [int(c) for c, at in zip(present, there, strict=True) if not len(at)]
+    lacking = [int(c) for c, numbers in zip(present, there, strict=True) if not len(numbers)]
     if lacking:
         raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
-    scale = min(len(at) / count for at, count in zip(there, counts, strict=True))
+    scale = min(len(numbers) / count for numbers, count in zip(there, counts, strict=True))
     drawn = []
-    for c, at, count in zip(present, there, counts, strict=True):
-        size = min(len(at), max(1, round(scale * count)))
-        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(at)[:size])
+    for c, numbers, count in zip(present, there, counts, strict=True):
+        size = min(len(numbers), max(1, round(scale * count)))
+        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(numbers)[:size])
     return np.sort(np.concatenate(drawn))
 
 

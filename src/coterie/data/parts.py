@@ -76,7 +76,7 @@ def stratified(
         table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
         np.add.at(table, (groups, codes), 1)
         units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
-        return {key: np.flatnonzero(np.isin(groups, at)) for key, at in units.items()}
+        return {key: np.flatnonzero(np.isin(groups, place)) for key, place in units.items()}
     part = stratify(codes, [len(codes)], fractions, seed=seed, names=[name])
     return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
 
@@ -212,13 +212,13 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         strata = labels[untested] if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating) else None
         whose = None if groups is None else np.unique(groups[untested], return_inverse=True)[1]
         held_out = stratified(strata, HELD, seed=seed, name=f"{name}/fold {fold}", n=len(untested), groups=whose)
-        of_part = {part: untested[at] for part, at in held_out.items()} | {"test": np.flatnonzero(tested)}
+        of_part = {part: untested[place] for part, place in held_out.items()} | {"test": np.flatnonzero(tested)}
         where = clients.train.numbers(i)
-        for part, at in of_part.items():
-            parts[part].append(where[at])
+        for part, place in of_part.items():
+            parts[part].append(where[place])
         numbers[name] = of_part["test"]
         if groups is not None:
-            patients[name] = {part: groups[at] for part, at in of_part.items() if len(at)}
+            patients[name] = {part: groups[place] for part, place in of_part.items() if len(place)}
     view = copy(clients)
     for part, lists in parts.items():
         rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)

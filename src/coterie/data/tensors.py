@@ -256,7 +256,7 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
         index = stratified(
             strata(everything.labels), rule.parts, seed=rule.seed_for(seed), name=name, n=len(everything)
         )
-        parts = {key: everything.select(torch.from_numpy(at)) for key, at in index.items() if len(at)}
+        parts = {key: everything.select(torch.from_numpy(numbers)) for key, numbers in index.items() if len(numbers)}
     return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
 
 
@@ -388,7 +388,7 @@ def split_over(
             client_rows, origin = place[lists[name]], dealt.copies.get(name, name)
             fractions = shares(split, validation=origin not in dealt.validation)
             within = stratified(labels[client_rows], fractions, seed=split.seed_for(seed), name=origin)
-            own_parts = {key: client_rows[at] for key, at in within.items()}
+            own_parts = {key: client_rows[numbers] for key, numbers in within.items()}
             if name in dealt.validation:
                 own_parts["validation"] = place[dealt.validation[name]]
             if test_set is not None:
@@ -426,7 +426,7 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
     used = np.unique(np.concatenate(list(drawn.values())))
     rows_used = inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
     part = Part(rows_used, torch.from_numpy(classes[used]))
-    return _Standard(part, {name: np.searchsorted(used, at) for name, at in drawn.items()})
+    return _Standard(part, {name: np.searchsorted(used, numbers) for name, numbers in drawn.items()})
 
 
 def from_row_lists(

@@ -106,14 +106,14 @@ def load_images(
         raise InputError(f"rows = {rows!r} must lie between 1 and {len(labels)}")
     if not COUNT.test(server):
         raise InputError(f"server = {server!r} must be a whole number of at least 0")
-    at = rule.seed_for(seed)
-    chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
+    split_seed = rule.seed_for(seed)
+    chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=split_seed)
     server_part = standard = None
     if server or rule.test != "own":
         test_labels, read_test = _source(images, where, "test")
         if server > len(test_labels):
             raise InputError(f"server = {server} must lie between 0 and {len(test_labels)}")
-        at_server = subset(test_labels, server, seed=at) if server else np.zeros(0, dtype=np.int64)
+        at_server = subset(test_labels, server, seed=split_seed) if server else np.zeros(0, dtype=np.int64)
         if server:
             server_part = Part(read_test(at_server), torch.from_numpy(test_labels[at_server]))
         elsewhere = np.setdiff1d(np.arange(len(test_labels)), at_server)

@@ -85,9 +85,9 @@ def mean_estimation(
     def draw(part: str, sizes: Sequence[int]) -> Rows | None:
         if not sum(sizes):
             return None
-        at = rule.seed_for(seed)
+        split_seed = rule.seed_for(seed)
         rows = [
-            generator(at, "mean-estimation", part, n).standard_normal((size, dim), dtype=np.float32)
+            generator(split_seed, "mean-estimation", part, n).standard_normal((size, dim), dtype=np.float32)
             + centre[int(n[1]) - 1]
             for n, size in zip(names, sizes, strict=True)
         ]
