@@ -233,7 +233,8 @@ def test_the_answer_is_plain_and_fits_where_there_is_no_terminal(heart):
     assert "2 seeds cannot show a difference; repeat with --folds 5, or with --seeds 5." in lines
     assert lines[-1] == "report         run/report.html"
     assert [line.split()[:3] for line in ended.err.splitlines()] == [["seed", s, m] for s in "01" for m in FIVE]
-    assert ended.err.splitlines()[0].endswith("left")
+    # Once each method has been seen: one may take sixty times as long as another.
+    assert [line.endswith("left") for line in ended.err.splitlines()] == [False] * 4 + [True] * 5 + [False]
 
 
 def test_json_is_all_there_is(driver, tmp_path):

@@ -87,6 +87,12 @@ class Cohort(CohortRows):
         """
         return LocalTraining(self, x, local, **options).models(relative=True)
 
+    def updates_from(self, starts: Tensor, local: LocalSGD) -> Tensor:
+        """Train locally from each of the models [T, d + b] by the same batches; return the updates [n, T, d + b]."""
+        if local.sampler is None:
+            return LocalTraining(self, starts[0], local).updates_from(starts)
+        return torch.stack([self.updates(start, local) for start in starts], dim=1)
+
     def without_billing(self) -> Cohort:
         """The same clients, for work that is not counted: looking at a model is not part of a method's work."""
         return replace(self, spent=dict(self.spent))

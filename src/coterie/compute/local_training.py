@@ -17,7 +17,7 @@ from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
 from coterie.base.rows import Inputs, row_size, take
 from coterie.compute import cohort_rows
-from coterie.compute.chunks import RowSource, chunks
+from coterie.compute.chunks import Chunk, RowSource, chunks
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, StepRule
 from coterie.config.local import LocalSGD, Steps
@@ -217,6 +217,7 @@ class LocalTraining:
         self.rule, self.purpose = options.get("gradient_rule"), options.get("purpose", "train")
         self._steps, self._moving = options.get("steps"), options.get("moving")
         self._decays = options.get("weight_decays")
+        self._planned: tuple[Chunk, ...] | None = None
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
@@ -244,6 +245,14 @@ class LocalTraining:
         if self.sampler is not None:
             self.sampler.trained(cohort, result)
         return result.sub_(self.x) if subtract else result
+
+    def updates_from(self, starts: Tensor) -> Tensor:
+        """Train from each of the models [T, d + b] by the same batches, planned once; return updates [n, T, d + b]."""
+        updates = starts.new_empty(len(self.cohort.names), *starts.shape)
+        for number, start in enumerate(starts):
+            self.x = start
+            updates[:, number] = self.models(relative=True)
+        return updates
 
     def _is_plain(self) -> bool:
         """Return True if kernels know each step."""
@@ -287,8 +296,10 @@ class LocalTraining:
             lambda rows: cast("Tensor", workspace.prepare(take(inputs, rows))),  # no kernel takes a dict
             lambda rows: labels.index_select(0, rows.to(labels.device)).to(workspace.device),
         )
-        numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
-        for chunk in chunks(numbers, kernel.width, place):
+        if self._planned is None:
+            numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
+            self._planned = tuple(chunks(numbers, kernel.width, place))
+        for chunk in self._planned:
             kernel.train(_each(self.x), chunk, source, rule, result, relative=relative)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
         if not bool(torch.isfinite(result.sum())):

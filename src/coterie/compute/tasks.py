@@ -56,10 +56,7 @@ def local_updates(cohort: Cohort, *, x: Models, local: LocalSGD) -> LocalUpdates
     """Local training from each of the models x [T, d + b], one after the other to save memory."""
     if len(x) == 1:
         return LocalUpdates(cohort.updates(x[0], local).unsqueeze(1))
-    deltas = x.new_empty(len(cohort.names), *x.shape)
-    for number, model in enumerate(x):
-        deltas[:, number] = cohort.updates(model, local)
-    return LocalUpdates(deltas)
+    return LocalUpdates(cohort.updates_from(x, local))
 
 
 @task

@@ -76,7 +76,7 @@ class Callback:
         return self
 
     def on_round(self, round: int) -> None:
-        """A round is complete and saved; 0 is the start, and a resumed run tells its last complete round again."""
+        """A round is complete, and saved if `save_every` says so; 0 is the start; a resumed run tells its last saved round again."""
 
     def on_evaluation(self, round: int, metrics: Metrics) -> bool | None:
         """A round was evaluated, 0 and the last one among them; true ends the run after this round."""

@@ -114,8 +114,10 @@ class _Loop:
                 total = time.perf_counter() - started
                 server_seconds = total - sum(ask.seconds for ask in session.asks[asks:])
                 self.record.seconds.append(Timing(number, total, server_seconds))
-                if files:
+                if files and (number % self.settings.save_every == 0 or number == rounds):
                     files.save(state, number, self.record, session, self.engine)
+            if files and number % self.settings.save_every and number < rounds:  # a callback has ended the run
+                files.save(state, number, self.record, session, self.engine)
         finally:
             followers.end()
         rounds, last = number, self.evaluator.seen

@@ -77,18 +77,19 @@ class Status:
             self._notify(Event(*pair, number, self._rounds, done, self._pairs, self._seconds_left(), finished))
 
     def _seconds_left(self) -> float | None:
-        usual_of: dict[str, float] = {}
-        running = 0.0
+        """From what rounds of each method took. None until one of each has been seen: some take sixty times as long as others."""
+        usual = {label: sum(seconds) / len(seconds) for label, seconds in self._seconds.items()}
         for (label, *_), started in self._running.items():
             if started.per_round:
-                usual_of[label] = started.per_round * self._rounds
-                running += started.per_round * (self._rounds - started.number)
-        usual_of.update({label: sum(seconds) / len(seconds) for label, seconds in self._seconds.items()})
-        waiting = [pair for pair in self._left if pair not in self._running]
-        if not usual_of:
-            return None if self._left else 0.0
-        usual = sum(usual_of.values()) / len(usual_of)
-        return (running + sum(usual_of.get(label, usual) for label, *_ in waiting)) / self._jobs
+                usual.setdefault(label, started.per_round * self._rounds)
+        if any(label not in usual for label, *_ in self._left):
+            return None
+        seconds_left = 0.0
+        for pair in self._left:
+            running = self._running.get(pair)
+            known = running is not None and running.per_round
+            seconds_left += running.per_round * (self._rounds - running.number) if running and known else usual[pair[0]]
+        return seconds_left / self._jobs
 
 
 class _Started:

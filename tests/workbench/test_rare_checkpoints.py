@@ -1,0 +1,47 @@
+"""Checkpoints every so many rounds: fewer are written, and a run that is resumed from one has the numbers of an undisturbed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from coterie.run.checkpoint import RoundFiles
+
+METHOD = ct.SCAFFOLD(ct.LocalSGD(lr=0.05, steps=ct.Steps(2), batch_size=8))
+
+
+def fitted(folder: Path | None, **settings) -> ct.Run:
+    return ct.fit(METHOD, "heart-disease", "logistic", 8, checkpoint=folder, settings=ct.RunSettings(**settings))
+
+
+def test_a_run_goes_on_from_the_last_of_its_rare_checkpoints(tmp_path, monkeypatch):
+    saved = []
+    save = RoundFiles.save
+    monkeypatch.setattr(RoundFiles, "save", lambda self, *given: saved.append(given[1]) or save(self, *given))
+
+    def end(number: int) -> None:
+        if number == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(tmp_path, save_every=3, callbacks=(end,))
+    resumed = fitted(tmp_path, save_every=3, resume=True)
+    assert saved == [0, 3, 6, 8]
+    whole = fitted(None)
+    assert resumed.x.equal(whole.x)
+    assert resumed.history == whole.history
+
+
+class End(ct.Callback):
+    """Ends a run after its fifth round."""
+
+    def on_evaluation(self, round, metrics):
+        return round == 5
+
+
+def test_a_run_that_a_callback_ends_is_saved_as_it_ended(tmp_path):
+    run = fitted(tmp_path, evaluate=1, save_every=3, callbacks=(End(),))
+    assert run.rounds == 5
+    assert fitted(tmp_path, evaluate=1, save_every=3, resume=True, callbacks=(End(),)).x.equal(run.x)
