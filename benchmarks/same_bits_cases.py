@@ -166,7 +166,7 @@ ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"targets": ("a", "c"), "oracle": "loss", "directions": 2},
         {"targets": ("a", "c"), "md_step": "line-search"},
         {"validation": "server"},
-        {"targets": ("a", "c"), "server_optimiser": "adam", "lr": 0.1, "shared_uploads": True},
+        {"targets": ("a", "c"), "server_optimiser": "adam", "lr": 0.1},
     ),
     "mwfed": ({"rate": 2.0, "warmup_steps": 1},),
     "multi-krum": ({}, {"byzantine": 0}),

@@ -10,14 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from short_runs import run, trained
+from short_runs import LOCAL, assert_resumes, gradient, rows, run, sgd, trained
 
 from coterie import FedAvg, MeritFed
-from coterie.algorithms import meritfed
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.rows import Part
+from coterie.cli.main import main
+from coterie.compute import server_step
 from coterie.config.local import LocalSGD, Schedule, Steps
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
@@ -45,11 +46,11 @@ from federations import (
 MUTANTS = {
     "meritfed": [
         (
-            "algorithms/meritfed.py",
+            "compute/server_step.py",
             "self.lr * torch.mv(align(d), align(g))",
             "-self.lr * torch.mv(align(d), align(g))",
         ),
-        ("algorithms/meritfed.py", "self.lr * torch.mv(align(d), align(g))", "torch.mv(align(d), align(g))"),
+        ("compute/server_step.py", "self.lr * torch.mv(align(d), align(g))", "torch.mv(align(d), align(g))"),
         (
             "algorithms/meritfed.py",
             "weights[:, positions] = new_weights * mass",
@@ -66,12 +67,20 @@ MUTANTS = {
             "gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose)",
             'gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose="oracle")',
         ),
-        ("algorithms/meritfed.py", "align(b * g)", "align(g)"),
+        ("compute/server_step.py", "align(b * g)", "align(g)"),
+        ("compute/anchored.py", "anchor = x.mean(0)", "anchor = x[0]"),
+        ("compute/anchored.py", "(delta - replies.delta[client])[:dim]", "torch.zeros_like(models[t, :dim])"),
+        ("compute/anchored.py", "need = weights.clamp(min=LEAST_WEIGHT) * moved", "need = moved"),
         (
-            "algorithms/meritfed.py",
-            "state.x.mean(0, keepdim=True) if self.shared_uploads",
-            "state.x[:1] if self.shared_uploads",
+            "compute/anchored.py",
+            "need = weights.clamp(min=LEAST_WEIGHT) * moved",
+            "need = weights.clamp(min=LEAST_WEIGHT)",
         ),
+        ("compute/anchored.py", "visited[t, positions[client]] = models[t, :dim]", "pass"),
+        ("compute/anchored.py", "deltas[:, :, :dim] += values[:, positions]", "pass"),
+        ("algorithms/meritfed.py", "step *= m.oracle_every *", "step *="),
+        ("algorithms/meritfed.py", '(m.md_steps if m.oracle_steps == "one" else 1)', "1"),
+        ("algorithms/meritfed.py", "(federation.round - 1) % self.oracle_every == 0", "True"),
         ("solvers/mirror.py", "(n / q * (slopes @ unit))", "(1 / q * (slopes @ unit))"),
     ],
 }
@@ -172,8 +181,8 @@ def test_a_schedule_in_a_toml_file_is_a_table_and_survives_being_written():
 
 def test_no_step_of_the_server_is_computed_twice(monkeypatch):
     """Three candidates of the descent and the model after it; phi is asked at the first and the last of them."""
-    honest, moved = meritfed.move, []
-    monkeypatch.setattr(meritfed, "move", lambda *some: moved.append(0) or honest(*some))
+    honest, moved = server_step.move, []
+    monkeypatch.setattr(server_step, "move", lambda *some: moved.append(0) or honest(*some))
     run(MeritFed("a", FULL, md_steps=3, validation="train"), quadratic(CENTRES), rounds=2)
     assert len(moved) == 2 * 4
 
@@ -253,7 +262,7 @@ DELEGATED = {
     "batch norm": (batch_norm, {"lr": 0.5}),
     "adam": (batch_norm, {"server_optimiser": "adam", "lr": 0.05}),
     "adam of one": (logistic, {"server_optimiser": "adam", "lr": Schedule(0.1, (2,)), "targets": "d"}),
-    "shared uploads": (batch_norm, {"shared_uploads": True}),
+    "anchored": (batch_norm, {"uploads": "anchored"}),
     "fresh": (drawn, {"validation": "fresh", "oracle_batch_size": 6}),
 }
 
@@ -413,75 +422,6 @@ def test_statistics_in_buffers_take_no_step_of_adam():
     adam, plain = (run(MeritFed("a", MINI, 0.01, 0, server_optimiser=o), problem, 1) for o in ("adam", "sgd"))
     assert_close(adam.models["a"][dim:], plain.models["a"][dim:])
     assert (adam.models["a"][dim:] - start(problem)[dim:]).abs().min() > 1e-4
-
-
-# ---- one upload for all targets
-
-
-@pytest.mark.parametrize("options", [
-    {}, {"server_optimiser": "adam", "lr": 0.05}, {"validation": "server"}, {"oracle": "delegated", "damping": True},
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("make", [logistic, batch_norm])
-def test_with_one_target_sharing_uploads_changes_no_bit(options, make):
-    problem = make()
-    held = problem.clients["c"].validation
-    method = MeritFed("c", MINI, **options)
-    settings = {"rounds": 2, "server": held, "clients_per_round": 4}
-    one, shared = (trained(m, problem, **settings) for m in (method, replace(method, shared_uploads=True)))
-    assert_same_bits(one, shared)
-
-
-def test_shared_uploads_start_from_the_mean_of_the_targets_models():
-    problem = quadratic(CENTRES)
-    local = LocalSGD(lr=LOCAL_LR, steps=Steps(1), batch_size=None)
-    method = MeritFed(("a", "c"), local, LR, 1, STEP, validation="train", shared_uploads=True)
-    found = run(method, problem, 4)
-    x, w = {t: [0.0, 0.0] for t in "ac"}, {t: [1 / 3] * 3 for t in "ac"}
-    for _ in range(4):
-        anchor = [(x["a"][j] + x["c"][j]) / 2 for j in range(2)]
-        deltas = [[LOCAL_LR * (c - v) for v, c in zip(anchor, centre, strict=True)] for centre in CENTRES.values()]
-        for t in "ac":
-            for update in (True, False):
-                moved = [x[t][j] + LR * sum(wi * d[j] for wi, d in zip(w[t], deltas, strict=True)) for j in range(2)]
-                if update:
-                    slope = [
-                        LR * sum((m - c) * v for m, c, v in zip(moved, CENTRES[t], d, strict=True)) for d in deltas
-                    ]
-                    grown = [wi * math.exp(-STEP * s) for wi, s in zip(w[t], slope, strict=True)]
-                    w[t] = [g / sum(grown) for g in grown]
-            x[t] = moved
-    for t in "ac":
-        assert found.models[t].tolist() == pytest.approx(x[t], rel=1e-11)
-        assert list(found.weights[t].values()) == pytest.approx(w[t], rel=1e-11)
-    assert x["a"][0] - x["c"][0] > 0.1
-
-
-def test_shared_uploads_cost_one_training_per_client_and_not_one_per_target():
-    problem = logistic()
-    rows = {}
-    for shared in (False, True):
-        method = MeritFed(local=MINI, md_steps=0, shared_uploads=shared)
-        rows[shared] = [count for _, count in run(method, problem, 3).history.select("row_gradients")]
-    once = sum(min(MINI.batch_size, n) for n in SIZES.values()) * MINI.steps.count
-    assert rows[True] == [0, once, 2 * once, 3 * once]
-    assert rows[False] == [0, once, once + 5 * once, once + 10 * once]  # models are equal in the first round
-
-
-def test_statistics_of_shared_uploads_are_means_over_clients():
-    problem = batch_norm()
-    dim = sum(p.numel() for p in problem.model.parameters())
-    method = MeritFed(("a", "c", "e"), MINI, md_step=20.0, shared_uploads=True)
-    with federation_of(problem) as federation:
-        state = method.init(start(problem), federation)
-        for number in (1, 2):
-            anchor = state.x.mean(0)
-            view = federation.view(federation.everyone, number, 0)
-            state, log = method.round(state, view, Rng.named(0, "server", number))
-    trained = cohort_of(problem, round=2).train(anchor, MINI)[:, dim:]
-    for target, x in method.models(state).items():
-        weights = torch.tensor(list(log["weights"][target].values()), dtype=torch.float64)
-        assert_close(x[dim:], weights @ trained)
-    assert (state.x[0, dim:] - state.x[1, dim:]).abs().max() > 1e-3
 
 
 # ---- fresh rows
@@ -649,7 +589,8 @@ def test_a_target_that_does_not_exist_is_named_before_any_training():
 @pytest.mark.parametrize(("field", "value"), [
     ("targets", ()), ("targets", 3), ("lr", 0), ("md_steps", -1), ("md_steps", 1.5), ("md_step", -0.1), ("md_step", "linesearch"),
     ("oracle", "hessian"), ("oracle_batch_size", 0), ("validation", "test"), ("damping", 1), ("directions", 0), ("radius", 0.0),
-    ("server_optimiser", "adamw"), ("betas", (0.9, 1.0)), ("betas", (0.9,)), ("betas", 0.9), ("eps", 0), ("shared_uploads", 1),
+    ("server_optimiser", "adamw"), ("betas", (0.9, 1.0)), ("betas", (0.9,)), ("betas", 0.9), ("eps", 0),
+    ("uploads", "shared"), ("oracle_steps", "scores"), ("oracle_every", 0),
 ])  # fmt: skip
 def test_every_field_refuses_bad_values(field, value):
     with pytest.raises(InputError, match=rf"MeritFed\.{field} must be .*got"):
@@ -771,3 +712,140 @@ def by_torch(problem, name, x):
         loss_of(model(part.inputs), part.labels).backward()
         optimiser.step()
     return vector_of(model)
+
+
+# ---- anchored uploads, and one gradient
+
+
+CHEAP = {"uploads": "anchored", "oracle_steps": "one", "oracle_every": 2}
+
+
+def test_anchored_uploads_have_the_fixed_points_of_the_papers_form():
+    """Once models move little, offsets make updates at the anchor those at each target's own model."""
+    problem = logistic()
+    local = LocalSGD(lr=0.5, steps=Steps(3), batch_size=None)
+    found = trained(MeritFed(("a", "d"), local, md_step=0.05, validation="train", uploads="anchored"), problem, 120)
+    x = found.state.x
+    at_anchor = cohort_of(problem).updates(x.mean(0), local)
+    for target, offsets in zip(x, found.state.offsets, strict=True):
+        exact = cohort_of(problem).updates(target, local)
+        assert float((at_anchor + offsets - exact).norm()) < 0.1 * float((at_anchor - exact).norm())
+
+
+def test_one_gradient_goes_all_steps_at_once():
+    """On quadratics, against the closed form: every second round, over twice the steps."""
+    centres, lr, step = {"a": [1.0, -2.0], "b": [0.8, -1.5], "c": [-3.0, 1.0]}, 0.7, 0.3
+    local = LocalSGD(lr=0.1, steps=Steps(1), batch_size=None)
+    method = MeritFed("a", local, lr, 4, step, validation="train", oracle_steps="one", oracle_every=2)
+    found = run(method, quadratic(centres), 4)
+    x, w = np.zeros(2), np.full(3, 1 / 3)
+    for number in range(1, 5):
+        deltas = np.stack([0.1 * (np.array(c) - x) for c in centres.values()])
+        if number % 2:
+            slope = lr * deltas @ (x + lr * w @ deltas - np.array(centres["a"]))
+            w = w * np.exp(-4 * 2 * step * slope)
+            w = w / w.sum()
+        x = x + lr * w @ deltas
+    np.testing.assert_allclose(found.models["a"].numpy(), x, rtol=1e-11)
+    assert list(found.weights["a"].values()) == pytest.approx(w.tolist(), rel=1e-11)
+    assert {r.round for r in found.history if r.metric == "phi_after"} == {1, 3}
+
+
+def test_without_a_second_step_one_gradient_is_the_papers_form():
+    problem = logistic()
+    runs = [trained(MeritFed(local=MINI, md_steps=1, oracle_steps=s), problem) for s in ("all", "one")]
+    assert_same_bits(*runs)
+
+
+def test_anchored_rounds_written_in_numpy():
+    problem, names, lr, md_step = logistic(), sorted(SIZES), 0.8, 2.0
+    method = MeritFed(("a", "d"), LOCAL, lr, 3, md_step, validation="train", **CHEAP)
+    found = run(method, problem, 6)
+    x0 = start(problem).numpy()
+    x, w = dict.fromkeys("ad", x0), {t: np.full(5, 0.2) for t in "ad"}
+    offsets = {t: np.zeros((5, len(x0))) for t in "ad"}
+    visited = {t: np.tile(x0, (5, 1)) for t in "ad"}
+    visits = []
+    for number in range(1, 7):
+        anchor = (x["a"] + x["d"]) / 2
+        deltas = np.stack([sgd(anchor, problem, n, number, steps=3) - anchor for n in names])
+        for t in "ad" if number > 1 else "":
+            k = int(np.argmax(np.maximum(w[t], 0.01) * np.linalg.norm(x[t] - visited[t], axis=1)))
+            offsets[t][k] = sgd(x[t], problem, names[k], number, steps=3) - x[t] - deltas[k]
+            visited[t][k] = x[t]
+            visits.append((t, k))
+        for t in "ad":
+            own = deltas + offsets[t]
+            if number % 2:
+                slope = lr * own @ gradient(x[t] + lr * w[t] @ own, *rows(problem, t))
+                grown = w[t] * np.exp(-3 * 2 * md_step * slope)
+                w[t] = grown / grown.sum()
+            x[t] = x[t] + lr * w[t] @ own
+    assert len(set(visits)) > 4
+    for t in "ad":
+        np.testing.assert_allclose(found.models[t].numpy(), x[t], rtol=1e-9)
+        assert list(found.weights[t].values()) == pytest.approx(w[t].tolist(), rel=1e-9)
+
+
+def test_anchored_uploads_cost_two_trainings_whatever_the_number_of_targets():
+    problem = logistic()
+    equal = problem.with_clients(type(problem.clients)([problem.clients[n] for n in "abcde"]))
+    once = sum(min(MINI.batch_size, n) for n in SIZES.values()) * MINI.steps.count
+    for targets in ("all", ("a", "c")):
+        found = run(MeritFed(targets, MINI, md_steps=0, uploads="anchored"), equal, 3)
+        visits = (5 if targets == "all" else 2) * MINI.batch_size * MINI.steps.count
+        counted = [count for _, count in found.history.select("row_gradients")]
+        assert counted == [0, once, 2 * once + visits, 3 * once + 2 * visits]
+
+
+def test_statistics_in_buffers_start_from_the_anchor():
+    problem = batch_norm()
+    found = run(MeritFed(("a", "c", "e"), MINI, md_step=20.0, uploads="anchored"), problem, 2)
+    dim = cohort_of(problem).layout.dim
+    anchor = run(MeritFed(("a", "c", "e"), MINI, md_step=20.0, uploads="anchored"), problem, 1).state.x.mean(0)
+    after = cohort_of(problem, round=2).train(anchor, MINI)[:, dim:]
+    for target, x in found.models.items():
+        weights = torch.tensor([found.weights[target].get(n, 0.0) for n in sorted(SIZES)], dtype=torch.float64)
+        torch.testing.assert_close(x[dim:], weights @ after)
+
+
+def test_a_client_that_fails_at_a_visit_keeps_its_offset(monkeypatch):
+    from coterie.compute.tasks import own_update
+    from coterie.contract.task import Task
+
+    honest, problem = Task.__call__, logistic()
+
+    def call(self, cohort, /, **payload):
+        if self is own_update and payload["x"].ndim == 2 and cohort.round == 3:
+            raise OSError("unplugged")
+        return honest(self, cohort, **payload)
+
+    two = trained(MeritFed(local=MINI, uploads="anchored"), problem, 2)
+    monkeypatch.setattr(Task, "__call__", call)
+    found = trained(MeritFed(local=MINI, uploads="anchored"), problem, 3)
+    assert torch.equal(found.state.offsets, two.state.offsets)
+    assert found.failures
+
+
+def test_an_anchored_run_resumes(tmp_path):
+    assert_resumes(MeritFed(local=MINI, **CHEAP), tmp_path)
+
+
+@pytest.mark.parametrize(("settings", "sentence"), [
+    ({"targets": "a", "uploads": "anchored"}, 'saves trainings of several targets; with one take uploads = "each"'),
+    ({"validation": "server", "uploads": "anchored"}, "with one take"),
+    ({"uploads": "anchored", "server_optimiser": "adam"}, 'needs server_optimiser = "sgd"; take it, or uploads = "each"'),
+    ({"oracle_steps": "one", "oracle": "loss"}, 'need oracle = "gradient" and a number as md_step'),
+    ({"oracle_every": 2, "md_step": "line-search"}, 'need oracle = "gradient" and a number as md_step'),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(settings, sentence):
+    problem = logistic()
+    with pytest.raises(InputError, match=sentence):
+        run(MeritFed(local=MINI, **settings), problem, 1, server=problem.clients["a"].validation)
+
+
+def test_one_target_ends_the_command_with_status_2(capsys, tmp_path):
+    command = ["compare", "heart-disease", "--methods", "meritfed", "--out", str(tmp_path / "run")]
+    command += ["--set", "meritfed.targets=cleveland", "--set", "meritfed.uploads=anchored"]
+    assert main(command) == 2
+    assert 'with one take uploads = "each"' in capsys.readouterr().err

@@ -6,7 +6,7 @@ whose appendix D.4 has MeritFedA.
 
 Optimises: the loss of each of T targets.
 Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (target_gradient: each target, in each
-of md_steps steps); 2 up, 2 d down (target_losses: each target).
+of md_steps steps); 2 up, 2 d down (target_losses: each target); d up, d down (own_update: anchored uploads).
 Memory: none.
 Use: a client wants the best model for itself and does not know whose data help; some clients may even send harmful
 updates.
@@ -29,8 +29,13 @@ participation the descent runs over the renormalised weights of those who replie
 estimator multiplies by the direction that the printed formula drops. A step multiplies a gradient that already contains `lr`.
 
 The server holds n updates per target. Models differ after the first round, so T targets cost each client T local trainings a round;
-`shared_uploads` (ours) makes it one. Clients train from one anchor, the mean of the targets' models. Each target moves its own
-model, x_t <- x_t + lr * sum_i w_ti delta_i, with these deltas and weights of its own. Statistics in buffers start from the anchor's.
+`uploads = "anchored"` (ours) makes it two (`compute/anchored.py`): from the mean of the targets' models, and for each target one client
+from the target's own. Fixed points are those of the paper's form. Statistics in buffers start from the mean's.
+
+`oracle_steps = "one"` (ours) goes all md_steps along one oracle gradient, taken at the weights before the descent: phi is nearly linear
+in a round. `oracle_every` asks the oracle in every so many rounds, and makes steps so many times as long; in between weights stay, and
+nothing is measured of phi.
+
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
 Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`. It is at least phi(w) - min phi at the new
@@ -47,8 +52,10 @@ Laws:
   tests/methods/test_meritfed.py::test_the_delegated_descent_is_the_gradient_descent_bit_by_bit
 - all targets = each target alone:
   tests/methods/test_meritfed.py::test_all_targets_at_once_are_each_target_alone_bit_by_bit
-- with one target `shared_uploads` changes no bit:
-  tests/methods/test_meritfed.py::test_with_one_target_sharing_uploads_changes_no_bit
+- anchored uploads have the fixed points of the paper's form:
+  tests/methods/test_meritfed.py::test_anchored_uploads_have_the_fixed_points_of_the_papers_form
+- along one gradient weights go where the closed form says:
+  tests/methods/test_meritfed.py::test_one_gradient_goes_all_steps_at_once
 - Adam with betas = (0, 0) and lr = eps * c is SGD with lr = c as eps grows:
   tests/methods/test_meritfed.py::test_without_memory_and_with_a_large_eps_adam_is_sgd
 """
@@ -56,7 +63,7 @@ Laws:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Annotated, Any, NamedTuple
@@ -66,37 +73,27 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, match_clients
 from coterie.base.rng import Rng
-from coterie.base.vector import align, move
+from coterie.compute.anchored import Offsets, anchored_updates
 from coterie.compute.cohort import Cohort
-from coterie.compute.oracle import gradient_each, losses_each
-from coterie.compute.tasks import local_updates
+from coterie.compute.oracle import TargetGradient, TargetLosses, gradient_each, losses_each
+from coterie.compute.server_step import ServerStep, descend
+from coterie.compute.tasks import local_updates, own_update
 from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
 from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
+from coterie.contract.replies import Replies
 from coterie.contract.requests import Among, Asks, as_many, asks
-from coterie.contract.task import Form, Holds, Number, OneGradient, Task, task
+from coterie.contract.task import Form, Holds, Number, Task, task
 from coterie.contract.wire import PerClient
-from coterie.solvers import NotFiniteError, adam
-from coterie.solvers.mirror import MOST_TRIALS, duality_gap, entropic_descent, two_point_candidates, two_point_estimate
+from coterie.solvers import NotFiniteError
+from coterie.solvers.mirror import MOST_TRIALS, two_point_candidates, two_point_estimate
 
 STEP = Rule(
     lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v), 'a number >= 0 or "line-search"'
 )
 """Rule of the step of mirror descent."""
-
-
-class TargetGradient(NamedTuple):
-    """Gradient of the target's loss."""
-
-    gradient: OneGradient
-
-
-class TargetLosses(NamedTuple):
-    """Losses of candidates at the target."""
-
-    losses: Annotated[Tensor, "loss", Form(lambda p, layout: (p["xs"].shape[1],))]
 
 
 class Descent(NamedTuple):
@@ -150,8 +147,8 @@ def target_descent(
     def gradient(candidate: Tensor, k: int) -> Tensor:
         return target_gradient(cohort, x=candidate, rows=rows, batch=batch, step=k).gradient
 
-    server = _Server(x, deltas, moments, taken, lr, betas, eps, cohort.layout.dim)
-    return Descent(*_descend(server.slopes(gradient), weights, steps=steps, step=step, damping=damping))
+    server = ServerStep(x, deltas, moments, taken, lr, betas, eps, cohort.layout.dim)
+    return Descent(*descend(server.slopes(gradient), weights, steps=steps, step=step, damping=damping))
 
 
 @task
@@ -166,94 +163,17 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
     return Ready(torch.ones(len(cohort.names), dtype=torch.float32))
 
 
-def _stack(values: list[Tensor], dim: int = 0) -> Tensor:
-    return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
-
-
 def _parts(cohort: Cohort, rows: str) -> list[str]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     validates = [rows in ("validation", "server") and cohort.has(i, "validation") for i in range(len(cohort.names))]
     return ["fresh" if rows == "fresh" else "validation" if own else "train" for own in validates]
 
 
-@dataclass(frozen=True)
-class _Server:
-    """The map from weights to the targets' models: known to the server and, with the delegated oracle, to each target.
-
-    x [T, d + b], deltas [T, n, d + b]; Adam's moments [T, 2, d] after `taken` [T] steps; betas None: plain SGD.
-    `known` holds the first and the latest weights with their step.
-    """
-
-    x: Tensor
-    deltas: Tensor
-    moments: Tensor
-    taken: Tensor
-    lr: float
-    betas: tuple[float, float] | None
-    eps: float
-    dim: int
-    known: list[tuple[Tensor, tuple[Tensor, Tensor | None, Tensor]]] = field(default_factory=list)
-
-    def step(self, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """With weights [T, n]: the models [T, d + b], d model / d update [T, d] (None: lr everywhere), and the moments."""
-        # A step reads all updates, and a round takes two of them twice: at the weights before the descent and at those after it.
-        for weighed, step in self.known:
-            if torch.equal(weighed, weights):
-                return step
-        self.known[1:] = [(weights.clone(), self._step(weights))]
-        return self.known[-1][1]
-
-    def _step(self, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        # One target at a time: a product over all targets at once would round differently with their number.
-        rows = list(zip(self.x.unbind(), weights.unbind(), self.deltas.unbind(), strict=True))
-        betas = self.betas
-        if betas is None:
-            return _stack([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
-        moved, slopes, moments = zip(*[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True)
-        return torch.stack(moved), torch.stack(slopes), torch.stack(moments)
-
-    def _adam(
-        self, t: int, betas: tuple[float, float], x: Tensor, weights: Tensor, deltas: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        mean = move(torch.zeros_like(x), weights, deltas, 1.0, self.dim)
-        g = -mean[: self.dim]
-        step = adam.step(g, self.moments[t], int(self.taken[t]), lr=self.lr, betas=betas, eps=self.eps)
-        pulled = torch.cat([step.change, mean[self.dim :]])
-        return move(x, x.new_ones(1), pulled[None], 1.0, self.dim), -step.slope, step.moments
-
-    def slopes(self, gradient: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Function weights [T, n] -> dphi/dw = <grad f(x(w)), dx/dw_i> [T, n]; its k-th call is the k-th step."""
-        steps, updates = count(), self.deltas[..., : self.dim].unbind()
-
-        def slopes(weights: Tensor) -> Tensor:
-            moved, bend, _ = self.step(weights)
-            # One pass over the updates: as a sum of products this took most of a round's time.
-            rows = zip(updates, gradient(moved, next(steps))[..., : self.dim].unbind(), strict=True)
-            if bend is None:
-                return _stack([self.lr * torch.mv(align(d), align(g)) for d, g in rows]).double()
-            return _stack([torch.mv(align(d), align(b * g)) for (d, g), b in zip(rows, bend, strict=True)]).double()
-
-        return slopes
-
-
-def _descend(slopes: Callable[[Tensor], Tensor], weights: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
-    """Eq. 8 from the weights w0 [T, n]; with the new ones, max_i <w0 - e_i, dphi/dw(w0)> [T] (0 without a step)."""
-    gaps: list[Tensor] = []
-
-    def slopes_and_gap(w: Tensor) -> Tensor:
-        slope = slopes(w)
-        if not gaps:
-            gaps.append(torch.stack([duality_gap(align(p), align(g)) for p, g in zip(w, slope, strict=True)]))
-        return slope
-
-    lowest = entropic_descent(slopes_and_gap, weights, **settings)
-    return lowest, gaps[0] if gaps else weights.new_zeros(len(weights))
-
-
 class State(NamedTuple):
     """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N].
 
-    Adam's moments [T, 2, d] ([T, 2, 0] with SGD), and how many steps each target's model has taken [T].
+    Adam's moments [T, 2, d] ([T, 2, 0] with SGD), how many steps each target's model has taken [T], and of anchored uploads the
+    offsets and the models at the last visits [T, N, d] (else [0, 0, d]).
     """
 
     targets: tuple[str, ...]
@@ -261,6 +181,8 @@ class State(NamedTuple):
     weights: Tensor
     moments: Tensor
     taken: Tensor
+    offsets: Tensor
+    visited: Tensor
 
 
 @options
@@ -288,7 +210,10 @@ class MeritFed(Method[State]):
         server_optimiser: "sgd" (line 10), or "adam" (MeritFedA, appendix D.4): lr is then Adam's.
         betas: decay beta_1 and beta_2 of the moments, each in [0, 1), with "adam" (Kingma and Ba 2015, Algorithm 1).
         eps: epsilon > 0 in the denominator, with "adam" (the same Algorithm 1).
-        shared_uploads: one local training per client and round for all targets, from the mean of their models (ours).
+        uploads: "each": a client trains from the model of each target; "anchored" (ours): from their mean, and for each target one
+            client from its own model, which costs two trainings whatever the number of targets.
+        oracle_steps: "all": an oracle gradient in each of md_steps steps; "one" (ours): one for all of them.
+        oracle_every: rounds between two descents; a step is as many times as long (ours).
 
     >>> import coterie as ct, torch
     >>> x = torch.linspace(-1, 1, 60)[:, None]
@@ -312,12 +237,17 @@ class MeritFed(Method[State]):
     server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
-    shared_uploads: bool = False
+    uploads: Annotated[str, one_of("each", "anchored")] = "each"
+    oracle_steps: Annotated[str, one_of("all", "one")] = "all"
+    oracle_every: Annotated[int, SIZE] = 1
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates of the model of each target, and what its oracle asks."""
-        updates = asks(local_updates, models=1 if self.shared_uploads else as_many(self.targets))
+        trained, count_of = self.uploads == "each", as_many(self.targets)
+        updates = (
+            asks(local_updates, models=count_of) if trained else asks(own_update, models=lambda n: 1 + count_of(n))
+        )
         if self.validation == "server":  # the oracle is there, too
             return (asks(local_updates),)
         about: dict[str, Any] = {"rows": self.validation, "batch": self.oracle_batch_size}
@@ -328,7 +258,7 @@ class MeritFed(Method[State]):
             betas = self.betas if self.server_optimiser == "adam" else None
             oracle += (asks(target_descent, **about, steps=self.md_steps, step=self.md_step, betas=betas),)
         elif self.oracle == "gradient" and self.md_steps:
-            oracle += (asks(target_gradient, models=self.md_steps, **about, step=steps),)
+            oracle += (asks(target_gradient, models=self._steps, **about, step=steps),)
         elif self.oracle == "loss":
             values += 2 * self.directions * self.md_steps
         if self.md_step == "line-search":
@@ -343,6 +273,15 @@ class MeritFed(Method[State]):
             raise InputError(
                 'MeritFed.validation = "fresh" needs oracle_batch_size, the number of rows to draw per step'
             )
+        cheap = self.oracle_steps == "one" or self.oracle_every > 1
+        if cheap and (self.oracle != "gradient" or self.md_step == "line-search"):
+            raise InputError(
+                'MeritFed.oracle_steps = "one" and oracle_every need oracle = "gradient" and a number as md_step; change one of them'
+            )
+        if self.uploads == "anchored" and self.server_optimiser == "adam":
+            raise InputError(
+                'MeritFed.uploads = "anchored" needs server_optimiser = "sgd"; take it, or uploads = "each"'
+            )
 
     @property
     def needs_server_rows(self) -> bool:
@@ -350,8 +289,11 @@ class MeritFed(Method[State]):
         return self.validation == "server"
 
     def check(self, everyone: tuple[str, ...]) -> None:
-        """Raise `InputError` for a target that does not exist."""
-        self.target_names(everyone)
+        """Raise `InputError` for a target that does not exist, and for one target with anchored uploads."""
+        if len(self.target_names(everyone)) == 1 and self.uploads == "anchored":
+            raise InputError(
+                'MeritFed.uploads = "anchored" saves trainings of several targets; with one take uploads = "each"'
+            )
 
     def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients, or the server."""
@@ -362,7 +304,12 @@ class MeritFed(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {}
+        names = {"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {}
+        return {**names, "alone": "anchored uploads need several targets"} if self.uploads == "anchored" else names
+
+    @property
+    def _steps(self) -> int:
+        return min(1, self.md_steps) if self.oracle_steps == "one" else self.md_steps
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
@@ -371,25 +318,34 @@ class MeritFed(Method[State]):
             federation.ask(targets, target_rows, rows=self.validation)
         moments = x.new_zeros(len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0)
         weights = torch.full((len(targets), total), 1 / total, dtype=torch.float64)
-        return State(targets, x[None], weights, moments, torch.zeros(len(targets), dtype=torch.int64))
+        anchored = self.uploads == "anchored"
+        offsets = Offsets.start(x[: federation.dim], len(targets) * anchored, total * anchored)
+        return State(targets, x[None], weights, moments, torch.zeros(len(targets), dtype=torch.int64), *offsets)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; targets answer the oracle whether they participate or not."""
-        anchor = state.x.mean(0, keepdim=True) if self.shared_uploads else state.x
-        replies = federation.ask(federation.clients, local_updates, x=anchor, local=self.local)  # lines 3-8
-        total, dim = len(state.targets), federation.dim
-        deltas = replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
-        x = torch.cat([state.x[:, :dim].expand(total, -1), anchor[:, dim:].expand(total, -1)], dim=1)
+        replies: Replies[Any]
+        total, offsets = len(state.targets), Offsets(state.offsets, state.visited)
+        if self.uploads == "anchored":
+            replies, x, deltas, offsets = anchored_updates(federation, state.x, state.weights, offsets, self.local)
+        else:
+            replies = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)  # lines 3-8
+            x, deltas = state.x.expand(total, -1), replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
         positions = federation.positions(replies.clients)
         mass = state.weights[:, positions].sum(1, keepdim=True)
         old_weights = state.weights[:, positions] / mass
 
         lr, betas = rate_of(self.lr, federation.round), self.betas if self.server_optimiser == "adam" else None
-        server = _Server(x, deltas, state.moments, state.taken, lr, betas, self.eps, dim)
+        server = ServerStep(x, deltas, state.moments, state.taken, lr, betas, self.eps, federation.dim)
         oracle = _Oracle(self, state.targets, federation, server, rng)
         try:
-            new_weights, gap = oracle.descend(old_weights)  # line 9
-            phi = oracle.phi(old_weights, new_weights)
+            new_weights, measured = old_weights.clone(), {}
+            if (federation.round - 1) % self.oracle_every == 0:
+                new_weights, gap = oracle.descend(old_weights)  # line 9
+                phi = oracle.phi(old_weights, new_weights)
+                measured = {"phi_before": phi[:, 0], "phi_after": phi[:, 1]}
+                if self.md_steps:
+                    measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
             moved, _, moments = server.step(new_weights)  # line 10
         except NotFiniteError as error:  # finite updates and gradients whose product overflows
             cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
@@ -407,16 +363,10 @@ class MeritFed(Method[State]):
         weights[:, positions] = new_weights * mass
 
         names = tuple("*" if t == "server" else t for t in state.targets)
-        measured = {
-            "phi_before": phi[:, 0],
-            "phi_after": phi[:, 1],
-            "effective_collaborators": 1 / new_weights.square().sum(1),
-        }
-        if self.md_steps:
-            measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
+        measured["effective_collaborators"] = 1 / new_weights.square().sum(1)
         log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
         log["weights"] = {t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)}
-        return State(state.targets, moved, weights, moments, counts), log
+        return State(state.targets, moved, weights, moments, counts, *offsets), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
         """A model per target; one for everybody where the server's rows are the target."""
@@ -433,7 +383,7 @@ class MeritFed(Method[State]):
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
-        return per_round * (1 if self.shared_uploads else targets) + moments
+        return per_round * targets + moments + (2 * targets * clients if self.uploads == "anchored" else 0)
 
 
 @dataclass
@@ -443,7 +393,7 @@ class _Oracle:
     method: MeritFed
     targets: tuple[str, ...]
     federation: Federation
-    server: _Server
+    server: ServerStep
     rng: Rng
     failed: set[str] = field(default_factory=set)
 
@@ -455,7 +405,11 @@ class _Oracle:
     def descend(self, weights: Tensor) -> tuple[Tensor, Tensor]:  # Eq. 8
         m, server = self.method, self.server
         step = m.md_step if isinstance(m.md_step, str) else rate_of(m.md_step, self.federation.round)
-        settings: dict[str, Any] = {"steps": m.md_steps, "step": step, "damping": m.damping}
+        if not isinstance(
+            step, str
+        ):  # one gradient goes as far as all steps, and a descent as far as all rounds until the next
+            step *= m.oracle_every * (m.md_steps if m.oracle_steps == "one" else 1)
+        settings: dict[str, Any] = {"steps": m._steps, "step": step, "damping": m.damping}
         if m.oracle == "delegated":
             after, gap = self._ask(
                 target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
@@ -467,7 +421,7 @@ class _Oracle:
         if m.oracle == "loss":
             steps = count()
             slopes = lambda w: self._zeroth_order(w, next(steps))  # noqa: E731
-        return _descend(slopes, weights, value=lambda w: self.phi(w)[:, 0], **settings)
+        return descend(slopes, weights, value=lambda w: self.phi(w)[:, 0], **settings)
 
     def _gradient(self, candidates: Tensor, step: int) -> Tensor:
         batch = self.method.oracle_batch_size

@@ -7,7 +7,7 @@ their own number. So what a client answers has the same bits whoever shares the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,11 +20,24 @@ from coterie.compute.chunks import Chunk, RowSource, chunks
 from coterie.compute.cohort import Cohort
 from coterie.compute.cohort_rows import LANES
 from coterie.compute.kernels import GRADIENT, Batched
+from coterie.contract.task import Form, OneGradient
 
 ROWS = 16
 """Rows of a client are filled up to a multiple of this."""
 NUMBERS = 1 << 21
 """Numbers in the inputs of a call at most, unless they are one client's."""
+
+
+class TargetGradient(NamedTuple):
+    """Gradient of the target's loss."""
+
+    gradient: OneGradient
+
+
+class TargetLosses(NamedTuple):
+    """Losses of candidates at the target."""
+
+    losses: Annotated[Tensor, "loss", Form(lambda p, layout: (p["xs"].shape[1],))]
 
 
 def gradient_each(

@@ -1,0 +1,101 @@
+"""Updates of the models of T targets by two trainings of a client, whatever T is: MeritFed's `uploads = "anchored"`.
+
+Each client trains from the anchor, the mean of the targets' models. For each target one client also trains from the target's own
+model, with the same batches, and what that changes is kept as its offset: o_ti = delta_i(x_t) - delta_i(anchor). All others are taken
+to send delta_i(anchor) + o_ti. Visited is the client whose weight, at least .01, times the distance that the target's model has moved
+since its last visit is largest. In the first round all models are equal, and nobody is visited. At a fixed point offsets are exact, so
+that it is one of T trainings, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.compute.tasks import OwnUpdate, own_update
+from coterie.config.local import LocalSGD
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.replies import Replies
+from coterie.contract.wire import PerClient
+
+LEAST_WEIGHT = 0.01
+"""The weight that a client has at least where it is decided whom a target visits."""
+
+
+class Offsets(NamedTuple):
+    """Kept at the server for all N clients: offsets and, by target and client, the target's model at the last visit [T, N, d]."""
+
+    values: Tensor
+    visited: Tensor
+
+    @classmethod
+    def start(cls, x: Tensor, targets: int, clients: int) -> Offsets:
+        """Return no offsets, as while all models are the parameters x [d]."""
+        return cls(x.new_zeros(targets, clients, len(x)), x.expand(targets, clients, -1).clone())
+
+
+def anchored_updates(
+    federation: Federation, x: Tensor, weights: Tensor, offsets: Offsets, local: LocalSGD
+) -> tuple[Replies[OwnUpdate], Tensor, Tensor, Offsets]:
+    """Train the clients of this round from the anchor, and one client for each target from its model.
+
+    Args:
+        federation: The participants.
+        x: Models of the targets [T, d + b]; [1, d + b] while they are equal.
+        weights: Weights of all N clients for each target [T, N].
+        offsets: Those of the last round.
+        local: Settings of local training.
+
+    Returns:
+        The replies of those who trained from the anchor, the targets' models [T, d + b] with the buffers of the anchor, for each
+        target the updates of those clients [T, n, d + b], and the offsets.
+    """
+    dim, count = federation.dim, len(weights)
+    anchor = x.mean(0)
+    replies = federation.ask(federation.clients, own_update, x=anchor, local=local)
+    positions = federation.positions(replies.clients)
+    models = torch.cat([x[:, :dim].expand(count, -1), anchor[dim:].expand(count, -1)], dim=1)
+    values, visited = offsets.values.clone(), offsets.visited.clone()
+    if len(x) > 1:  # in the first round all models are the anchor
+        for visits in _turns(models[:, :dim], weights[:, positions], visited[:, positions]):
+            of_targets, places = (torch.tensor(column) for column in zip(*visits, strict=True))
+            for t, client, delta in _visit(federation, replies, models, of_targets, places, local):
+                values[t, positions[client]] = (delta - replies.delta[client])[:dim]
+                visited[t, positions[client]] = models[t, :dim]
+    deltas = replies.delta.expand(count, -1, -1).clone()
+    deltas[:, :, :dim] += values[:, positions]
+    return replies, models, deltas, Offsets(values, visited)
+
+
+def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, int]]]:
+    """Visits (target, client), the largest weight times distance moved since then, in turns that visit a client once."""
+    moved = torch.linalg.vector_norm((x[:, None] - visited).double(), dim=2).cpu()
+    need = weights.clamp(min=LEAST_WEIGHT) * moved
+    turns: list[list[tuple[int, int]]] = []
+    often = [0] * weights.shape[1]
+    for target, client in enumerate(need.argmax(1).tolist()):
+        if need[target, client] > 0:
+            turns += [[]] if often[client] == len(turns) else []
+            turns[often[client]].append((target, client))
+            often[client] += 1
+    return turns
+
+
+def _visit(
+    federation: Federation,
+    replies: Replies[OwnUpdate],
+    models: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    local: LocalSGD,
+) -> list[tuple[int, int, Tensor]]:
+    """Updates (target, client, delta) of clients at these places among those who replied; without those who fail now."""
+    names = [replies.clients[place] for place in places.tolist()]
+    try:
+        answers = federation.ask(names, own_update, need=0.0, x=PerClient(models[targets]), local=local)
+    except QuorumError:
+        return []
+    visits = dict(zip(names, zip(targets.tolist(), places.tolist(), strict=True), strict=True))
+    return [(*visits[name], delta) for name, delta in zip(answers.clients, answers.delta, strict=True)]
