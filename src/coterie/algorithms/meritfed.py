@@ -32,9 +32,8 @@ The server holds n updates per target. Models differ after the first round, so T
 `uploads = "anchored"` (ours) makes it two (`compute/anchored.py`): from the mean of the targets' models, and for each target one client
 from the target's own. Fixed points are those of the paper's form. Statistics in buffers start from the mean's.
 
-`oracle_steps = "one"` (ours) goes all md_steps along one oracle gradient, taken at the weights before the descent: phi is nearly linear
-in a round. `oracle_every` asks the oracle in every so many rounds, and makes steps so many times as long; in between weights stay, and
-nothing is measured of phi.
+`oracle_steps = "one"` (ours) goes all md_steps along one oracle gradient, taken at the weights before the descent. `oracle_every` asks
+the oracle in every so many rounds, with steps so many times as long; in between weights stay, and nothing is measured of phi.
 
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
