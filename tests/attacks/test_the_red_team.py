@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def found(folder, method=FEDAVG, settings=None, **plan):
 
 def findings(folder, method=FEDAVG, settings=None, **plan):
     hospital = Hospital(folder, methods=[method], rounds=10, settings=settings, **plan)
-    return attack(hospital.approved, hospital.settings, "hungary")
+    return attack(hospital.approved, hospital.settings, "hungary", inf)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "median"])
@@ -96,7 +97,7 @@ def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
         folder = tmp_path / f"{len(filters)} filters"
         folder.mkdir()
         hospital = Hospital(folder, rounds=20, settings={"largest_layer": 32}, filters=filters, **model)
-        every = attack(hospital.approved, hospital.settings, "hungary")
+        every = attack(hospital.approved, hospital.settings, "hungary", inf)
         rows.append(next(one.rows for one in every if one.way.startswith("losses of steep models")))
     assert rows == [2, 0]
 
@@ -124,7 +125,7 @@ def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(t
         folder = tmp_path / f"{len(filters)} filters"
         folder.mkdir()
         hospital = Hospital(folder, methods=[method], rounds=20, filters=filters, **FOUR)
-        finding = next(one for one in attack(hospital.approved, hospital.settings, "hungary") if task in one.way)
+        finding = next(one for one in attack(hospital.approved, hospital.settings, "hungary", inf) if task in one.way)
         assert finding.models == finding.budget > 0
         rows.append(finding.rows)
     assert rows[0] >= least
@@ -177,7 +178,7 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
             if not filters:
                 raise
             continue  # such methods need exactly what filters change
-        every = list(attack(hospital.approved, hospital.settings, "hungary", 60))
+        every = list(attack(hospital.approved, hospital.settings, "hungary", inf))
         assert [one.found for one in every if one.what == "requests"] == [0]
         assert [one.rows for one in every if filters and one.rows] == []
 

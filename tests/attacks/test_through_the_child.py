@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 import pytest
 import three_sites
@@ -70,7 +71,7 @@ def test_every_attack_of_the_red_team_finds_no_row_in_the_child(tmp_path, monkey
 
     monkeypatch.setattr(coterie.sites.attack, "SiteRows", start)
     try:
-        every = list(attack(hospital.approved, hospital.settings, "hungary"))
+        every = list(attack(hospital.approved, hospital.settings, "hungary", inf))
         assert len(every) >= 6
         assert [one for one in every if one.what != "members" and one.found] == []
         assert all(one.models <= one.budget for one in every)
