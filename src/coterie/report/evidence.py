@@ -324,7 +324,7 @@ class Outlook(NamedTuple):
     """The probable effect of further rows.
 
     Attributes:
-        rows: further rows of the client that would probably settle it; None if no number of rows here does.
+        rows: further rows of the client that would probably settle it; None if even 32 times its rows would not.
         words: the probability of each word by the number of further rows.
     """
 
