@@ -28,7 +28,7 @@ import symbols  # noqa: E402
 
 ROOT = DOCS.parent
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
-PICTURE = re.compile(r"^<!-- picture (\S+) -->$", re.M)
+PICTURE, SETTING = (re.compile(rf"^<!-- {mark} (\S+) -->$", re.M) for mark in ("picture", "setting"))
 METHODS, OTHERS, NAMES = "<!-- methods -->", "<!-- other methods -->", "<!-- public names -->"
 _PIPE = re.compile(r"\\?\|")
 SAID = ("Optimises", "Sends", "Memory", "Shows")
@@ -253,7 +253,7 @@ def _make_accessible(app: Sphinx, page: str, template: str, context: dict[str, A
 
 def complete(markdown: str) -> str:
     """Put pictures, the list of methods, or rows of the privacy table for those without one, where a page has the mark."""
-    markdown = PICTURE.sub(_drawn, markdown)
+    markdown = SETTING.sub(_set, PICTURE.sub(_drawn, markdown))
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, listed())
     if NAMES in markdown:
@@ -268,6 +268,12 @@ def _drawn(mark: re.Match[str]) -> str:
     from pictures import picture  # trains the method, which only a page of the site needs
 
     return f"```{{raw}} html\n{picture(entries()[mark.group(1)])}\n```"
+
+
+def _set(mark: re.Match[str]) -> str:
+    from settings_pictures import setting_picture
+
+    return f"```{{raw}} html\n{setting_picture(mark.group(1))}\n```"
 
 
 def privacy_row(entry: Entry) -> str:

@@ -306,6 +306,18 @@ def test_symbols_of_every_method_are_typeset(pages):
             assert re.findall(r"\w_\w|\^|\bdelta\b", plain) == [], name
 
 
+@pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl"])
+def test_the_page_that_explains_a_method_has_a_picture_of_its_setting(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pictures = runpy.run_path(str(ROOT / "docs" / "settings_pictures.py"))
+    plot = pictures["SETTINGS"][name]()
+    assert f"<!-- setting {name} -->" in (ROOT / "docs" / "explanation" / f"{name}.md").read_text(encoding="utf-8")
+    assert len({tuple(values) for values in plot.curves.values()}) == 3
+    drawn = pictures["setting_picture"](name)
+    assert all(f">{curve}</text>" in drawn for curve in plot.curves)
+    assert "nan" not in drawn
+
+
 def test_each_link_to_a_paper_is_on_the_page_of_a_method(pages):
     addresses = tomllib.loads((ROOT / "docs" / "links.toml").read_text(encoding="utf-8")).values()
     shown = "\n".join(text for page, text in pages.items() if page.startswith("methods/"))
