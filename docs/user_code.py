@@ -1,13 +1,14 @@
 """Type-check the code that the README, the pages and the examples show, as a user's: `python docs/user_code.py`.
 
 Each block of code is a module, named by its caption, so that blocks may import each other. mypy reads all of it with its defaults, and
-bodies of functions without annotations, too.
+bodies of functions without annotations, too. So does pyright where it is installed.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = ("", "tutorials", "howto", "explanation")
+"""Folders of pages that people write; the generated ones show signatures, which are no code."""
+PAGES = [ROOT / "README.md", *(page for folder in WRITTEN for page in sorted((ROOT / "docs" / folder).glob("*.md")))]
 BLOCK = re.compile(r"^```(?:\{code-block\} )?python\n(?::caption: (\w+)\.py\n)?\n?(.*?)^```$", re.M | re.S)
 
 
@@ -33,7 +36,7 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def type_errors(modules: Iterator[tuple[str, str]]) -> str:
-    """Return what mypy finds in these modules, in a folder of their own; empty: nothing.
+    """Return what mypy and pyright find in these modules, in a folder of their own; empty: nothing.
 
     Raises:
         ValueError: Two modules have the same name.
@@ -45,13 +48,15 @@ def type_errors(modules: Iterator[tuple[str, str]]) -> str:
                 raise ValueError(f"two blocks of code are called {name}.py; give one of them another caption")
             file.write_text(code, encoding="utf-8")
         options = ["--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'users'}", "--python-version=3.11"]
-        checked = subprocess.run(
-            [sys.executable, "-m", "mypy", *options, "--check-untyped-defs", "--ignore-missing-imports", "."],
-            cwd=folder,
-            env={**os.environ, "MYPYPATH": str(ROOT / "src")},
-            capture_output=True,
-            text=True,
-        )
+        commands = [[sys.executable, "-m", "mypy", *options, "--check-untyped-defs", "--ignore-missing-imports", "."]]
+        if pyright := shutil.which("pyright"):
+            commands.append([pyright, "--pythonpath", sys.executable, "."])
+        return "".join(_said(command, folder) for command in commands)
+
+
+def _said(command: list[str], folder: str) -> str:
+    settings = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    checked = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True)
     return checked.stdout + checked.stderr if checked.returncode else ""
 
 

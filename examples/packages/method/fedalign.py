@@ -66,7 +66,10 @@ class FedALIGN(ct.Method):
     priority: Annotated[str | tuple[str, ...], TARGETS] = "all"
     eps: Annotated[float, NOT_NEGATIVE] = 0.1
 
-    tasks = (standing, update)
+    @property
+    def tasks(self):
+        """What clients are asked."""
+        return (standing, update)
 
     def check(self, everyone):
         """Raise `InputError` for a name that no client has."""
