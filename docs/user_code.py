@@ -1,7 +1,7 @@
 """Type-check the code that the README, the pages and the examples show, as a user's: `python docs/user_code.py`.
 
 Each block of code is a module, named by its caption, so that blocks may import each other. mypy reads all of it with its defaults, and
-bodies of functions without annotations, too. So does pyright where it is installed.
+bodies of functions without annotations, too. Where pyright is installed, it reads those that define a method.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ def type_errors(modules: Iterator[tuple[str, str]]) -> str:
     Raises:
         ValueError: Two modules have the same name.
     """
+    methods = []
     with tempfile.TemporaryDirectory() as folder:
         for name, code in modules:
             file = Path(folder, f"{name}.py")
             if file.exists():
                 raise ValueError(f"two blocks of code are called {name}.py; give one of them another caption")
             file.write_text(code, encoding="utf-8")
+            methods += [file.name] * ("(ct.Method" in code)
         options = ["--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'users'}", "--python-version=3.11"]
         commands = [[sys.executable, "-m", "mypy", *options, "--check-untyped-defs", "--ignore-missing-imports", "."]]
-        if pyright := shutil.which("pyright"):
-            commands.append([pyright, "--pythonpath", sys.executable, "."])
+        if (pyright := shutil.which("pyright")) and methods:
+            commands.append([pyright, "--pythonpath", sys.executable, *methods])
         return "".join(_said(command, folder) for command in commands)
 
 
