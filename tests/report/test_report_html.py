@@ -364,6 +364,16 @@ def test_a_figure_is_saved_with_its_colours_and_says_what_a_pointer_finds(tmp_pa
 
 
 @pytest.mark.usefixtures("light")
+def test_the_first_screen_says_of_small_clients_together_what_holds_for_each(tmp_path: Path) -> None:
+    numbers = {"local": (0.8, 0.78, 0.8, 0.45), "fedavg": (0.9, 0.88, 0.9, 0.3)}
+    truth = {method: dict.fromkeys("abcdef", of_method) for method, of_method in numbers.items()}
+    words = page(fake_run.write(tmp_path, truth, noise=0.0002, n_test=12)).words
+    first = words[: words.index("against alone")]
+    assert first.count("For the 6 clients with under 30 rows together, fedavg lowers the log-loss by up to .15") == 1
+    assert first.count("like all small clients; its own 12 rows (") == 6
+
+
+@pytest.mark.usefixtures("light")
 def test_the_first_screen_answers_whom_to_join_and_how_sure_that_is(tmp_path: Path) -> None:
     words = page(fake_run.heart(tmp_path)).words
     first = words[: words.index("against alone")]
@@ -376,7 +386,7 @@ def test_the_first_screen_answers_whom_to_join_and_how_sure_that_is(tmp_path: Pa
         "Probability",
         "AUC Of two patients",
         "Log-loss How far",
-        "Sensitivity The share",
+        "Sensitivity Of the patients with the outcome, the share whom the model finds",
     ):
         assert text in first, text
 
