@@ -11,6 +11,7 @@ from typing import Any
 from coterie.base.errors import explain_imports
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
+from coterie.report.contributions import contributions
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
@@ -23,6 +24,7 @@ from coterie.report.verdicts import Verdict
 from coterie.run.files import refuse_links
 
 TEMPLATE = "template.html.j2"
+MOST_CONTRIBUTIONS = 400
 ROWS = 200
 BADGES = {
     "join": "good",
@@ -127,6 +129,7 @@ def _context(results: Results) -> dict[str, Any]:
         "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),
+        "contributions": _contributions(results),
         "failures": [printable(text) for text in results.failures],
         "cost_unit": results.cost_unit and printable(results.cost_unit),
         "split": results.split,
@@ -198,6 +201,20 @@ def _costs(results: Results) -> list[dict[str, Any]]:
             }
         )
     return entries
+
+
+def _contributions(results: Results) -> list[dict[str, str]]:
+    return [
+        {
+            "method": printable(c.method),
+            "target": results.names.get(c.target, printable(c.target)),
+            "client": results.names.get(c.client, printable(c.client)),
+            "weight": number(c.weight),
+            "fall": number(c.fall) + ("" if c.half is None else f" ± {number(c.half)}"),
+            "words": c.in_words(results.names, "log-loss" if results.classification else "loss"),
+        }
+        for c in contributions(results)[:MOST_CONTRIBUTIONS]
+    ]
 
 
 def _traffic(results: Results) -> list[dict[str, Any]]:
