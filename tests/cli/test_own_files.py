@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 import coterie as ct
+from coterie.base.modules import load_object
 from coterie.cli.main import main
 from coterie.config.registry import KINDS, METRICS
 from coterie.config.schema import wire_types
@@ -186,3 +188,33 @@ def test_folds_of_a_function_of_clients_that_takes_a_split(own):
     own.write_text(text.replace("seed=seed,", "seed=seed, split=split,"), encoding="utf-8")
     usual = ["--methods", "fedavg", "--rounds", "1", "--seeds", "1", "--set", "local.steps=2"]
     assert main(["compare", "own.py:towns", *usual, "--folds", "2", "--out", "run"]) == 0
+
+
+# ---- what lies beside a file
+
+
+@pytest.fixture
+def two_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, weight in (("one", 1.5), ("two", 2.5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights_beside.py").write_text(f"WEIGHT = {weight}\n")
+        (tmp_path / name / "own.py").write_text(
+            "import weights_beside\n\n\ndef weight():\n    return weights_beside.WEIGHT\n"
+        )
+    yield tmp_path
+    for name in [name for name in sys.modules if name == "weights_beside" or name.startswith("coterie_user_own")]:
+        del sys.modules[name]
+
+
+def test_a_file_may_import_what_lies_beside_it(two_folders):
+    """The command's script has its own folder first on the path, and not the current one."""
+    assert load_object(f"{two_folders}/one/own.py:weight")() == 1.5
+
+
+def test_another_file_of_the_same_name_is_not_taken_for_it(two_folders):
+    load_object(f"{two_folders}/one/own.py:weight")
+    with pytest.raises(
+        ct.InputError, match=r"one.weights_beside\.py as weights_beside, and not .*two.weights_beside\.py; rename"
+    ):
+        load_object(f"{two_folders}/two/own.py:weight")

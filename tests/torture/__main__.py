@@ -3,6 +3,7 @@
 Campaigns are dealt slices, in as many lanes as there are cores: next is the one that lacks most of the tries that are wanted of it.
 
 python -m torture [--minutes 60] [--seed YYYYMMDD] [--lanes 2] [--only WORD] [--first] [--no-page]
+python -m torture --engines
 python -m torture --planted
 python -m torture --unseen 2
 """
@@ -30,7 +31,7 @@ import torch
 from benchmarks.measure import commit
 
 from coterie.config.registry import METHODS
-from torture.campaigns import CAMPAIGNS
+from torture.campaigns import CAMPAIGNS, ENGINES
 from torture.kills import SIGNALS
 from torture.planted import UNSEEN, hunt_each
 from torture.worlds import warm_up
@@ -39,6 +40,9 @@ ROOT = Path(__file__).parents[2]
 PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "benchmarks" / "results" / "torture.json"
 NEVER = ("traceback", "silently different", "hang", "data lost", "orphan", "memory above 2 GB")
 """What must not happen; a column each. Whatever else is wrong is counted as `other`."""
+
+
+ALL = CAMPAIGNS | ENGINES
 
 
 class Tally(NamedTuple):
@@ -70,7 +74,7 @@ def run_campaign(
         met: How often each method was met before; those that were met least come first.
         first: Whether it ends with the first try that is wrong.
     """
-    campaign, wrong, tries, covered = CAMPAIGNS[name], list[tuple[str, str]](), 0, Counter[str]()
+    campaign, wrong, tries, covered = ALL[name], list[tuple[str, str]](), 0, Counter[str]()
     rng = random.Random(f"{seed} {name}")
     methods = [*METHODS]
     rng.shuffle(methods)
@@ -102,10 +106,10 @@ def deal(names: list[str], seed: int, until: float, lanes: int, *, first: bool =
     running: dict[Any, tuple[str, Any]] = {}
     while time.monotonic() < until or running:
         if len(running) < lanes and time.monotonic() < until:
-            name = min(names, key=lambda name: dealt[name] * CAMPAIGNS[name].slice / CAMPAIGNS[name].wanted)
+            name = min(names, key=lambda name: dealt[name] * ALL[name].slice / ALL[name].wanted)
             dealt[name] += 1
             mine, theirs = multiprocessing.Pipe(duplex=False)
-            task = (name, f"{seed} {dealt[name]}", until, CAMPAIGNS[name].slice // (5 if first else 1))
+            task = (name, f"{seed} {dealt[name]}", until, ALL[name].slice // (5 if first else 1))
             process = fork.Process(target=_run_slice, args=(theirs, task, sums[name].covered, first))
             process.start()
             theirs.close()
@@ -150,7 +154,7 @@ def replace_row(rows: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[st
 
 def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
     """Sentences about what was met, and how often."""
-    covered = {name: Counter[str]() for name in CAMPAIGNS}
+    covered = {name: Counter[str]() for name in ALL}
     for row in rows:
         covered[row["campaign"]].update(row.get("covered", {}))
     lines = []
@@ -163,13 +167,14 @@ def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
         else:
             lines.append(f"- **{name}**:")
         for title, prefix in (
+            ("methods", "method: "),
             ("signals", "signal: "),
             ("changes", "change: "),
             ("faults", "fault: "),
             ("kinds", "class: "),
         ):
             met = {word.removeprefix(prefix): count for word, count in counts.items() if word.startswith(prefix)}
-            if title == "signals" and met:
+            if title == "signals" and met and name in CAMPAIGNS:
                 met = {signal: met.get(signal, 0) for signal in SIGNALS}
             if met:
                 lines[-1] += (
@@ -199,7 +204,7 @@ def page(rows: list[dict[str, Any]], planted: list[dict[str, Any]]) -> str:
     counts = ("tries", *NEVER, "other")
     head = "| campaign | commit | minutes | tries | " + " | ".join(counts[1:]) + " |"
     lines = []
-    for name in CAMPAIGNS:
+    for name in ALL:
         of_campaign = [row for row in rows if row["campaign"] == name]
         sums = " | ".join(str(sum(row.get(count, 0) for row in of_campaign)) for count in counts)
         commits = ", ".join(sorted({row["commit"] for row in of_campaign}))
@@ -233,14 +238,16 @@ whole run, in which several campaigns go on at once.
 - **faults of a client's task**: errors of any kind, replies of any kind, and processes that end. The run must have the bits of one in
   which that client raised an error, and blame nobody else. With one worker a client's task runs in the process of the command
   itself, so that `os._exit` in it would end the command: give `--workers 2` to code that may do so.
+- **disturbed runs on Ray** and **disturbed jobs on NVIDIA FLARE** (`make test-engines-slow`, or `python -m torture --engines`): the
+  command, actors, a node, a site, its job or the server is killed, or stopped for 75 s and continued. Whoever answers again changes no
+  bit; whoever does not is named, and nobody else; a run that ends goes on with `--resume` to the same bytes.
 
 ## What was met, and how often
 
 {chr(10).join(coverage_lines(rows))}
 
 The fixtures are generated: four clients with tables of 24 rows, four rounds, small models, one process or two workers, one job or two.
-Not covered: GPUs, models of many megabytes, disks that are full or slow, several machines. Ray and FLARE have kills of their own
-(`make test-engines-slow`).
+Not covered: GPUs, models of many megabytes, disks that are full or slow, several machines.
 
 ## Are faults found?
 
@@ -264,6 +271,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--first", action="store_true", help="end with the first try that is wrong")
     parser.add_argument("--no-page", action="store_true")
+    parser.add_argument("--engines", action="store_true", help="the campaigns on Ray and FLARE, and only these")
     parser.add_argument(
         "--planted", action="store_true", help="see that the campaigns find faults that are planted in a copy"
     )
@@ -274,7 +282,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.stdout.write(f"seed {args.seed}, commit {commit()}\n")
-    began, names = time.monotonic(), [name for name in CAMPAIGNS if args.only in name]
+    began, names = time.monotonic(), [name for name in (ENGINES if args.engines else CAMPAIGNS) if args.only in name]
     with tempfile.TemporaryDirectory() as folder:
         warm_up(Path(folder) / "warm")
     sums = dict.fromkeys(names, NO_TRIES)
@@ -313,7 +321,7 @@ def read_results() -> dict[str, list[dict[str, Any]]]:
     """The rows of campaigns and those of planted faults."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     return {
-        "rows": [row for row in results.get("rows", []) if row["campaign"] in CAMPAIGNS],
+        "rows": [row for row in results.get("rows", []) if row["campaign"] in ALL],
         "planted": results.get("planted", []),
     }
 

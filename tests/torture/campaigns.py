@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torture.apart import Tries
+from torture.engines import flare_runs, ray_runs
 from torture.faults import faults
 from torture.files import damages, settings, tables
 from torture.kills import kills
@@ -32,3 +33,8 @@ CAMPAIGNS = {
     "odd values of arguments": Campaign(oddities, 20_000, 2000),
     "faults of a client's task": Campaign(faults, 1000, 500),
 }
+ENGINES = {
+    "disturbed runs on Ray": Campaign(ray_runs, 20, 5),
+    "disturbed jobs on NVIDIA FLARE": Campaign(flare_runs, 20, 5),
+}
+"""Campaigns that need the extras of the engines."""

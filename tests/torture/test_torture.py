@@ -7,7 +7,7 @@ import time
 import pytest
 
 from torture.__main__ import ROOT, run_campaign
-from torture.campaigns import CAMPAIGNS
+from torture.campaigns import CAMPAIGNS, ENGINES
 from torture.planted import FAULTS, UNSEEN
 from torture.worlds import warm_up
 
@@ -23,6 +23,18 @@ def test_nothing_of_a_short_campaign_is_wrong(name, monkeypatch, tmp_path):
     warm_up(tmp_path / "warm")
     tally = run_campaign(name, 1, time.monotonic() + 600, 150 if name in IN_PROCESS else 10)
     assert tally.tries >= 10
+    assert tally.wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ENGINES)
+def test_nothing_of_twenty_disturbed_runs_on_an_engine_is_wrong(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    warm_up(tmp_path / "warm")
+    tally = run_campaign(name, 1, time.monotonic() + 3 * 3600, 20)
+    assert tally.tries == 20
     assert tally.wrong == []
 
 

@@ -62,10 +62,23 @@ def user_module(path: str) -> ModuleType:
     name = f"{PREFIX}{file.stem}"
     while getattr(sys.modules.get(name), "__file__", str(file)) != str(file):
         name += "_"  # another file of this name; tasks are known by their module
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # as for a program, files beside it can be imported
     try:
-        return import_source(ModuleSource(name, str(file), file.read_bytes()))
+        module = import_source(ModuleSource(name, str(file), file.read_bytes()))
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    _refuse_namesakes(module, file.parent)
+    return module
+
+
+def _refuse_namesakes(module: ModuleType, folder: Path) -> None:
+    """Raise `InputError` if a file got another module than the file of that name beside it."""
+    for value in vars(module).values():
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        beside, used = folder / f"{name}.py", getattr(sys.modules.get(str(name)), "__file__", None)
+        if used is not None and beside.is_file() and not beside.samefile(used):
+            raise InputError(f"{module.__file__} got {used} as {name}, and not {beside}; rename one of the two")
 
 
 def user_modules() -> list[str]:
