@@ -13,6 +13,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     """Write the tables of the results that exist."""
     if any(name in results for name in speed):
         between(docs / "performance.md", speed_table([results[n] for n in speed if n in results]))
+    if "scale" in results:
+        from benchmarks.scale import table as growth
+
+        between(docs / "performance.md", growth(results["scale"]), "scale")
     if "engines" in results:
         from benchmarks.engines import table as costs
 

@@ -17,8 +17,8 @@ if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder the
 SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-LONG = ("mean_estimation", "byzantine")
-"""Seed by seed; every finished seed is written and kept."""
+LONG = ("scale", "mean_estimation", "byzantine")
+"""Case by case, or seed by seed; each that is finished is written and kept."""
 
 BENCHMARKS = (*SPEED, "engines", *LONG)
 
@@ -27,10 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks named on the command line; all about speed if none is."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument(
-        "--minutes", type=float, default=10.0, help="how long mean_estimation and byzantine may begin another seed"
+        "--minutes",
+        type=float,
+        default=10.0,
+        help="how long scale, mean_estimation and byzantine may begin another case or seed",
     )
     parser.add_argument(
-        "--anew", action="store_true", help="forget the seeds that mean_estimation or byzantine finished earlier"
+        "--anew",
+        action="store_true",
+        help="forget the cases and seeds that scale, mean_estimation or byzantine finished earlier",
     )
 
     from benchmarks import measure, pages

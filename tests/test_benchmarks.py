@@ -21,6 +21,7 @@ NAMES = (
     "scaling",
     "heart",
     "engines",
+    "scale",
     "mean_estimation",
     "byzantine",
 )

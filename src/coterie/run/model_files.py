@@ -1,6 +1,7 @@
 """`models/` of a run directory: the last model of each method and seed, by client where it has one of its own.
 
-Where several models share frozen parameters, as adapters share a backbone, these are written once to `models/frozen/`.
+More than `APART` models of a run lie in one file, each tensor as `client/entry`. Where several models share frozen parameters, as
+adapters share a backbone, these are written once to `models/frozen/`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import Any
 from torch import Tensor
 
 from coterie.base.clients import Clients
+from coterie.base.errors import InputError
 from coterie.base.files import open_tensors, write_tensors
 from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
 from coterie.run.files import safe_name, turn
 from coterie.run.history import Run
+
+APART = 16
+"""Models of one method and seed up to which each has a file of its own."""
 
 
 def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str = "") -> list[Path]:
@@ -29,6 +34,16 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str 
         files.append(frozen_path(folder, label, run.seed, fold))
         write_tensors(files[0], apart, about)
         about["frozen"] = True
+    if len(run.models) > APART:
+        files.append(folder / f"{safe_name(f'{label}-{turn(run.seed, fold)}')}.safetensors")
+        tensors = {
+            f"{client}/{name}": value
+            for client in run.models
+            for name, value in run.state_dict(client).items()
+            if name not in apart
+        }
+        write_tensors(files[-1], tensors, {**about, "together": True})
+        return files
     for client in run.models:
         name = f"{label}-{turn(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
         files.append(folder / f"{safe_name(name)}.safetensors")
@@ -70,14 +85,24 @@ def save_model(path: Path, run: Run, client: str, about: Mapping[str, Any], with
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
-    """The state dict of a safetensors file. Raises `InputError` if it is missing or none."""
+    """The state dict of a safetensors file. Raises `InputError` if it is missing or none, or holds the models of many clients."""
     return open_model_file(path)[0]
 
 
-def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
+def open_model_file(path: Path, client: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state dict of a safetensors file, and what a run wrote about its model; of a file with many models, that of `client`.
+
+    Raises `InputError` as `load_model_file` does, and for a client whose model is not there.
+    """
     with open_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
+        names = {name: name for name in file.keys()}  # noqa: SIM118 - it is not a dict
+        if about.get("together") is True:
+            owners = {name.rpartition("/")[0] for name in names}
+            owner = client if client in owners else "*"
+            if client is None or owner not in owners:
+                raise InputError(f"{path} holds the models of {len(owners)} clients, and none of {client!r}")
+            names = {entry: name for name in names for of, _, entry in [name.rpartition("/")] if of == owner}
+        tensors = {entry: file.get_tensor(name) for entry, name in names.items()}
     if about.get("frozen") is True:
         tensors |= load_model_file(
             frozen_path(path.parent, str(about.get("method")), str(about.get("seed")), str(about.get("fold", "")))

@@ -91,7 +91,7 @@ def load_answers(
         path, recipe = folder / MODEL, _json(folder / "preprocess.json")
     else:
         path, recipe = _of_run(folder, client, method, seed)
-    state, about = open_model_file(path)
+    state, about = open_model_file(path, client)
     if "shape" not in about:
         raise InputError(f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]

@@ -1,0 +1,158 @@
+"""What grows around a step: memory as peak Pss of all processes above the start, in multiples of the model; CPU time of what many
+clients cost.
+
+Each case is a process of its own, which says when its start is over. Memory of the kernel's check, of workers and of evaluation counts.
+Before: commit 6d50194.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from subprocess import PIPE
+from typing import Any, NamedTuple
+
+from benchmarks.measure import LIMIT, ROOT, Settings, commit, row
+
+WHAT = __doc__ or ""
+PAUSE = 0.004
+"""Seconds between two looks at the memory of a case."""
+
+SLOW = ("loop-256", "compare", "million")
+"""Cases that are measured after the others."""
+
+
+class Row(NamedTuple):
+    """A row of the table: what is measured, what commit 6d50194 had, the most that it may be now, its unit, and by which case."""
+
+    work: str
+    before: str
+    most: float
+    unit: str
+    case: str
+    key: str = "seconds"
+
+
+MODELS = "models"
+ROWS = (
+    Row("`from_tensors`, 1,000 clients", ".9 s", 0.1, "s CPU", "tensors"),
+    Row("last evaluation, 1,000 clients", ".44 s", 0.1, "s CPU", "last"),
+    Row("10,000 clients, two splits: one evaluation", "4.5 s", 1.0, "s CPU", "evaluation"),
+    Row("... in rounds of 100 clients", "290", 60.0, "rounds", "evaluation", "rounds"),
+    Row("FedAvg, 10 clients, 12 M parameters, loop", "15 to 17", 9.0, MODELS, "loop", "models"),
+    Row("... kernel", "48 to 58", 14.0, MODELS, "kernel", "models"),
+    Row("... loop, two workers", "51", 14.0, MODELS, "loop-two", "models"),
+    Row("... kernel, two workers", "95", 28.0, MODELS, "kernel-two", "models"),
+    Row("... loop, 256 clients over 10 clients", "4.2", 1.3, "times", "loop-256", "growth"),
+    Row("SCAFFOLD, 10 clients, 1 M parameters", "76 to 97", 35.0, MODELS, "scaffold", "models"),
+    Row("median, 10 clients, 1 M parameters", "111", 25.0, MODELS, "median", "models"),
+    Row("MeritFed for all, 10 clients, 1 M parameters", "250", 60.0, MODELS, "meritfed", "models"),
+    Row("MeritFed for all, n = 100: first round, of FedAvg's", "15", 8.0, "times", "targets", "first"),
+    Row("... a later round", "64 to 78", 55.0, "times", "targets", "later"),
+    Row("SCAFFOLD, 1 M parameters, of bare FedAvg's speed", ".15 to .24", 0.4, "at least", "speed", "scaffold"),
+    Row("median, 1 M parameters, of bare FedAvg's speed", ".18", 0.4, "at least", "speed", "median"),
+    Row("`compare` of five methods, 49 clients, 1,495 rows, one seed", "63 s", 10.0, "s CPU", "compare"),
+    Row("... of it MeritFed", "58 s", 6.0, "s CPU", "compare", "meritfed"),
+    Row("100,000 clients: build", "90 s", 3.0, "s CPU", "many", "build"),
+    Row("... start", "18 s", 3.0, "s CPU", "many", "start"),
+    Row("... evaluation of all", "17 s", 4.0, "s CPU", "many", "evaluation"),
+    Row("... summary", "14 s", 1.0, "s CPU", "many", "summary"),
+    Row("a million clients, 50 rounds of 100, 20 evaluations of 1,000", "-", 120.0, "s CPU", "million"),
+    Row("... memory", "-", 4.0, "GB", "million", "gigabytes"),
+    Row("report of 500 clients", "1.9 s", 1.0, "s CPU", "files"),
+    Row("... its size", "5.2 MB", 2.0, "MB", "files", "megabytes"),
+    Row("... files of its run", "1,029", 50.0, "files", "files", "files"),
+)
+
+
+def run(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Measure the cases that no earlier run has, one process after the other, while the minutes last; yield all after each."""
+    begun, load, runs = time.perf_counter(), os.getloadavg()[0], [dict(earlier) for earlier in settings.earlier]
+    for name in sorted(dict.fromkeys(line.case for line in ROWS), key=SLOW.__contains__):
+        if any(run["case"] == name for run in runs):
+            continue
+        if time.perf_counter() - begun > 60 * settings.minutes:
+            break
+        runs.append({"case": name, "commit": commit(), **measure_case(name, quick=settings.quick)})
+        loads = [round(load, 2), round(os.getloadavg()[0], 2)]
+        yield {"load": loads, "busy": max(loads) > LIMIT, "runs": runs, "rows": _rows(runs, loads)}
+
+
+def _rows(runs: Sequence[Mapping[str, Any]], load: Sequence[float]) -> list[dict[str, Any]]:
+    """The rows of the table whose case was measured. Neither CPU time nor memory needs a quiet machine."""
+    cases = {run["case"]: dict(run) for run in runs}
+    if "loop" in cases and "loop-256" in cases:
+        cases["loop-256"]["growth"] = cases["loop-256"]["models"] / cases["loop"]["models"]
+    lines = []
+    for line in ROWS:
+        value = cases.get(line.case, {}).get(line.key)
+        if value is None:
+            continue
+        fine = value >= line.most if line.unit == "at least" else value <= line.most
+        goal = f"at least {line.most:g}" if line.unit == "at least" else f"{line.most:g}"
+        unit = "" if line.unit == "at least" else f" {line.unit}"
+        shown = f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+        found = {"load": load, "busy": False}
+        lines.append(
+            {**row(line.work, shown + unit, goal, fine, found), "before": line.before, "at": cases[line.case]["commit"]}
+        )
+    return lines
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The table of docs/performance.md."""
+    lines = ["| work | at 6d50194 | must | now | reached | commit |", "| --- | --- | --- | --- | --- | --- |"]
+    for line in result["rows"]:
+        reached = "yes" if line["met"] else "no"
+        lines.append(
+            f"| {line['work']} | {line['before']} | {line['goal']} | {line['measured']} | {reached} | {line['at']} |"
+        )
+    machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores; {result['measured'][:10]}"
+    return "\n".join([*lines, "", f"{machine}, load {result['load'][0]} -> {result['load'][1]}."])
+
+
+def measure_case(name: str, *, quick: bool) -> dict[str, float]:
+    """Run a case in a process of its own; what it says, and its peak memory above its start in bytes and in models."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.scale_cases", name, *(["quick"] if quick else [])]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=PIPE, stdout=PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        seen = [_memory(child.pid)]
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(PAUSE):
+                seen.append(_memory(child.pid))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        text, _ = child.communicate("go\n")
+        ended.set()
+        watcher.join()
+    if child.returncode:
+        raise RuntimeError(f"case {name} ended with {child.returncode}")
+    found: dict[str, float] = json.loads(text)
+    found["bytes"] = max(seen) - seen[0]
+    if "model" in found:
+        found["models"] = found["bytes"] / found["model"]
+    found["gigabytes"] = found["bytes"] / 1e9
+    return found
+
+
+def _memory(pid: int) -> int:
+    """Pss of a process and of its descendants, in bytes."""
+    total = 0
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/smaps_rollup") as lines:
+            total = 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as children:
+                total += sum(map(_memory, map(int, children.read().split())))
+    return total
