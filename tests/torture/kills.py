@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from coterie.base.files import read_toml
 from torture.apart import Ended, Setup, Tries, command, real_command
 from torture.generated import Generated
 from torture.worlds import COMPARE, RESUME, complaint, first_run, numbers
@@ -117,6 +118,19 @@ def _after_signal(one: Try, ended: Ended) -> str:
     return "" if ended.status in allowed else f"other: status {ended.status} after {one.signal}: {ended.err[-300:]}"
 
 
+def compare_settings(fixture: Generated, written: Path) -> str:
+    """Say which settings a run has not written down as they were given, or nothing."""
+    tables = read_toml(written)
+    given = [
+        (table, key, value)
+        for table in ("local", "run", "data")
+        for key, value in fixture.tables[table].items()
+        if key != "jobs"
+    ]
+    differing = [f"{table}.{key}" for table, key, value in given if tables.get(table, {}).get(key) != value]
+    return f"silently different: experiment.toml has not {differing}" if differing else ""
+
+
 def kills(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """Interruptions of generated experiments, five of each."""
     number = 0
@@ -128,6 +142,8 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
         fixture, whole, seconds = first_run(rng, base, methods[(number - 1) % len(methods)])
         if whole.status == 0:
             expected = numbers(base / "run")
+            if wrong := compare_settings(fixture, base / "run" / "experiment.toml"):
+                yield fixture.tables, wrong, fixture.methods
             for _ in range(5):
                 if time.monotonic() > until:
                     break
