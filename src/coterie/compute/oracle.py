@@ -75,7 +75,8 @@ def losses_each(
     asked: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
     result = torch.empty(xs.shape[:2], dtype=torch.float64)
     for part, clients in _by_part(parts):
-        together = _together(cohort, clients, part, batch_size)
+        veiled = cohort.workspace.veil is not None  # which `Cohort.losses` puts on
+        together = [] if veiled else _together(cohort, clients, part, batch_size)
         for i in sorted({*clients}.difference(together)):
             result[i] = cohort.only([i]).losses(xs[i], part=part, **asked)[0]
         for kernel, chunk, source in _calls(cohort, together, part, **asked):
