@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ MOST_MEMORY = 2 * 2**30
 
 Try = Callable[[Any], str]
 """What is tried; it returns what is wrong, or nothing."""
-Tries = Iterator[tuple[Any, str, tuple[str, ...]]]
+Tries = Generator[tuple[Any, str, tuple[str, ...]], None, None]
 """Each try, what is wrong with it, and words for what it covers."""
 
 
@@ -187,7 +187,7 @@ def _living(group: int) -> bool:
     return False
 
 
-def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Iterator[tuple[Any, str]]:
+def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Generator[tuple[Any, str], None, None]:
     """Each try with what is wrong with it, until the clock shows `until`; a process makes many tries, until one hangs or ends it."""
     left = list(tries)
     while left and time.monotonic() < until:
@@ -197,21 +197,23 @@ def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Iterator[tu
             _attempt(left, attempt, theirs)
         theirs.close()
         count, wrong = 0, ""
-        while count < len(left) and (count == 0 or time.monotonic() < until):
-            if not mine.poll(SHORT_PATIENCE):
-                wrong = "hang"
-                break
-            try:
-                said = mine.recv_bytes().decode()
-            except EOFError:
-                wrong = "ended the process"
-                break
-            yield left[count], said
-            count += 1
-        mine.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        try:
+            while count < len(left) and (count == 0 or time.monotonic() < until):
+                if not mine.poll(SHORT_PATIENCE):
+                    wrong = "hang"
+                    break
+                try:
+                    said = mine.recv_bytes().decode()
+                except EOFError:
+                    wrong = "ended the process"
+                    break
+                yield left[count], said
+                count += 1
+        finally:  # also where whoever takes the tries wants no more
+            mine.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         if wrong:
             yield left[count], wrong
             count += 1
