@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from coterie.base.errors import InputError
-from coterie.base.files import read_checkpoint
+from coterie.base.files import read_checkpoint, write_checkpoint
+from coterie.contract.wire import decode, encode
 from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
@@ -100,3 +103,21 @@ def test_a_damaged_format_is_known_from_the_seals_of_what_is_complete(tmp_path):
     write_json(tmp_path / "format.json", {**WRITER, "format": 1})
     with pytest.raises(InputError, match="in format 1, but this version reads format 3"):
         require_readable(tmp_path)
+
+
+class State(NamedTuple):
+    x: torch.Tensor
+
+
+def test_numbers_that_are_read_lie_as_torch_lays_them(tmp_path):
+    """Else products round otherwise than in a run that was not killed, and at a site otherwise than in one process."""
+    numbers = torch.randn(48)
+    for length in range(0, 64, 4):
+        write_checkpoint(tmp_path / "file", State(numbers), {"key/a": numbers}, {"text": "y" * length})
+        saved, sent = (
+            read_checkpoint(tmp_path / "file"),
+            decode(encode({"text": "y" * length, "x": numbers, "y": numbers[:3]})),
+        )
+        for tensor in (saved.values["x"], saved.memory["key/a"], sent["x"], sent["y"]):
+            assert tensor.data_ptr() % 64 == 0
+        assert torch.equal(saved.values["x"], numbers)

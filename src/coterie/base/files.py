@@ -258,8 +258,10 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
 
     Raises `InputError` for a file that is none, or that was damaged.
     """
+    from coterie.base.vector import align
+
     with open_tensors(path, "pt", "delete it and start again") as (file, header):
-        tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+        tensors = {k: align(file.get_tensor(k)) for k in file.keys()}  # noqa: SIM118 - not a dict
     if header.pop(SEAL, None) != _seal(header, tensors):
         raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")
     tensors.update({name: tensors[name].to(device) for name in header.get("on_device", ())})

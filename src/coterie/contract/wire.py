@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.base.vector import align
 from coterie.config.schema import wire_types
 from coterie.contract.task import Task, find_task
 
@@ -146,7 +147,7 @@ def decode(message: bytes) -> dict[str, Any]:
 
     with _readable(message):
         named = load(message)
-        return put_together(_text(message), [named[str(number)] for number in range(len(named))])
+        return put_together(_text(message), [align(named[str(number)]) for number in range(len(named))])
 
 
 def header(message: bytes) -> dict[str, Any]:
