@@ -156,19 +156,15 @@ def replace_row(rows: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[st
 
 
 def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Sentences about what was met, and how often."""
+    """Rows of the table of what was met, and how often."""
     covered = {name: Counter[str]() for name in ALL}
     for row in rows:
         covered[row["campaign"]].update(row.get("covered", {}))
     lines = []
     for name, counts in covered.items():
-        if not counts:
-            continue
         methods = [counts[method] for method in METHODS]
         if any(methods):
-            lines.append(f"- **{name}**: each of the {len(methods)} methods at least {min(methods)} times.")
-        else:
-            lines.append(f"- **{name}**:")
+            lines.append(f"| {name} | each of {len(methods)} methods at least | {min(methods)} |")
         for title, prefix in (
             ("methods", "method: "),
             ("signals", "signal: "),
@@ -179,18 +175,18 @@ def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
             met = {word.removeprefix(prefix): count for word, count in counts.items() if word.startswith(prefix)}
             if title == "signals" and met and name in CAMPAIGNS:
                 met = {signal: met.get(signal, 0) for signal in SIGNALS}
-            if met:
-                lines[-1] += (
-                    f" {title.capitalize()}: {', '.join(f'{word} {count}' for word, count in sorted(met.items()))}."
-                )
+            lines += [f"| {name} | {title} | {_listed(met)} |"] if met else []
         others = {
             word: count
             for word, count in counts.items()
             if ": " not in word and word not in METHODS and ".py:" not in word
         }
-        if others:
-            lines[-1] += f" Fixtures with: {', '.join(f'{word} {count}' for word, count in sorted(others.items()))}."
+        lines += [f"| {name} | fixtures with | {_listed(others)} |"] if others else []
     return lines
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"`{word} {count}`" for word, count in sorted(counts.items()))
 
 
 def planted_lines(planted: list[dict[str, Any]]) -> list[str]:
@@ -248,6 +244,8 @@ found was mended after that, and the changelog says what it was.
 
 ## What was met, and how often
 
+| campaign | of | times |
+| --- | --- | --- |
 {chr(10).join(coverage_lines(rows))}
 
 The fixtures are generated: four clients with tables of 24 rows, four rounds, small models, one process or two workers, one job or two.
