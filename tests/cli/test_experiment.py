@@ -110,7 +110,10 @@ def test_a_word_says_what_is_none_in_python(tables, at):
 @pytest.mark.parametrize(
     ("run", "sentence"),
     [
-        ({"evaluate": 0}, '[run]: run.evaluate must be "default" (about twenty evaluations) or an int > 0; got 0'),
+        (
+            {"evaluate": 0},
+            '[run]: run.evaluate must be "default" (about twenty evaluations) or an int > 0 or a table such as',
+        ),
         ({"evaluate": [2]}, "got [2]"),
         ({"out": 3}, "run.out must be a folder; got 3"),
     ],

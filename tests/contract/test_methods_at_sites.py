@@ -116,7 +116,7 @@ def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     for (_, _, task, _), seen in models.items():
         most[task] = max(most[task], len(seen))
     declarations = {task: one.most_models(5) for task, (one, _) in allowed.tasks.items()}
-    own = {task: n for task, n in most.items() if "metrics" not in task and "paired" not in task}
+    own = {task: n for task, n in most.items() if "metrics" not in task and "sites.comparisons" not in task}
     assert {task for task, n in own.items() if not n} == set()
     for task, n in own.items():
         line = getattr(method, "md_step", None) == "line-search" and "target_losses" in task
