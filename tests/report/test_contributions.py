@@ -26,7 +26,7 @@ def test_sentences_claim_what_the_interval_shows(fall, half, weight, sentence):
     assert "worth" not in words
 
 
-def test_a_report_shows_weights_beside_contributions(tmp_path):
+def test_a_report_shows_weights_beside_contributions(tmp_path, monkeypatch):
     settings = ct.StudySettings(contribution=ct.Contribution(every=2))
     methods = [ct.FedAvg(), ct.MeritFed()]
     ct.compare(methods, "heart-disease", rounds=3, seeds=3, folder=tmp_path / "run", settings=settings)
@@ -42,3 +42,8 @@ def test_a_report_shows_weights_beside_contributions(tmp_path):
     text = write(results.folder).read_text()
     assert 'id="contributions"' in text
     assert any(c.half is not None and np.isfinite(c.half) for c in found)
+    monkeypatch.setattr("coterie.report.html.MOST_CONTRIBUTIONS", 5)
+    assert (
+        f"Shown: 5 of {len(found)} rows. All are in contribution.csv, round by round."
+        in write(results.folder).read_text()
+    )

@@ -414,6 +414,13 @@ def test_small_clients_are_judged_together(tmp_path: Path) -> None:
     assert " ".join(answer_lines(results, width=80)).count("together") == 1
 
 
+def test_a_harm_of_small_clients_together_has_no_upper_bound(tmp_path: Path) -> None:
+    truth = {m: {f"c{i:02d}": n for i in range(60)} for m, n in {"local": BETTER, "fedavg": ALONE}.items()}
+    found = words.tell(Results.load(fake_run.write(tmp_path, truth, noise=0.0002, n_test=12))).verdicts["c00"]
+    assert (found.kind, found.together) == ("stay alone", 60)
+    assert "raises the log-loss by about .15 (95 %: " in found.reason  # their gain is overstated, and so no harm
+
+
 def test_what_makes_a_client_small_is_named(tmp_path: Path) -> None:
     names = [f"c{i:02d}" for i in range(6)]
     truth = {m: dict.fromkeys(names, n) for m, n in {"local": ALONE, "fedavg": BETTER}.items()}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import explain_imports
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
-from coterie.report.contributions import contributions
+from coterie.report.contributions import Contribution, contributions
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
@@ -91,7 +92,7 @@ def _json_for_script(data: dict[str, Any]) -> str:
 def _context(results: Results) -> dict[str, Any]:
     story = words.tell(results)
     forests = {c.client: forest(results, c.client) for c in story.clients}
-    drawn = network(results)
+    drawn, measured = network(results), contributions(results)
     return {
         "title": printable(results.title),
         "facts": words.facts(results),
@@ -129,7 +130,8 @@ def _context(results: Results) -> dict[str, Any]:
         "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),
-        "contributions": _contributions(results),
+        "contributions": _contributions(results, measured),
+        "all_contributions": len(measured),
         "failures": [printable(text) for text in results.failures],
         "cost_unit": results.cost_unit and printable(results.cost_unit),
         "split": results.split,
@@ -203,7 +205,7 @@ def _costs(results: Results) -> list[dict[str, Any]]:
     return entries
 
 
-def _contributions(results: Results) -> list[dict[str, str]]:
+def _contributions(results: Results, measured: Sequence[Contribution]) -> list[dict[str, str]]:
     return [
         {
             "method": printable(c.method),
@@ -213,7 +215,7 @@ def _contributions(results: Results) -> list[dict[str, str]]:
             "fall": number(c.fall) + ("" if c.half is None else f" ± {number(c.half)}"),
             "words": c.in_words(results.names, "log-loss" if results.classification else "loss"),
         }
-        for c in contributions(results)[:MOST_CONTRIBUTIONS]
+        for c in measured[:MOST_CONTRIBUTIONS]
     ]
 
 

@@ -168,16 +168,16 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     low, high = (results.gain_text(v) for v in (verdict.low, verdict.high))
     least, most = (results.gain_text(-(v or 0.0)) for v in (verdict.high, verdict.low))
     between = f"(95 %: {_side(results, verdict.low)} to {_side(results, verdict.high)})"
-    about = "up to" if verdict.together else "about"
+    about = "up to" if verdict.together else "about"  # folds overstate the gain of small clients
     if verdict.kind == "join":
         text = f"{method} lowers the {metric} by {about} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "probably join":
         text = f"{method} probably lowers the {metric}, by {about} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "stay alone":
-        text = f"even {method}, the best method, raises the {metric} by {about} {loss} (95 %: {least} to {most})"
+        text = f"even {method}, the best method, raises the {metric} by about {loss} (95 %: {least} to {most})"
     elif verdict.kind == "probably stay alone":
         text = (
-            f"even {method}, the best method, probably raises the {metric}, by {about} {loss} (95 %: {least} to {most})"
+            f"even {method}, the best method, probably raises the {metric}, by about {loss} (95 %: {least} to {most})"
         )
     elif verdict.kind == "safe to join":
         bound = results.gain_text(verdict.smallest)
