@@ -1,4 +1,4 @@
-"""NVIDIA FLARE as the carrier of `engines.remote` and `engines.site`: what runs in the workers of a FLARE job.
+"""NVIDIA FLARE as the carrier of `sites.server` and `sites.site`: what runs in the workers of a FLARE job.
 
 FLARE brings transport, mutual TLS, identities and scheduling; a message and its reply are one blob of bytes each, so its
 serialiser sees nothing but bytes. The classes here are named in the job and must be installed at the sites: no code travels.
