@@ -170,6 +170,14 @@ def test_partitions_by_hand():
     assert partition(sizes, apart, 0.0, stream).tolist() == [0, 1, 2]
 
 
+def test_a_client_that_joined_too_early_leaves_for_a_coalition_of_its_own():
+    """From all clients alone; in some orders the two large ones meet before the small one comes."""
+    apart = [[0, 0.02, 0.1], [0.02, 0, 0.2], [0.1, 0.2, 0]]
+    for seed in range(6):
+        stream = torch.Generator().manual_seed(seed)
+        assert partition([400.0, 10.0, 400.0], apart, 1.0, stream, restarts=1).tolist() == [0, 0, 1]
+
+
 @pytest.mark.parametrize(("sizes", "apart", "sentence"), [
     ([1.0, 0.0], [[0, 1], [1, 0]], "sizes must be > 0"),
     ([1.0, 2.0], [[0, 1]], r"divergences must be \[2, 2\]"),
