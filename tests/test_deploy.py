@@ -66,6 +66,7 @@ def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
         ('name = "fedavg"', 'name = "mine.py:Mine"', "mine.py is code of your own, and no code travels to sites"),
         ("[deploy]\n", '[attack]\nname = "ipm"\non = ["a"]\n[deploy]\n', "[attack] is for one machine"),
         ("[deploy]\n", '[engine]\nname = "ray"\n[deploy]\n', "[engine] does not go with [deploy]"),
+        ("[deploy]\n", "[run]\nsave_every = 2\n[deploy]\n", "save_every is for one machine"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_one_sentence(tmp_path, capsys, old, new, said):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
+from coterie.cli.main import main
 from coterie.run.checkpoint import RoundFiles
 
 METHOD = ct.SCAFFOLD(ct.LocalSGD(lr=0.05, steps=ct.Steps(2), batch_size=8))
@@ -45,3 +46,20 @@ def test_a_run_that_a_callback_ends_is_saved_as_it_ended(tmp_path):
     run = fitted(tmp_path, evaluate=1, save_every=3, callbacks=(End(),))
     assert run.rounds == 5
     assert fitted(tmp_path, evaluate=1, save_every=3, resume=True, callbacks=(End(),)).x.equal(run.x)
+
+
+def test_a_command_that_is_stopped_says_which_rounds_are_saved_and_goes_on_with_others(tmp_path, monkeypatch, capsys):
+    flags = ("--methods", "fedavg", "--rounds", "5", "--seeds", "1", "--no-report")
+    command = ["compare", "heart-disease", *flags, "--out", str(tmp_path / "run")]
+    save = RoundFiles.save
+
+    def stop(self, *given):
+        save(self, *given)
+        if given[1] == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RoundFiles, "save", stop)
+        assert main([*command, "--set", "run.save_every=2"]) == 130
+    assert "stopped; one round in 2 is saved. Go on" in capsys.readouterr().err
+    assert main([*command, "--set", "run.save_every=3", "--resume"]) == 0

@@ -107,12 +107,12 @@ def fit(
             Filters run in the order of their stages.
         local: local training, in place of the method's own.
         init: a state dict or a safetensors file to start from.
-        checkpoint: folder where every complete round is saved; None: nothing is saved.
+        checkpoint: folder where every complete round is saved, or one in `settings.save_every`; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
     Raises:
         InputError: bad arguments or data, before any training.
-        RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
+        RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last round that was saved.
 
     >>> import coterie as ct
     >>> clients = ct.data.load("heart-disease")

@@ -163,6 +163,10 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}, [run]: contribution asks every site for its loss with hundreds of models, so it is for one machine; drop it"
         )
+    if experiment.run.save_every > 1:
+        raise InputError(
+            f"{path}, [run]: sites keep what they remember of two rounds, so save_every is for one machine; drop it"
+        )
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     if tuned is not None:
         raise InputError(f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")

@@ -163,7 +163,7 @@ class Training(NamedTuple):
         module: the initial model.
         resume: True to resume where it stopped.
         accept_change: what may have changed since.
-        progress: called with the number of each round that is saved.
+        progress: called with the number of each complete round.
     """
 
     pair: Pair
@@ -174,7 +174,7 @@ class Training(NamedTuple):
     progress: Callable[[int], None]
 
 
-FREE = frozenset({"seeds", "out", "jobs", "yardstick"})
+FREE = frozenset({"seeds", "out", "jobs", "save_every", "yardstick"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
 
 
