@@ -41,6 +41,7 @@ ONLY = {
         "report",
         "base.errors",
         "base.metric_names",
+        "base.spelling",
         "compute.outcomes",
         "base.files",
         "run.files",

@@ -19,7 +19,7 @@ def test_a_run_and_its_history_print_one_line():
     assert repr(run) == "<run of FedAvg: 4 rounds, seed 0, one model for all clients>"
     assert repr(run.history) == f"<history of {len(run.history)} numbers in 5 rounds>"
     own = ct.fit(ct.Local(), ct.data.from_tensors(parts), ct.models.Logistic(), 1, seed=2)
-    assert repr(own) == "<run of Local: 1 rounds, seed 2, models of 3 clients>"
+    assert repr(own) == "<run of Local: 1 round, seed 2, models of 3 clients>"
 
 
 def test_a_history_does_not_mix_splits():

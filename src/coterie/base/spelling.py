@@ -29,6 +29,15 @@ def spell(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
+def count(amount: int, noun: str) -> str:
+    """`amount` with the right form of its noun.
+
+    >>> count(1, "client"), count(4, "client")
+    ('1 client', '4 clients')
+    """
+    return f"{amount} {noun}{'' if amount == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """A time for people.
 

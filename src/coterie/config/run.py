@@ -279,7 +279,7 @@ class StudySettings(RunSettings):
     >>> import coterie as ct
     >>> settings = ct.StudySettings(evaluate=2, local=ct.LocalSGD(lr=0.1))
     >>> ct.compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=1, settings=settings)
-    <comparison of local, fedavg on 4 clients, 1 seeds>
+    <comparison of local, fedavg on 4 clients, 1 seed>
     """
 
     jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1

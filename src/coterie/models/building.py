@@ -29,7 +29,7 @@ class ModelSpec(Protocol):
     ...     def build(self, shape, outputs):
     ...         return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], 64), nn.ReLU(), nn.Linear(64, outputs))
     >>> ct.fit("fedavg", "heart-disease", Wide(), rounds=1)
-    <run of FedAvg: 1 rounds, seed 0, one model for all clients>
+    <run of FedAvg: 1 round, seed 0, one model for all clients>
     """
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:

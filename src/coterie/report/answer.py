@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
+from coterie.base.spelling import count
 from coterie.report.grids import MANY
 from coterie.report.results import Results
-from coterie.report.text import count, printable, wrap
+from coterie.report.text import printable, wrap
 from coterie.report.words import Story, facts, named, tell
 
 LINES = 34

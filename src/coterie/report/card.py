@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coterie.base.spelling import count
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
 from coterie.report.results import THRESHOLD, Results
 from coterie.report.statistics import FEWEST_ROWS, Difference
-from coterie.report.text import chance, count, first_few, listing, number, printable
+from coterie.report.text import chance, first_few, listing, number, printable
 from coterie.report.verdicts import late_shares, verdict, whole_percent
 from coterie.report.words import headline
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.base.spelling import count
 from coterie.report.results import Results
-from coterie.report.text import count, first_few, listing, printable
+from coterie.report.text import first_few, listing, printable
 
 FEWEST = 3
 MOST = 20

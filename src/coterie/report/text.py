@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coterie.base.spelling import count
+
 MISSING = "-"
 _INTERVAL = re.compile(r"\(\S+ to \S+\)")
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
@@ -92,15 +94,6 @@ def percent(share: float) -> str:
     if value not in (0, 100) and float(text) in (0, 100):
         text = f"{value:.2f}"
     return (text[1:] if text.startswith("0.") else text) + " %"
-
-
-def count(amount: int, noun: str) -> str:
-    """`amount` with the right form of its noun.
-
-    >>> count(1, "client"), count(4, "client")
-    ('1 client', '4 clients')
-    """
-    return f"{amount} {noun}{'' if amount == 1 else 's'}"
 
 
 def listing(words: Sequence[str]) -> str:

@@ -16,11 +16,12 @@ import html
 from typing import Literal, NamedTuple
 
 from coterie.base.errors import InputError, nearest
+from coterie.base.spelling import count
 from coterie.report.comparisons import FEWEST_CASES
 from coterie.report.evidence import UNSURE, Statement, Word, foresee, state, vetoes
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
-from coterie.report.text import count, printable, with_sign
+from coterie.report.text import printable, with_sign
 
 Kind = Word | Literal["mixed", "too few rows to tell", "no verdict"]
 CONCENTRATED = 1.1

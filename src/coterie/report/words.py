@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.base.spelling import count
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
-from coterie.report.text import chance, count, first_few, listing, number, printable, with_sign
+from coterie.report.text import chance, first_few, listing, number, printable, with_sign
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harming, helping, late_shares, verdict, whole_percent
 
 INTERVAL = "±: 95 % interval of the difference to training alone, from own rows."

@@ -17,7 +17,7 @@ from coterie.base.files import open_tensors, write_tensors
 from coterie.base.loss import Kind, Loss
 from coterie.base.metric_names import find_metric
 from coterie.base.rows import Inputs, LabelScale
-from coterie.base.spelling import html_table
+from coterie.base.spelling import count, html_table
 from coterie.base.vector import Layout, copy_model, export
 from coterie.contract.exchange import AskRecord
 from coterie.contract.method import Log
@@ -165,9 +165,13 @@ class Run:
         return self.method if isinstance(self.method, str) else type(self.method).__name__
 
     def __repr__(self) -> str:
-        models = "one model for all clients" if set(self.models) == {"*"} else f"models of {len(self.models)} clients"
-        failed = f", {len(self.failures)} clients failed" if self.failures else ""
-        return f"<run of {self.label}: {self.rounds} rounds, seed {self.seed}, {models}{failed}>"
+        models = (
+            "one model for all clients"
+            if set(self.models) == {"*"}
+            else f"models of {count(len(self.models), 'client')}"
+        )
+        failed = f", {count(len(self.failures), 'client')} failed" if self.failures else ""
+        return f"<run of {self.label}: {count(self.rounds, 'round')}, seed {self.seed}, {models}{failed}>"
 
     @property
     def x(self) -> Tensor:

@@ -19,6 +19,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import find_metric
+from coterie.base.spelling import count
 from coterie.config.keywords import explain_keywords
 from coterie.config.registry import MODELS
 from coterie.config.rules import Rule, obey
@@ -287,7 +288,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         place = "" if self._temporary else f": {self.folder}"
-        counts = f"{len(self.clients)} clients, {len(self.seeds)} seeds"
+        counts = f"{count(len(self.clients), 'client')}, {count(len(self.seeds), 'seed')}"
         return f"<comparison of {', '.join(self.methods)} on {counts}{place}>"
 
     def _repr_html_(self) -> str:
