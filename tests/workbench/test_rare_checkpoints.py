@@ -48,7 +48,7 @@ def test_a_run_that_a_callback_ends_is_saved_as_it_ended(tmp_path):
     assert fitted(tmp_path, evaluate=1, save_every=3, resume=True, callbacks=(End(),)).x.equal(run.x)
 
 
-def test_a_command_that_is_stopped_says_which_rounds_are_saved_and_goes_on_with_others(tmp_path, monkeypatch, capsys):
+def test_a_stopped_command_says_which_rounds_are_saved(tmp_path, monkeypatch, capsys):
     flags = ("--methods", "fedavg", "--rounds", "5", "--seeds", "1", "--no-report")
     command = ["compare", "heart-disease", *flags, "--out", str(tmp_path / "run")]
     save = RoundFiles.save
