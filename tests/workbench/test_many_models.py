@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import coterie as ct
 from coterie.base.errors import InputError
 from coterie.cli.main import main
-from coterie.run.model_files import load_model_file, open_model_file
+from coterie.run.model_files import load_model_file, open_model_file, save_models
 
 
 def test_many_models_of_a_method_lie_in_one_file(tmp_path):
@@ -34,3 +35,25 @@ def test_many_models_of_a_method_lie_in_one_file(tmp_path):
         )
         told.append((tmp_path / client).read_text())
     assert told[0] != told[1]
+
+
+class Slashed(torch.nn.Module):
+    """A linear model whose one parameter has a slash in its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterDict({"in/out": torch.nn.Parameter(torch.zeros(2, 1))})
+
+    def forward(self, x):
+        return x @ self.weights["in/out"]
+
+
+def test_names_of_clients_and_of_entries_may_have_slashes(tmp_path):
+    rows = {f"town/{k:02d}": (torch.randn(8, 2), torch.arange(8) % 2) for k in range(17)}
+    clients = ct.data.from_tensors(rows)
+    run = ct.fit(ct.Local(), clients, Slashed(), rounds=1)
+    (path,) = save_models(tmp_path, "local", run, clients)
+    for client in ("town/00", "town/16"):
+        state, _ = open_model_file(path, client)
+        assert state.keys() == run.module.state_dict().keys()
+        assert all(value.equal(state[name]) for name, value in run.state_dict(client).items())

@@ -36,13 +36,10 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str 
         about["frozen"] = True
     if len(run.models) > APART:
         files.append(folder / f"{safe_name(f'{label}-{turn(run.seed, fold)}')}.safetensors")
-        tensors = {
-            f"{client}/{name}": value
-            for client in run.models
-            for name, value in run.state_dict(client).items()
-            if name not in apart
-        }
-        write_tensors(files[-1], tensors, {**about, "together": True})
+        states = {client: run.state_dict(client) for client in run.models}
+        entries = [name for name in next(iter(states.values())) if name not in apart]
+        tensors = {f"{client}/{name}": state[name] for client, state in states.items() for name in entries}
+        write_tensors(files[-1], tensors, {**about, "together": entries})
         return files
     for client in run.models:
         name = f"{label}-{turn(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
@@ -96,12 +93,13 @@ def open_model_file(path: Path, client: str | None = None) -> tuple[dict[str, Te
     """
     with open_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
         names = {name: name for name in file.keys()}  # noqa: SIM118 - it is not a dict
-        if about.get("together") is True:
-            owners = {name.rpartition("/")[0] for name in names}
-            owner = client if client in owners else "*"
-            if client is None or owner not in owners:
-                raise InputError(f"{path} holds the models of {len(owners)} clients, and none of {client!r}")
-            names = {entry: name for name in names for of, _, entry in [name.rpartition("/")] if of == owner}
+        entries = about.get("together")
+        if entries is not None:  # of every client
+            owner = client if f"{client}/{entries[0]}" in names else "*"
+            if client is None or f"{owner}/{entries[0]}" not in names:
+                models = len(names) // len(entries)
+                raise InputError(f"{path} holds the models of {models} clients, and none of {client!r}")
+            names = {entry: f"{owner}/{entry}" for entry in entries}
         tensors = {entry: file.get_tensor(name) for entry, name in names.items()}
     if about.get("frozen") is True:
         tensors |= load_model_file(
