@@ -88,7 +88,7 @@ def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsy
     hospital = Hospital(tmp_path, settings={"largest_layer": 0}, **plan)
     where = [str(hospital.plan), "--settings", str(hospital.settings_file)]
     assert main(["site", "approve", *where, "--yes"]) == 2
-    assert "rows of this site behind the plan's noise, and it takes none" in capsys.readouterr().err
+    assert "rows of this site behind secret noise, and it takes none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", [{}, WIDE], ids=["logistic", "MLP"])
@@ -252,6 +252,17 @@ def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):
 
 def test_a_method_that_sends_no_update_needs_no_noise(tmp_path):
     Hospital(tmp_path, methods=[{"name": "local", "local": LOCAL}], settings={"largest_layer": 0}).begin(pair="local-0")
+
+
+def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(tmp_path, capsys):
+    from coterie.cli.main import main
+
+    hospital = Hospital(tmp_path, methods=[{"name": "local"}], rounds=60, settings={"largest_layer": 0})
+    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
+    assert main(["site", "approve", *where, "--yes"]) == 2
+    said = capsys.readouterr().err
+    assert "rows of this site without secret noise" in said
+    assert "the operator can give the plan clip and gaussian-noise with secret = true" in said
 
 
 def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path):

@@ -149,9 +149,15 @@ def _approve(args: argparse.Namespace) -> int:
     _say(said[-1])
     fits(approved, settings, model_of(approved, settings, site))
     if rows and not settings.largest_layer:
+        secret = all(allowed.secret for allowed in approved.pairs.values())
+        cure = (
+            "the filter gaussian-noise a larger sigma"
+            if secret
+            else "the plan clip and gaussian-noise with secret = true"
+        )
         raise InputError(
-            f"our attacks find {rows} rows of this site behind the plan's noise, and it takes none (largest_layer = 0); the operator "
-            "can give the filter gaussian-noise a larger sigma"
+            f"our attacks find {rows} rows of this site {'behind' if secret else 'without'} secret noise, and it takes none "
+            f"(largest_layer = 0); the operator can give {cure}"
         )
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
