@@ -53,14 +53,14 @@ def type_errors(modules: Iterator[tuple[str, str]]) -> str:
         commands = [[sys.executable, "-m", "mypy", *options, "--check-untyped-defs", "--ignore-missing-imports", "."]]
         if (pyright := shutil.which("pyright")) and methods:
             commands.append([pyright, "--pythonpath", sys.executable, *methods])
-        return "".join(_said(command, folder) for command in commands)
+        return "".join(_complaints(command, folder) for command in commands)
 
 
-def _said(command: list[str], folder: str) -> str:
+def _complaints(command: list[str], folder: str) -> str:
     settings = {**os.environ, "MYPYPATH": str(ROOT / "src")}
     checked = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True)
     return checked.stdout + checked.stderr if checked.returncode else ""
 
 
 if __name__ == "__main__":
-    sys.exit(type_errors(pair for source in (*map(shown_code, PAGES), examples()) for pair in source))
+    sys.exit(type_errors(pair for source in (*map(shown_code, PAGES), examples()) for pair in source) or None)
