@@ -66,6 +66,12 @@ def test_a_sample_that_cannot_be_is_refused(table, words):
         fitted(**table)
 
 
+def test_early_stopping_says_where_to_name_validation_rows():
+    looks = {"evaluate": {"parts": ["test"]}, "callbacks": (ct.EarlyStopping(),)}
+    with pytest.raises(InputError, match=r"name validation in run\.evaluate\.parts"):
+        ct.fit(ct.FedAvg(), "heart-disease", "logistic", 1, settings=ct.RunSettings(**looks))
+
+
 def test_a_comparison_needs_all_clients_at_the_end(tmp_path):
     settings = ct.StudySettings(evaluate={"last": False})
     with pytest.raises(InputError, match="leave out last = false"):

@@ -118,7 +118,7 @@ class EarlyStopping(Callback):
         if not values:
             raise InputError(
                 f"early stopping needs {self.metric} on validation rows, and there is none; give split.parts a share for validation, "
-                "or name a metric of the run"
+                "name validation in run.evaluate.parts where that is set, or name a metric of the run"
             )
         return len(values) - 1 - _last_improvement(values, self.smallest) >= self.patience
 
