@@ -382,7 +382,7 @@ class MeritFed(Method[State]):
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
-        return per_round * targets + moments + (2 * targets * clients if self.uploads == "anchored" else 0)
+        return per_round * targets + moments + (4 * targets * clients if self.uploads == "anchored" else 0)
 
 
 @dataclass

@@ -71,7 +71,9 @@ def anchored_updates(
 
 def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, int]]]:
     """Visits (target, client), the largest weight times distance moved since then, in turns that visit a client once."""
-    moved = torch.linalg.vector_norm((x[:, None] - visited).double(), dim=2).cpu()
+    # One target at a time: of all at once the differences would take more memory than the offsets.
+    distances = [torch.linalg.vector_norm((own - seen).double(), dim=1) for own, seen in zip(x, visited, strict=True)]
+    moved = torch.stack(distances).cpu()
     need = weights.clamp(min=LEAST_WEIGHT) * moved
     turns: list[list[tuple[int, int]]] = []
     often = [0] * weights.shape[1]
