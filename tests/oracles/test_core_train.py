@@ -347,7 +347,7 @@ def test_a_rule_that_returns_a_tensor_of_its_own_keeps_it():
 
 @wire_type
 @dataclass(frozen=True)
-class FirstRows(Sampler):
+class LeadingRows(Sampler):
     """Takes the first rows in every step."""
 
     shift: int = 0
@@ -361,9 +361,9 @@ class FirstRows(Sampler):
 def test_a_sampler_chooses_the_rows(steps):
     problem, x = logistic(), start(logistic())
     for local, hooks in (
-        (replace(BASE, steps=steps, sampler=FirstRows()), {}),
-        (replace(BASE, steps=steps), {"sampler": FirstRows()}),
-        (replace(BASE, steps=steps, sampler=FirstRows(3)), {"sampler": FirstRows()}),
+        (replace(BASE, steps=steps, sampler=LeadingRows()), {}),
+        (replace(BASE, steps=steps), {"sampler": LeadingRows()}),
+        (replace(BASE, steps=steps, sampler=LeadingRows(3)), {"sampler": LeadingRows()}),
     ):
         got, _ = both(problem, local, **hooks)
         for i, (client, count) in enumerate(SIZES.items()):
