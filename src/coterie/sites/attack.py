@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,7 +200,7 @@ class _Server:
             values = self.ask(task.name, payload, seed, 0)
             if values is None:
                 raise RefusedError(f"the site does not answer {short(task.name)}")
-            return _Told(values)
+            return SimpleNamespace(**values)
 
         recipe = agree((self.rows.name,), settings, ask)
         self.say("encode", recipe=json.dumps(recipe))
@@ -372,7 +373,9 @@ class _Target:
         server: who asks.
         declaration, owner: of the task, and whose settings its fields hold.
         field, reply: the fields that hold models, and what the site says of them.
-        at_once: models of a request.
+        at_once: models of a request; one where the site answers about one of them alone, which it chooses.
+        each: whether an answer holds a row for each model.
+        uploaded: bool [d + b]: the entries of a model that an update holds; all but the layers that stay at clients.
         most: models of a round, over all runs.
         seen: the models about which the site has answered, in which round.
     """
@@ -383,19 +386,31 @@ class _Target:
     field: str
     reply: str
     at_once: int
+    each: bool
+    uploaded: Tensor
     most: int
     seen: set[tuple[int, bytes]]
 
     @classmethod
     def of(cls, server: _Server, declaration: Asks, owner: Any, kinds: tuple[str, ...]) -> _Target:
         """The first field of the reply that is of one of these kinds, about the field of the payload that holds most models."""
-        task, clients = declaration.task, server.rows._limits(server._shard).clients
+        task, limits = declaration.task, server.rows._limits(server._shard)
         models = {k: about.holds.shape for k, about in task.payload.items() if about.holds and about.holds.model}
         field = min(models, key=lambda k: models[k][:1] != ("models",))
         reply = next(key for key, kind in task.kinds.items() if kind in kinds)
-        several, count = models[field][:1] == ("models",), declaration.most_models(clients)
+        count = declaration.most_models(limits.clients)
         most = count * server.rows.approved.plan.deployment.runs
-        return cls(server, declaration, owner, field, reply, count if several else 1, most, set())
+        payload = example_payload(declaration, owner, limits, 1)
+        arguments = {k: v.tensor if isinstance(v, PerClient) else v for k, v in payload.items()}
+        form, layout = task.forms[reply], server._shard.workspace.layout
+        shape = form.shape(arguments, layout)
+        sent = form.layout(arguments, layout)
+        names = {name for name, _ in (*sent.parameters, *sent.buffers)}
+        entries = [torch.full((of.numel(),), name in names) for name, of in (*layout.parameters, *layout.buffers)]
+        each = models[field][:1] == ("models",) and len(shape) > (task.kinds[reply] in VECTORS)
+        return cls(
+            server, declaration, owner, field, reply, count if each else 1, each, torch.cat(entries), most, set()
+        )
 
     def payload(self, round: int) -> dict[str, Any]:
         """A payload that the declaration allows."""
@@ -418,22 +433,18 @@ class _Target:
                 break
             self.seen.update((round, x.numpy().tobytes()) for x in part)
             answer = values[self.reply][0].double()
-            told += list(answer[-len(part) :]) if several else [answer]
+            told += list(answer[-len(part) :]) if self.each else [answer]
         return told
 
     def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
         """Return the site's update of each model, the mean over copies, decay of weights taken off."""
         local = getattr(self.server.allowed.method, "local", None)
-        size = self.server._shard.workspace.layout.size
         asked = models.repeat_interleave(copies, 0).to(self.server._shard.workspace.layout.dtype)
         answers = zip(self.replies(asked, round), asked, strict=False)
-        replies = [answer.reshape(-1, size).mean(0) - decay(x.double(), local, round) for answer, x in answers]
+        replies = []
+        for answer, x in answers:
+            update = torch.zeros_like(x, dtype=torch.float64)
+            update[self.uploaded] = answer.reshape(-1, int(self.uploaded.sum())).mean(0)
+            replies.append(torch.where(self.uploaded, update - decay(x.double(), local, round), 0))
         whole = len(replies) // copies
         return list(torch.stack(replies[: whole * copies]).reshape(whole, copies, -1).mean(1)) if whole else []
-
-
-class _Told:
-    """The replies of one site, as a federation would give them."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__.update(values)

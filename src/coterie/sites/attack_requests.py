@@ -136,17 +136,21 @@ def _wrong_values(allowed: Any, value: Any) -> Iterator[tuple[str, Any]]:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return
     for part in dataclasses.fields(value):
-        old = getattr(value, part.name)
-        for new in _others(old):
-            try:
-                other = dataclasses.replace(value, **{part.name: new})
-            except InputError:
-                continue
+        for new, other in _with_others(value, part.name):
             yield f"its {part.name} is {new!r}", other
 
 
+def _with_others(value: Any, field: str) -> Iterator[tuple[Any, Any]]:
+    """Yield other values of a field and the dataclass with them, but for those that it refuses itself."""
+    for new in _others(getattr(value, field)):
+        try:
+            yield new, dataclasses.replace(value, **{field: new})
+        except InputError:
+            continue
+
+
 def _others(value: Any) -> list[Any]:
-    """Return values of the same kind; what is none is left to be refused by the dataclass that holds it."""
+    """Return values of the same kind; a dataclass that would hold them may refuse some."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -155,5 +159,5 @@ def _others(value: Any) -> list[Any]:
         return [2 * value + 0.125, value + 1e-9]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         count = next(iter(dataclasses.fields(value))).name
-        return [dataclasses.replace(value, **{count: other}) for other in _others(getattr(value, count))]
+        return [other for _, other in _with_others(value, count)]
     return [1, 0.5] if value is None else []
