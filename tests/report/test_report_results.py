@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.base.errors import InputError
+from coterie.report import figures
 from coterie.report.card import card
 from coterie.report.results import FILES, Results
 from coterie.report.words import tell
@@ -78,6 +79,14 @@ def test_weights_and_curves(tmp_path: Path) -> None:
     assert curve is not None
     assert curve.values.shape == (5, 13)
     assert results.curve("fedavg", "switzerland", "nonsense") is None
+
+
+def test_the_mean_curve_says_over_how_many_clients_it_is(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    assert figures.data(Results.load(folder))["curves"]["loss"][0]["client"] == "mean of all"
+    lines = (folder / "history.csv").read_text().splitlines(keepends=True)
+    (folder / "history.csv").write_text("".join(x for x in lines if "hungary" in x or x == lines[0]))
+    assert figures.data(Results.load(folder))["curves"]["loss"][0]["client"] == "mean of 1"
 
 
 def test_absent_clients_of_a_round_have_weight_0(tmp_path: Path) -> None:
