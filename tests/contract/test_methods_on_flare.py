@@ -56,6 +56,7 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
         "run": "r",
         "resume": False,
         "accept_change": [],
+        "goes_on": False,
         "timeout": 300.0,
         "accept": [],
         "described": {},
