@@ -420,13 +420,13 @@ def start_script(tmp_path: Path, options: str, **environment: str) -> subprocess
 def session_processes() -> set[int]:
     """Processes of Ray on this machine."""
     found = set()
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            words = line.read_bytes()
+            words = Path(f"/proc/{process}/cmdline").read_bytes()
         except OSError:
             continue
         if b"raylet" in words or b"gcs_server" in words or words.startswith(b"ray::"):
-            found.add(int(line.parent.name))
+            found.add(int(process))
     return found
 
 

@@ -53,13 +53,13 @@ WORKER_ENDED = "its worker process ended with exit code -9 when it was asked alo
 def children() -> set[int]:
     """Processes below this one, dead ones that nobody waited for included."""
     found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            name_and_rest = stat.read_text().rpartition(")")
+            name_and_rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")
         except OSError:
             continue
         if int(name_and_rest[2].split()[1]) == os.getpid():
-            found.add(int(stat.parent.name))
+            found.add(int(process))
     return found
 
 

@@ -179,9 +179,11 @@ def _left(group: int) -> bool:
 
 def _living(group: int) -> bool:
     """Whether a process of this group lives; one that has ended may wait for whoever inherited it."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in filter(
+        str.isdigit, os.listdir("/proc")
+    ):  # a glob asks of each whether it exists, and fails with one that ends
         with contextlib.suppress(OSError):
-            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            state, _, its_group = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state != "Z":
                 return True
     return False
