@@ -127,18 +127,14 @@ class Attacked(Engine):
                 f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray"
             )
         check_object(attack, Attack)
-        self._engine, self.attack = engine, attack
+        self._engine = self.honest = engine
+        self.attack = attack
         self.attackers = choose_attackers(clients, engine.clients, 0)
         self.clients, self.unseen, self.has_server = engine.clients, engine.unseen, engine.has_server
         self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss
         self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
         self._filter = _travelling_filter(Corrupted(self.attack, self.attackers))
-
-    @property
-    def honest(self) -> Engine:
-        """The engine that is attacked."""
-        return self._engine
 
     def ask(self, ask: Ask) -> Answer:
         """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""

@@ -1,15 +1,19 @@
-"""The errors that a user sees: each is one sentence that names the place and the cure."""
+"""The errors that a user sees, each one sentence that names the place and the cure; and Ctrl-C, told apart from them."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
 import math
+import os
+import signal
+import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 CRASH = "coterie-crash.txt"
 """The file that holds the traceback of an error that nobody expected."""
@@ -244,3 +248,79 @@ def write_crash(error: BaseException, folder: Path) -> str:
         place = f"the traceback is in {path}, please report it"
         break
     return f"unexpected {type(error).__name__}{where}; {place}"
+
+
+# ---- Ctrl-C: told apart from an error of a client's own code, and never lost while a process is forked
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while clients may work; a `KeyboardInterrupt` that is none is raised by their code."""
+
+
+class Ended(SystemExit):
+    """The end of this process from outside; a `SystemExit` that is none is raised by a client's code."""
+
+
+def leave_at_once() -> None:
+    """Let Ctrl-C end this process with a sentence, wherever it is; for as long as there is nothing to save.
+
+    A `KeyboardInterrupt` would become another error in the middle of an import (numpy), or be lost.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    os.write(2, b"coterie: stopped\n")
+    os._exit(130)
+
+
+@contextmanager
+def raise_interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
+    usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
+    with _handle(signal.SIGINT, _interrupt) if usual else nullcontext():
+        yield
+
+
+@contextmanager
+def delay_interrupts() -> Iterator[None]:
+    """Let Ctrl-C and `end` wait: within `os.fork`, whose hooks are Python, they would be printed and forgotten."""
+    waiting: list[int] = []
+    with ExitStack() as stack:
+        for handled in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(handled)):
+                stack.enter_context(_handle(handled, lambda number, frame: waiting.append(number)))
+        yield
+    for number in waiting:
+        signal.raise_signal(number)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return True if an error that a client's code has not caught is Ctrl-C, as far as that can be told, or `end`."""
+    certain = signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN)
+    return isinstance(error, Ended | (Interrupted if certain else KeyboardInterrupt))
+
+
+def end(number: int, frame: Any) -> NoReturn:
+    """A handler that ends this process through every `finally`."""
+    warnings.simplefilter("ignore", ResourceWarning)  # whoever opens a file just now will not get to close it
+    raise Ended(0)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise Interrupted
+
+
+@contextmanager
+def _handle(number: int, handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    old_handler = signal.getsignal(number)
+    # Only the main thread may choose; and what is not Python's own could not be put back.
+    if old_handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, old_handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import Any
 
 DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "r2")
 """Those that a task does not have are undefined."""
@@ -53,12 +52,3 @@ def find_metric(name: str, metrics: Iterable[str]) -> str:
         if folded_name in map(str.casefold, printed):
             return metric
     return name
-
-
-def short_names(metrics: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of metrics without the file of the user's own ones; of functions, what they are called.
-
-    >>> short_names(["accuracy", "own.py:margin"])
-    ('accuracy', 'margin')
-    """
-    return tuple(str(getattr(metric, "__name__", metric)).rpartition(":")[2] for metric in metrics)

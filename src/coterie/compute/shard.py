@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, plain
-from coterie.base.interrupts import is_interrupt
+from coterie.base.errors import InputError, is_interrupt, plain
 from coterie.base.rows import check_plain
 from coterie.compute.cohort import Cohort
 from coterie.compute.workspace import Workspace

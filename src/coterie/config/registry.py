@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from typing import Any, TypeVar
@@ -435,3 +435,12 @@ KINDS: Mapping[str, Registry] = {
     for registry in (METHODS, SAMPLERS, FILTERS, ATTACKS, MODELS, DATASETS, METRICS, ENGINES, CALLBACKS)
 }
 """The registries by what `register` and entry points call them."""
+
+
+def short_names(metrics: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of metrics without the file of the user's own ones; of functions, what they are called.
+
+    >>> short_names(["accuracy", "own.py:margin"])
+    ('accuracy', 'margin')
+    """
+    return tuple(str(getattr(metric, "__name__", metric)).rpartition(":")[2] for metric in metrics)

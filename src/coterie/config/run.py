@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from coterie.base.errors import InputError, cut, is_number
-from coterie.base.metric_names import DEFAULT_METRICS, LOSSES, short_names
+from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.config.local import LocalSGD
-from coterie.config.registry import CALLBACKS, METRICS
+from coterie.config.registry import CALLBACKS, METRICS, short_names
 from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, check_object, list_of, one_of, optional
 from coterie.config.schema import Flag, InFiles, options, wire_type
 

@@ -41,6 +41,7 @@ class Engine(Protocol):
         sends_own: whether clients' own models come to the server; not from other parties, who keep and evaluate them themselves.
         simulated: whether replies are made on this machine, so that attacks can be simulated.
         serves: Number of clients that it serves at the same time.
+        honest: the engine by which models are evaluated, where the replies of this one may be attacked.
     """
 
     clients: tuple[str, ...]
@@ -54,11 +55,7 @@ class Engine(Protocol):
     sends_own: bool = True
     simulated: bool = False
     serves: int = 1
-
-    @property
-    def honest(self) -> Engine:
-        """The engine whose replies are honest, by which models are evaluated."""
-        return self
+    honest: Engine | None = None
 
     def sizes(self, part: str) -> Mapping[str, int]:
         """Rows of each client in `train`, `validation` or `test`, unseen ones behind the others."""

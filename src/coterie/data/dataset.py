@@ -16,7 +16,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
-from coterie.config.keywords import explain_keywords
+from coterie.config.local import explain_keywords
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import map_arrays, mark_of
 from coterie.data.splits import number_names

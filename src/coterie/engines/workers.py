@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.base.errors import plain
-from coterie.base.interrupts import delay_interrupts
+from coterie.base.errors import delay_interrupts, plain
 from coterie.compute.shard import Shard
 from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
 

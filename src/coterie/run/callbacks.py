@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, NamedTuple
 
-from coterie.base.errors import InputError, cut
+from coterie.base.errors import InputError
 from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT, Kind
 from coterie.config.schema import options
 from coterie.run.files import higher_is_better
@@ -129,46 +129,3 @@ def _last_improvement(values: Sequence[float], smallest: float) -> int:
         if value > best + smallest:
             best, at = value, i
     return at
-
-
-def keeps_validation(callbacks: Sequence[Any]) -> bool:
-    """Return True if one of the callbacks needs validation rows that nobody trains on."""
-    return any(isinstance(callback, Callback) and callback.keeps_validation for callback in callbacks)
-
-
-def _begin(callback: Callback, about: tuple[str, int, int]) -> Callback:
-    begun = callback.begin(*about)
-    name = type(callback).__name__
-    if not isinstance(begun, Callback):
-        raise InputError(f"{name}.begin must return a callback, such as itself; got {cut(begun)}")
-    return begun
-
-
-class Followers:
-    """The callbacks of one run: functions of a round's number, and `Callback`s.
-
-    Args:
-        callbacks: as `RunSettings` has them.
-        about: label, seed and rounds of the run.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback | Callable[[int], object]], about: tuple[str, int, int]) -> None:
-        self._all = [_begin(callback, about) if isinstance(callback, Callback) else callback for callback in callbacks]
-
-    def tell(self, number: int, history: History, *, evaluated: bool) -> bool:
-        """Tell that a round is complete; return True if the run ends with it."""
-        ends = False
-        for callback in self._all:
-            if isinstance(callback, Callback):
-                callback.on_round(number)
-                if evaluated:
-                    ends = bool(callback.on_evaluation(number, Metrics(history, number))) or ends
-            else:
-                callback(number)
-        return ends
-
-    def end(self) -> None:
-        """Tell that the run is over."""
-        for callback in self._all:
-            if isinstance(callback, Callback):
-                callback.on_end()

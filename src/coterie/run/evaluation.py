@@ -13,15 +13,14 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.metric_names import short_names
 from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
-from coterie.config.registry import METRICS
+from coterie.config.registry import METRICS, short_names
 from coterie.config.run import EVERYBODY, Evaluation
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
-from coterie.run.files import SUMMARY, SummaryRow
+from coterie.run.files import SUMMARY
 from coterie.run.history import Row
 
 Measured = Mapping[str, dict[str, float | None]]
@@ -157,7 +156,7 @@ class Evaluator:
         trained = self._engine.sizes("train")
         unseen = set(self._engine.unseen)
         row_gradients = self._federation.session.spent["row_gradients"]
-        summary = []
+        summary: list[dict[str, Any]] = []
         only = None if self._last else self._sample
         for split in self._splits if self._last else self._looked_at:
             # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
@@ -168,21 +167,12 @@ class Evaluator:
             constant = self._constant_predictions(tuple(measured), split, rounds)
             for name, values in measured.items():
                 majority, majority_loss = constant.get(name, (None, None))
-                row = SummaryRow(
-                    seed=self._federation.seed,
-                    client=name,
-                    split=split,
-                    n=int(values["n"] or 0),
-                    n_train=trained[name],
-                    metrics={k: v for k, v in values.items() if k != "n"},
-                    majority=majority,
-                    majority_loss=majority_loss,
-                    row_gradients=row_gradients,
-                    own_model=name in models,
-                    rounds=rounds,
-                    unseen=name in unseen,
-                )
-                summary.append(row.as_json())
+                row = {"seed": self._federation.seed, "client": name, "split": split}
+                row |= {"n": int(values["n"] or 0), "n_train": trained[name]}
+                row |= {k: v for k, v in values.items() if k != "n"}
+                row |= {"majority": majority, "majority_loss": majority_loss, "row_gradients": row_gradients}
+                row |= {"own_model": name in models, "rounds": rounds}
+                summary.append({**row, "unseen": True} if name in unseen else row)
         return summary
 
     def _view(self, number: int) -> Federation:

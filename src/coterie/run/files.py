@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +17,12 @@ from coterie.base.files import read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.run.hashes import record_or_none
 
-
-@dataclass(frozen=True)
-class SummaryRow:
-    """A row of summary.json: the last model of one run on one client's rows of one split. docs/run-directory.md says what each is."""
-
-    seed: int
-    client: str
-    split: str
-    n: int
-    n_train: int
-    metrics: Mapping[str, float | None]
-    majority: float | None
-    majority_loss: float | None
-    row_gradients: int | None
-    own_model: bool
-    rounds: int
-    unseen: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """The row as JSON: metrics are columns like the others, and `unseen` stands only where it is true."""
-        row: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            row.update(value if field.name == "metrics" else {field.name: value})
-        if not self.unseen:
-            del row["unseen"]
-        return row
-
-
-SUMMARY = ("method", "algorithm", "fold", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
-"""Columns of summary.json beside the metrics; a run directory has rows of several methods."""
+SUMMARY = (
+    "method", "algorithm", "fold", "seed", "client", "split", "n", "n_train", "majority", "majority_loss", "row_gradients", "own_model",
+    "rounds", "unseen",
+)  # fmt: skip
+"""Columns of summary.json beside the metrics, which stand before `majority`: a row is the last model of one run on one client's rows of
+one split, and `unseen` stands only where it is true. docs/run-directory.md says what each is."""
 
 ALL = "all"
 """In place of a fold's number: nothing is tested, and all rows train."""

@@ -16,13 +16,11 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, native, require
-from coterie.base.interrupts import raise_interrupts
-from coterie.base.metric_names import DEFAULT_METRICS, short_names
+from coterie.base.errors import InputError, cut, native, raise_interrupts, require
+from coterie.base.metric_names import DEFAULT_METRICS
 from coterie.base.vector import aliases, copy_model
-from coterie.config.keywords import explain_keywords
-from coterie.config.local import LocalSGD
-from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
+from coterie.config.local import LocalSGD, explain_keywords
+from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS, short_names
 from coterie.config.rules import Rule, check_object, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
@@ -32,12 +30,11 @@ from coterie.contract.method import Method, clients_keeping_validation, filters_
 from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
-from coterie.run.callbacks import keeps_validation
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
 from coterie.run.experiment import find_method, model_of
 from coterie.run.history import Meaning, Run
-from coterie.run.loop import run_method
+from coterie.run.loop import keeps_validation, run_method
 from coterie.run.method_tables import method_table
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune

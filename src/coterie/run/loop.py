@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +24,11 @@ from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
-from coterie.run.callbacks import Followers
+from coterie.run.callbacks import Callback, Metrics
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions
 from coterie.run.evaluation import Divergence, Evaluator
-from coterie.run.history import Record, Run, Timing
+from coterie.run.history import History, Record, Run, Timing
 
 logger = logging.getLogger("coterie")
 
@@ -84,7 +84,7 @@ class _Loop:
             filters=filters_of(self.method, filters),
             label=self.own,
         )
-        self.federation = replace(self.training, engine=engine.honest, filters=())
+        self.federation = replace(self.training, engine=engine.honest or engine, filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics, settings.evaluation)
         self.record, self.divergence = Record(), Divergence()
@@ -296,3 +296,49 @@ def free_bytes(device: torch.device) -> int | None:
     except (OSError, StopIteration):
         return None
     return int(fields[1]) * 1024
+
+
+# ---- who follows a run
+
+
+def keeps_validation(callbacks: Sequence[Any]) -> bool:
+    """Return True if one of the callbacks needs validation rows that nobody trains on."""
+    return any(isinstance(callback, Callback) and callback.keeps_validation for callback in callbacks)
+
+
+def _begin(callback: Callback, about: tuple[str, int, int]) -> Callback:
+    begun = callback.begin(*about)
+    name = type(callback).__name__
+    if not isinstance(begun, Callback):
+        raise InputError(f"{name}.begin must return a callback, such as itself; got {cut(begun)}")
+    return begun
+
+
+class Followers:
+    """The callbacks of one run: functions of a round's number, and `Callback`s.
+
+    Args:
+        callbacks: as `RunSettings` has them.
+        about: label, seed and rounds of the run.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback | Callable[[int], object]], about: tuple[str, int, int]) -> None:
+        self._all = [_begin(callback, about) if isinstance(callback, Callback) else callback for callback in callbacks]
+
+    def tell(self, number: int, history: History, *, evaluated: bool) -> bool:
+        """Tell that a round is complete; return True if the run ends with it."""
+        ends = False
+        for callback in self._all:
+            if isinstance(callback, Callback):
+                callback.on_round(number)
+                if evaluated:
+                    ends = bool(callback.on_evaluation(number, Metrics(history, number))) or ends
+            else:
+                callback(number)
+        return ends
+
+    def end(self) -> None:
+        """Tell that the run is over."""
+        for callback in self._all:
+            if isinstance(callback, Callback):
+                callback.on_end()

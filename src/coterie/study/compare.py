@@ -20,7 +20,7 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import find_metric
 from coterie.base.spelling import count
-from coterie.config.keywords import explain_keywords
+from coterie.config.local import explain_keywords
 from coterie.config.registry import MODELS
 from coterie.config.rules import Rule, obey
 from coterie.config.run import RunSettings, StudySettings

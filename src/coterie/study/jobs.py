@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from coterie.base.errors import CoterieError, InputError, RunError, write_crash
-from coterie.base.interrupts import delay_interrupts, end
+from coterie.base.errors import CoterieError, InputError, RunError, delay_interrupts, end, write_crash
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess

@@ -13,10 +13,10 @@ from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.metric_names import short_names
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
+from coterie.config.registry import short_names
 from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
 from coterie.contract.method import Method

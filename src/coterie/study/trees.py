@@ -21,7 +21,7 @@ from coterie.base.rows import Part, sample
 from coterie.compute.metrics import find_metrics
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.files import YARDSTICKS, SummaryRow
+from coterie.run.files import YARDSTICKS
 
 SURE = 1e-7
 """Probabilities nearer to 0 or 1 count as this one, so that no log-loss is infinite."""
@@ -65,20 +65,19 @@ def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: in
     for client in clients:
         trees = pooled or _Trees(client.train, count, seed)
         for split, part in client.parts():
-            row = SummaryRow(
-                seed=seed,
-                client=client.name,
-                split=split,
-                n=len(part),
-                n_train=_training_rows(entry, client, clients),
-                metrics=trees.metrics(part, names, clients),
-                majority=None,
-                majority_loss=None,
-                row_gradients=None,
-                own_model=pooled is None,
-                rounds=0,
-            )
-            yield {"method": entry.label, "algorithm": entry.name, **row.as_json()}
+            yield {
+                "method": entry.label,
+                "algorithm": entry.name,
+                "seed": seed,
+                "client": client.name,
+                "split": split,
+                "n": len(part),
+                "n_train": _training_rows(entry, client, clients),
+                **trees.metrics(part, names, clients),
+                **dict.fromkeys(("majority", "majority_loss", "row_gradients")),
+                "own_model": pooled is None,
+                "rounds": 0,
+            }
 
 
 def _training_rows(entry: MethodEntry, client: Client, clients: Clients) -> int:

@@ -17,7 +17,7 @@ from coterie.base.files import path_exists
 from coterie.base.rows import Part
 from coterie.base.spelling import alike, quote_toml, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
-from coterie.config.keywords import explain_keywords
+from coterie.config.local import explain_keywords
 from coterie.data.dealing import deal
 from coterie.data.parts import stratified
 from coterie.data.splits import number_names
