@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie import task
 from coterie.cli.catalogue import entries
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.contract.memory import owners
 from coterie.contract.task import Update
 from federations import federation_of, quadratic

@@ -15,7 +15,7 @@ from torch import Tensor
 import coterie as ct
 from coterie import task
 from coterie.base.errors import InputError
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.contract.task import Update, find_task
 from coterie.run.experiment import Experiment
 from coterie.study.sweep import run_experiment

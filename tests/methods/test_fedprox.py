@@ -80,5 +80,5 @@ def test_five_files_are_opened_to_follow_a_round_to_its_local_steps(monkeypatch)
     monkeypatch.setattr(Batched, "train", note)
     trained(FedProx(MINI), logistic(), 1)
     assert opened == {
-        "run/loop", "algorithms/fedprox", "contract/exchange", "compute/shard", "compute/local_training",
+        "run/loop", "algorithms/fedprox", "contract/exchange", "compute/cohort", "compute/local_training",
     }  # fmt: skip

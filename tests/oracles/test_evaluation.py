@@ -10,8 +10,8 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.loss import Kind
 from coterie.base.rows import Part, Rows
-from coterie.compute.cohort_rows import Segments, padded
 from coterie.compute.metrics import find_metrics
+from coterie.compute.segments import Segments, padded
 from coterie.compute.workspace import HEIGHTS
 from coterie.config.registry import METRICS
 from federations import Problem, cohort_of

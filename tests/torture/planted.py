@@ -110,7 +110,7 @@ UNSEEN = (
     Planted("jobs outlive the command", "study/jobs.py", "    _die_with(parent)\n", ""),
     Planted(
         "what a failed client remembered counts",
-        "compute/shard.py",
+        "compute/cohort.py",
         "            # What a failed attempt did would depend on who shared its cohort.\n",
         "            view.commit()\n",
     ),

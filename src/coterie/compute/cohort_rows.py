@@ -1,9 +1,9 @@
-"""The rows of a cohort's clients: how many there are, and batches of them as the model takes them."""
+"""The rows of a cohort's clients: how many there are, and batches of them as the model takes them; and what the clients remember."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,85 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, fork_generators, seed_noise
 from coterie.base.rows import Inputs, Part, Rows, row_size, rows, take_rows
 from coterie.base.vector import Layout
+from coterie.compute.segments import Segments
 from coterie.compute.workspace import Workspace
-from coterie.contract.memory import MemoryView
+from coterie.contract.memory import ClientState, MemoryView
 
 Batch = tuple[Inputs, Tensor]
 BLOCK = 1 << 24
 """Elements gathered at once for several local steps."""
 GROUP = 1 << 22
 """Numbers in the inputs, or labels, of clients that are evaluated together."""
-LANES = 64
-"""A multiple of the numbers that a vector unit takes at once; the few left over behind are rounded otherwise."""
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Whose rows these are: those of `count` clients lie behind each other in the order of the clients.
-
-    Sums run one row after the other, so that a client's does not depend on who lies beside it.
-
-    Attributes:
-        place: The client of each row, int64 [rows].
-        count: Number of clients.
-    """
-
-    place: Tensor
-    count: int
-
-    @classmethod
-    def of(cls, sizes: Sequence[int] | NDArray[np.int64]) -> Segments:
-        """Return those of clients with so many rows each."""
-        return cls(torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), len(sizes))
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        """Rows of each client, float64 [n]."""
-        return torch.bincount(self.place, minlength=self.count).double()
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Sum values [rows] by client, float64 [n]."""
-        return torch.bincount(self.place, values.double(), self.count)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Average values [rows] by client, float64 [n]; NaN where there are no rows."""
-        return self.sum(values) / self.sizes
-
-    def repeat(self, labels: Tensor) -> Segments:
-        """Return whose the labels [rows, ...] are, one after the other."""
-        return Segments(self.place.repeat_interleave(labels[:1].numel()), self.count) if labels.ndim > 1 else self
-
-    def divide(self, classes: Tensor, width: int) -> Segments:
-        """Return the rows of each client by their class [rows], one of `width`; sums are [n * width]."""
-        return Segments(self.place * width + classes, self.count * width)
-
-    def ties(self, score: Tensor) -> tuple[Tensor, Tensor]:
-        """Return to which group of equal scores each row belongs [rows], and of which client each group is, ascending."""
-        order = score.argsort(stable=True)
-        order = order[self.place[order].argsort(stable=True)]
-        scores, clients = score[order], self.place[order]
-        new = torch.ones(len(order), dtype=torch.bool)
-        new[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
-        return torch.empty_like(order).scatter_(0, order, new.cumsum(0) - 1), clients[new]
-
-    def cumulate(self, values: Tensor) -> Tensor:
-        """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
-        total = values.double().cumsum(0)
-        before = self.sum(values).cumsum(0) - self.sum(values)
-        return total - before[self.place]
-
-
-def padded(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
-    """Apply a function number by number, so that what it gives for one does not depend on how many there are."""
-    shape, count = values[0].shape, values[0].numel()
-    return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[:count].view(shape)
 
 
 @dataclass(frozen=True)
@@ -133,6 +69,33 @@ class CohortRows:
     @cached_property
     def _streams(self) -> Rng:
         return Rng.named(self.seed, self.round)
+
+    # ---- what they remember
+
+    def state(self, key: str, default: Tensor) -> ClientState:
+        """Return what the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
+
+        The server counts a value when it accepts a reply of the task that used or wrote it (`replies.forgot`).
+
+        Args:
+            key: name of the state; without `/`.
+            default: value of a client that keeps nothing, without client dimension.
+        """
+        return self.memory.state(key, default)
+
+    def keep(self, key: str, values: Tensor) -> None:
+        """Let the clients keep `values` [n, ...] under `key` for later rounds; they count only if the task ends well."""
+        self.memory.put(key, values)
+
+    def note(self, key: str, values: Tensor, *of: Any) -> None:
+        """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `recall`.
+
+        Args:
+            key: key of the notes.
+            values: of each client; they must not change any more.
+            of: all that they were computed from beside the clients: tensors, numbers, settings.
+        """
+        self.memory.note(key, values, (self.seed, *of))
 
     # ---- how many
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from coterie.base.loss import Kind
 from coterie.base.vector import Layout, align, fits_alignment
-from coterie.compute.chunks import Chunk, RowSource, chunks
+from coterie.compute.segments import Chunk, RowSource, chunks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -17,9 +17,9 @@ from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
 from coterie.base.rows import Inputs, row_size, take
 from coterie.compute import cohort_rows
-from coterie.compute.chunks import Chunk, RowSource, chunks
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, StepRule
+from coterie.compute.segments import Chunk, RowSource, chunks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
 from coterie.contract.method import Sampler

@@ -19,7 +19,7 @@ from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.cohort_rows import Segments, padded
+from coterie.compute.segments import Segments, areas, count_hits, padded, probabilities
 from coterie.config.registry import METRICS
 from coterie.contract.task import Flag, Form, MeanLoss, ModelOrOwn, Rows, task
 
@@ -232,34 +232,6 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments, parts: _Pa
     return of.sum(part) / of.sum(total)
 
 
-def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
-    """Return class probabilities [rows, C, ...]; for one logit C = 2.
-
-    Args:
-        kind: How the outputs are read: binary, classes or multilabel. Own losses are read as C logits in dimension 1.
-        outputs: Outputs of the model for some rows, [rows, ...].
-
-    >>> probabilities("binary", torch.tensor([0.0, 2.0]))
-    tensor([[0.5000, 0.5000],
-            [0.1192, 0.8808]])
-    """
-    if kind == "binary":
-        logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
-        positive = padded(torch.sigmoid, logit)
-        return torch.stack([1 - positive, positive], dim=1)
-    return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
-
-
-def _hits(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> tuple[Tensor, Tensor, Segments]:
-    """Return which predictions are right, the labels, and whose they are, flat, without positions that are ignored."""
-    predicted = probabilities(kind, outputs).argmax(dim=1).reshape(-1)
-    each, classes = of.repeat(labels), labels.reshape(-1)
-    counted = classes != IGNORED
-    if not bool(counted.all()):
-        predicted, classes, each = predicted[counted], classes[counted], Segments(each.place[counted], of.count)
-    return (predicted == classes).double(), classes.long(), each
-
-
 @_of_one
 def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
     """Share of right predictions (of pixels for segmentation, of rows with every class right for several labels); None for regression.
@@ -273,7 +245,7 @@ def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tenso
         return of.mean(((outputs > 0) == labels).all(dim=1))
     if kind not in ("binary", "classes"):
         return None
-    right, _, each = _hits(outputs, labels, kind, of)
+    right, _, each = count_hits(outputs, labels, kind, of)
     return each.mean(right)
 
 
@@ -286,7 +258,7 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments)
     """
     if kind not in ("binary", "classes"):
         return None
-    right, classes, each = _hits(outputs, labels, kind, of)
+    right, classes, each = count_hits(outputs, labels, kind, of)
     if not len(classes):
         return None
     width = int(classes.max()) + 1
@@ -318,19 +290,9 @@ def auc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | N
         pairs = [(scores[:, 0 if kind == "binary" else c], flat == c) for c in columns]
     total, defined = torch.zeros(of.count, dtype=torch.float64), torch.zeros(of.count, dtype=torch.float64)
     for score, positive in pairs:
-        area = _area(score, positive, of)
+        area = areas(score, positive, of)
         total, defined = total + area.nan_to_num(0.0), defined + area.isfinite()
     return total / defined
-
-
-def _area(score: Tensor, positive: Tensor, of: Segments) -> Tensor:
-    """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half."""
-    tie, client = of.ties(score)
-    counts = Segments(tie, len(client)).sum(torch.ones(len(tie)))
-    last = Segments(client, of.count).cumulate(counts)
-    ranks = (last - (counts - 1) / 2)[tie]
-    n1 = of.sum(positive)
-    return (of.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (n1 * (of.sizes - n1))
 
 
 @_of_one
@@ -396,10 +358,7 @@ def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
-    """The metrics of these names. Raises `InputError` for one that there is not.
-
-    Args:
-        names: Names of metrics, or FILE.py:FUNCTION.
+    """The metrics of these names, or of FILE.py:FUNCTION. Raises `InputError` for one that there is not.
 
     >>> sorted(find_metrics(["auc", "brier"]))
     ['auc', 'brier']

@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.base.rows import ELEMENTS, row_size, take
-from coterie.compute.chunks import Chunk, RowSource, chunks
 from coterie.compute.cohort import Cohort
-from coterie.compute.cohort_rows import LANES
 from coterie.compute.kernels import GRADIENT, Batched
+from coterie.compute.segments import LANES, Chunk, RowSource, chunks
 from coterie.contract.task import Form, OneGradient
 
 ROWS = 16

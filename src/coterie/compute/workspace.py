@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from coterie.base.rng import Generators, fork_generators, generators_of, seed_no
 from coterie.base.rows import ELEMENTS, Held, Inputs, row_size, rows, sample, take, tensors_by_name
 from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
 from coterie.compute.kernels import Batched, recognise
+from coterie.contract.filters import Veil
 
 logger = logging.getLogger("coterie")
 
@@ -49,24 +50,6 @@ def _is_steady(batched: Batched) -> bool:
         if not (_STEADY[key] if key in _STEADY else _STEADY.setdefault(key, probe.steady())):
             return False
     return True
-
-
-class Veil(Protocol):
-    """Hides what one row adds to a mean over many, where rows are private.
-
-    Attributes:
-        largest_loss: that a row counts with.
-    """
-
-    largest_loss: float
-
-    def loss(self, mean: float, rows: int, x: Tensor) -> float:
-        """Return the mean loss of model x [d + b] over so many rows as it may be told."""
-        ...
-
-    def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
-        """Return `loss` and metrics of model x [d + b] on rows with these labels as they may be told; NaN where they may not."""
-        ...
 
 
 class Workspace:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -117,6 +117,24 @@ class Filter:
     def unpack(self, parts: Mapping[str, Tensor], dim: int) -> Tensor:
         """Undo `pack` at the server: [n, ..., dim]. Whatever it raises for parts of another form is this client's failure."""
         raise NotImplementedError
+
+
+class Veil(Protocol):
+    """Hides what one row adds to a mean over many, where rows are private.
+
+    Attributes:
+        largest_loss: that a row counts with.
+    """
+
+    largest_loss: float
+
+    def loss(self, mean: float, rows: int, x: Tensor) -> float:
+        """Return the mean loss of model x [d + b] over so many rows as it may be told."""
+        ...
+
+    def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
+        """Return `loss` and metrics of model x [d + b] on rows with these labels as they may be told; NaN where they may not."""
+        ...
 
 
 def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:

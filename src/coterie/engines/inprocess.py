@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.loss import RowLoss
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.engine import Engine
 from coterie.contract.wire import Answer, Ask

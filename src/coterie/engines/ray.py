@@ -18,7 +18,7 @@ import coterie
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.loss import RowLoss
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import of_clients
 from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes

@@ -17,7 +17,7 @@ from torch import Tensor
 import coterie
 from coterie.base.errors import InputError, RunError
 from coterie.base.modules import ModuleSource, import_source
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METRICS
 from coterie.config.schema import wire_type

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import delay_interrupts, plain
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
 
 _LEAST = 1 << 14

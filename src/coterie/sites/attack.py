@@ -36,7 +36,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.contract.replies import LOSSES, VECTORS
 from coterie.contract.requests import Asks
 from coterie.contract.wire import Ask, Context, PerClient

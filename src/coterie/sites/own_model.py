@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.contract.wire import Answer, Ask, Block
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, safe_name, turn, write_json

@@ -19,7 +19,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model

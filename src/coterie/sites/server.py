@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError, RunError, plain, require
 from coterie.base.loss import Loss, RowLoss
 from coterie.base.vector import Layout
-from coterie.compute.shard import Shard
+from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.data import Tables
 from coterie.contract.engine import Engine

@@ -1,0 +1,185 @@
+"""Many clients side by side: `Segments` say whose rows these are, `Chunk` which clients a batched kernel trains together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from coterie.base.loss import IGNORED, Kind
+
+LANES = 64
+"""A multiple of the numbers that a vector unit takes at once; the few left over behind are rounded otherwise."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Whose rows these are: those of `count` clients lie behind each other in the order of the clients.
+
+    Sums run one row after the other, so that a client's does not depend on who lies beside it.
+
+    Attributes:
+        place: The client of each row, int64 [rows].
+        count: Number of clients.
+    """
+
+    place: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[int] | NDArray[np.int64]) -> Segments:
+        """Return those of clients with so many rows each."""
+        return cls(torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), len(sizes))
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Rows of each client, float64 [n]."""
+        return torch.bincount(self.place, minlength=self.count).double()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum values [rows] by client, float64 [n]."""
+        return torch.bincount(self.place, values.double(), self.count)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average values [rows] by client, float64 [n]; NaN where there are no rows."""
+        return self.sum(values) / self.sizes
+
+    def repeat(self, labels: Tensor) -> Segments:
+        """Return whose the labels [rows, ...] are, one after the other."""
+        return Segments(self.place.repeat_interleave(labels[:1].numel()), self.count) if labels.ndim > 1 else self
+
+    def divide(self, classes: Tensor, width: int) -> Segments:
+        """Return the rows of each client by their class [rows], one of `width`; sums are [n * width]."""
+        return Segments(self.place * width + classes, self.count * width)
+
+    def ties(self, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return to which group of equal scores each row belongs [rows], and of which client each group is, ascending."""
+        order = score.argsort(stable=True)
+        order = order[self.place[order].argsort(stable=True)]
+        scores, clients = score[order], self.place[order]
+        new = torch.ones(len(order), dtype=torch.bool)
+        new[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
+        return torch.empty_like(order).scatter_(0, order, new.cumsum(0) - 1), clients[new]
+
+    def cumulate(self, values: Tensor) -> Tensor:
+        """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
+        total = values.double().cumsum(0)
+        before = self.sum(values).cumsum(0) - self.sum(values)
+        return total - before[self.place]
+
+
+def padded(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+    """Apply a function number by number, so that what it gives for one does not depend on how many there are."""
+    shape, count = values[0].shape, values[0].numel()
+    return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[:count].view(shape)
+
+
+def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
+    """Return class probabilities [rows, C, ...]; for one logit C = 2.
+
+    Args:
+        kind: How the outputs are read: binary, classes or multilabel. Own losses are read as C logits in dimension 1.
+        outputs: Outputs of the model for some rows, [rows, ...].
+
+    >>> probabilities("binary", torch.tensor([0.0, 2.0]))
+    tensor([[0.5000, 0.5000],
+            [0.1192, 0.8808]])
+    """
+    if kind == "binary":
+        logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
+        positive = padded(torch.sigmoid, logit)
+        return torch.stack([1 - positive, positive], dim=1)
+    return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
+
+
+def count_hits(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> tuple[Tensor, Tensor, Segments]:
+    """Return which predictions are right, the labels, and whose they are, flat, without positions that are ignored."""
+    predicted = probabilities(kind, outputs).argmax(dim=1).reshape(-1)
+    each, classes = of.repeat(labels), labels.reshape(-1)
+    counted = classes != IGNORED
+    if not bool(counted.all()):
+        predicted, classes, each = predicted[counted], classes[counted], Segments(each.place[counted], of.count)
+    return (predicted == classes).double(), classes.long(), each
+
+
+def areas(score: Tensor, positive: Tensor, of: Segments) -> Tensor:
+    """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half."""
+    tie, client = of.ties(score)
+    counts = Segments(tie, len(client)).sum(torch.ones(len(tie)))
+    last = Segments(client, of.count).cumulate(counts)
+    ranks = (last - (counts - 1) / 2)[tie]
+    n1 = of.sum(positive)
+    return (of.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (n1 * (of.sizes - n1))
+
+
+# ---- chunks of clients
+
+Array = NDArray[np.int64]
+Gather = Callable[[Tensor], Tensor]
+"""Row numbers [r] -> what these rows hold [r, ...]."""
+
+
+class RowSource(NamedTuple):
+    """Where rows come from: inputs as the model takes them, and labels."""
+
+    inputs: Gather
+    labels: Gather
+
+
+class Chunk(NamedTuple):
+    """Clients that train together; those with more steps come first.
+
+    Attributes:
+        members: their positions [c].
+        rows: row numbers of every step, int64 [T, c, B]; a short batch is filled up with rows that do not count.
+        counts: rows of every step that count, int64 [T, c]; 0 behind a client's last step.
+        steps: number of steps of each [c], falling.
+    """
+
+    members: list[int]
+    rows: Array
+    counts: Array
+    steps: list[int]
+
+
+def chunks(
+    chosen: Sequence[Sequence[Array]],
+    width: Callable[[int], int],
+    place: Callable[[int, Array], Array],
+    filled: int = 1,
+) -> Iterator[Chunk]:
+    """Clients by batch size, then by steps, in chunks of at most `width(batch size)`; a chunk has single steps alone or none.
+
+    Args:
+        chosen: row numbers of each client's steps, among its own rows.
+        width: most clients of a chunk by batch size.
+        place: (client, its row numbers) -> row numbers among all rows.
+        filled: Batches are filled up to a multiple of so many rows, so that clients of unlike batches share a chunk.
+    """
+    forms = [(-(-max(map(len, batches)) // filled) * filled, len(batches) == 1) for batches in chosen]
+    for form in sorted(set(forms)):
+        size, alike = form[0], [i for i, positions in enumerate(forms) if positions == form]
+        alike.sort(key=lambda i: -len(chosen[i]))
+        # Of about equal width: a step of a narrow chunk costs nearly as many calls as one of a wide one.
+        count = -(-len(alike) // width(size))
+        for number in range(count):
+            members = alike[len(alike) * number // count : len(alike) * (number + 1) // count]
+            steps = [len(chosen[i]) for i in members]
+            rows = np.empty((steps[0], len(members), size), dtype=np.int64)
+            counts = np.zeros((steps[0], len(members)), dtype=np.int64)
+            for slot, i in enumerate(members):
+                positions = place(i, np.concatenate(chosen[i]))
+                counts[: steps[slot], slot] = [len(batch) for batch in chosen[i]]
+                if len(positions) == steps[0] * size:
+                    rows[:, slot] = positions.reshape(-1, size)
+                else:
+                    rows[:, slot] = positions[:1]
+                    rows[:, slot][np.arange(size) < counts[:, slot, None]] = positions
+            yield Chunk(members, rows, counts, steps)
