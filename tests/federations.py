@@ -20,8 +20,7 @@ from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.federation import Federation
 from coterie.contract.memory import Memory, MemoryView
-from coterie.engines.inprocess import InProcessEngine
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.run import fit as run
 from coterie.run.history import Run
 

@@ -85,8 +85,8 @@ from coterie.contract.task import Gradient as Gradient
 from coterie.contract.task import Update as Update
 from coterie.contract.task import task as task
 from coterie.contract.wire import PerClient as PerClient
-from coterie.engines.specs import InProcess as InProcess
-from coterie.engines.specs import Ray as Ray
+from coterie.engines.inprocess import InProcess as InProcess
+from coterie.engines.ray_settings import Ray as Ray
 from coterie.filters.clip import Clip as Clip
 from coterie.filters.gaussian_noise import GaussianNoise as GaussianNoise
 from coterie.filters.top_k import TopK as TopK

@@ -28,7 +28,7 @@ from coterie.base.rows import Part
 from coterie.config.registry import MODELS
 from coterie.config.run import RunSettings
 from coterie.data.values import names_as_texts, plain_array, refuse_masks
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.models import build_shape
 from coterie.run.fit import fit
 from coterie.run.history import Run

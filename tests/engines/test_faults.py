@@ -20,7 +20,7 @@ from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
 from coterie.engines import workers
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from federations import assert_same_bits, federation_of, fit, logistic, quadratic
 
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}

@@ -20,8 +20,7 @@ from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.method import Method
 from coterie.contract.task import Gradient, Task, Update, find_task
 from coterie.contract.wire import Answer, PerClient, to_json
-from coterie.engines.inprocess import InProcessEngine
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess, InProcessEngine
 from federations import SIZES, Opening, federation_of, fit, logistic, quadratic
 
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}

@@ -25,7 +25,7 @@ from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import Federation
 from coterie.contract.memory import owners
 from coterie.contract.wire import PerClient
-from coterie.engines.specs import Ray
+from coterie.engines.ray_settings import Ray
 from federations import SIZES, Opening, Problem, assert_same_bits, fit, logistic, quadratic
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,7 @@ from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
 from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
-from coterie.engines.inprocess import InProcessEngine
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.engines.workers import Arena
 from coterie.run.loop import check_free_memory
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic

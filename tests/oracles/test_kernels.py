@@ -21,7 +21,7 @@ from coterie.compute.local_training import Quadratic
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.memory import Memory, MemoryView
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.models import CNN, MLP, Logistic, Mean
 from federations import Problem, assert_close, fit, seeded
 

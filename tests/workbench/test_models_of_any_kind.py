@@ -14,7 +14,7 @@ from torch.nn.utils import prune
 import coterie as ct
 from coterie.base.rng import Generators, fork_generators, seed_noise
 from coterie.config.run import RunSettings
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.study.row_outcomes import outcomes
 
 

@@ -409,7 +409,7 @@ METRICS = Registry(
 ENGINES = Registry(
     "engine",
     "engines",
-    {"inprocess": "coterie.engines.specs:InProcess", "ray": "coterie.engines.specs:Ray"},
+    {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray_settings:Ray"},
     base="coterie.contract.engine:EngineSpec",
     default="inprocess",
     flag=Flag("--engine", "NAME"),

@@ -1,16 +1,86 @@
-"""The engine of one machine: all clients in this process, or sharded over worker processes."""
+"""The engine of one machine, and its settings: all clients in this process, or sharded over worker processes."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Annotated
 
-from coterie.base.clients import Clients
-from coterie.base.loss import RowLoss
-from coterie.compute.cohort import Shard
-from coterie.compute.workspace import Workspace
-from coterie.contract.engine import Engine
-from coterie.contract.wire import Answer, Ask
-from coterie.engines.workers import Workers
+from coterie.base.errors import InputError
+from coterie.config.rules import POSITIVE, SIZE, one_of, optional
+from coterie.config.schema import Flag, options
+from coterie.contract.engine import Engine, EngineSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from coterie.base.clients import Clients
+    from coterie.base.loss import RowLoss
+    from coterie.compute.workspace import Workspace
+    from coterie.contract.wire import Answer, Ask
+
+
+@options
+class InProcess(EngineSpec):
+    """Settings of the engine of one machine.
+
+    Attributes:
+        workers: processes over which the clients are spread; results do not depend on it.
+        kernel: of local training: "auto", batched where that is possible, or "loop", the plain loop over clients.
+        device: of model and rows; workers are processes that share the CPU, so that a GPU has one.
+        timeout: seconds after which a worker that does not answer is ended and its clients are asked one at a time; who takes longer
+            alone has failed.
+
+    >>> import coterie as ct
+    >>> clients = ct.data.load("heart-disease")
+    >>> ct.fit(ct.FedAvg(), clients, model="logistic", rounds=2, engine=ct.InProcess(workers=1))
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
+    """
+
+    workers: Annotated[int, SIZE, Flag(metavar="N")] = 1
+    kernel: Annotated[str, one_of("auto", "loop")] = "auto"
+    device: str = "cpu"
+    timeout: Annotated[float | None, optional(POSITIVE, "a worker may take any time")] = None
+
+    decides = ("kernel", "device")
+
+    def __post_init__(self) -> None:
+        if self.workers > 1 and self.device != "cpu":
+            raise InputError("workers are processes that share the CPU; use workers=1 on a GPU")
+        if self.timeout is not None and self.workers == 1:
+            raise InputError(
+                "a timeout ends worker processes, and one worker is this process itself; use workers=2, or leave out timeout"
+            )
+
+    @property
+    def forks(self) -> bool:
+        """Only on the CPU: a process that is forked cannot use the GPU of its parent."""
+        return self.device == "cpu"
+
+    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> InProcessEngine:
+        """An engine for these clients."""
+        self.check()
+        return InProcessEngine(
+            clients,
+            model,
+            loss=loss,
+            workers=self.workers,
+            device=self.device,
+            kernel=self.kernel,
+            timeout=self.timeout,
+        )
+
+    def check(self) -> None:
+        """Raise `InputError` if this machine does not have the device."""
+        import torch
+
+        try:
+            torch.empty(0, device=self.device)
+            if torch.device(self.device).type == "meta":
+                raise InputError("device meta computes nothing; take cpu")
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            raise InputError(
+                f"device {self.device!r} cannot be used here ({why}); take cpu, or install torch for it"
+            ) from error
 
 
 class LocalEngine(Engine):
@@ -67,6 +137,11 @@ class InProcessEngine(LocalEngine):
         kernel: str = "auto",
         timeout: float | None = None,
     ) -> None:
+        # Here, since a command reads the settings above without torch.
+        from coterie.compute.cohort import Shard
+        from coterie.compute.workspace import Workspace
+        from coterie.engines.workers import Workers
+
         workspace = Workspace(model, loss, clients[0], device, kernel)
         super().__init__(clients, workspace, workers)
         # Once, so that no round waits for rows; workers share those of this process.

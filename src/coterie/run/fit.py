@@ -28,7 +28,7 @@ from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, clients_keeping_validation, filters_of
 from coterie.data.registry import clients_of, clients_or_maker, load
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics

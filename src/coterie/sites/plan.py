@@ -17,7 +17,7 @@ from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
 from coterie.config.schema import build, options
 from coterie.contract.requests import declarations
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment

@@ -25,7 +25,7 @@ from coterie.config.registry import MODELS
 from coterie.config.rules import Rule, obey
 from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.run.evaluation import name_metrics
 from coterie.run.files import YARDSTICKS
 from coterie.run.fit import FILTER_LIST

@@ -25,7 +25,7 @@ from coterie.config.run import RunSettings
 from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.run.callbacks import Callback
 from coterie.run.fit import fit
 from coterie.run.history import Run
