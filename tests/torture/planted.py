@@ -117,7 +117,7 @@ UNSEEN = (
     Planted("a copy of a pair is taken", "study/sweep.py", "            pair.refuse_copy()\n", ""),
     Planted(
         "huge numbers are not refused",
-        "base/errors.py",
+        "config/rules.py",
         "    except OverflowError:  # an int",
         "    except ZeroDivisionError:  # an int",
     ),

@@ -39,13 +39,13 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, is_number
+from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import dot, shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import LocalUpdate, OwnModel
 from coterie.config.local import LocalSGD
-from coterie.config.rules import Rule
+from coterie.config.rules import Rule, is_number
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation

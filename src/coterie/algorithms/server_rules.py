@@ -31,12 +31,11 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import is_number
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
-from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, Rule, one_of
+from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, Rule, is_number, one_of
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import is_number, require
+from coterie.base.errors import require
 from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
-from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, is_number, one_of
 from coterie.config.schema import options, wire_type
 from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import math
 import os
 import signal
 import threading
@@ -173,29 +172,6 @@ def prefix_errors(where: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{where}: {error}" if where else str(error)) from error
-
-
-def native(value: Any) -> Any:
-    """Return a number of numpy as Python's, also within tuples and mappings; everything else as it is.
-
-    >>> native((True, None, {"a": 1}))
-    (True, None, {'a': 1})
-    """
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(map(native, value))
-    if type(value) is dict:
-        return {key: native(item) for key, item in value.items()}
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
-
-
-def is_number(value: Any) -> bool:
-    """Return True if `value` is a finite int or float (a bool is neither)."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int that no float can hold
-        return False
 
 
 def match_clients(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:

@@ -16,12 +16,12 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, is_number, nearest
+from coterie.base.errors import InputError, RunError, nearest
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.metrics import accuracy
 from coterie.config.local import LocalSGD, Steps
-from coterie.config.rules import Rule
+from coterie.config.rules import Rule, is_number
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.requests import Asks, asks

@@ -348,7 +348,7 @@ class Shard:
         self.begin(ask)
         answers: list[Answer] = []
         for group in self._groups(ask.names):
-            group_answer = self._run(ask.to(group))
+            group_answer = self._run(ask if group == ask.names else ask.to(group))
             if group_answer.failed and len(group) > 1:
                 answers += [self._run(ask.to((name,))) for name in group]
             else:
@@ -371,7 +371,7 @@ class Shard:
             self._exchange, self._before = exchange, {}
         if ask.repeats:
             self._restore(ask.names)
-        self._before.update({name: self.memory.round_values(name) for name in ask.names})
+        self._before.update(self.memory.round_values(ask.names))
         self._last = ask.context, ask.names
 
     def _restore(self, names: tuple[str, ...]) -> None:
@@ -431,7 +431,7 @@ class Shard:
         for key, value in block.values.items():
             if len(names) > 1 and not has_form(value, task.kinds[key], len(names), layout):
                 raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
-        return apply_filters(block, ask, task, layout, view)
+        return apply_filters(block, ask, task, layout, view) if ask.filters else block
 
 
 def _sort_names(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:

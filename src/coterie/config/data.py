@@ -11,9 +11,9 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from coterie.base.errors import InputError, cut, is_number, nearest
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.spelling import legible, spell
-from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, is_number, one_of, optional
 from coterie.config.schema import Flag, build, options, options_of
 
 DEFAULT_PARTS: Mapping[str, float] = MappingProxyType({"train": 8 / 15, "validation": 2 / 15, "test": 1 / 3})

@@ -10,12 +10,36 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin
 
-from coterie.base.errors import InputError, cut, is_number
+from coterie.base.errors import InputError, cut
+
+
+def native(value: Any) -> Any:
+    """Return a number of numpy as Python's, also within tuples and mappings; everything else as it is.
+
+    >>> native((True, None, {"a": 1}))
+    (True, None, {'a': 1})
+    """
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(map(native, value))
+    if type(value) is dict:
+        return {key: native(item) for key, item in value.items()}
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
+def is_number(value: Any) -> bool:
+    """Return True if `value` is a finite int or float (a bool is neither)."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 class Rule(NamedTuple):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from coterie.base.errors import InputError, cut, is_number
+from coterie.base.errors import InputError, cut
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.config.local import LocalSGD
 from coterie.config.registry import CALLBACKS, METRICS, short_names
-from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, check_object, list_of, one_of, optional
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, check_object, is_number, list_of, one_of, optional
 from coterie.config.schema import Flag, InFiles, options, wire_type
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
-from coterie.base.errors import InputError, native, nearest
-from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
+from coterie.base.errors import InputError, nearest
+from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, native, obey, rule_of
 
 T = TypeVar("T")
 

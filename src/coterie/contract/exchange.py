@@ -251,13 +251,13 @@ class Exchange(Generic[R]):
         """The replies that are fit to be used; why the others are refused is in `failed`."""
         kinds = {key: kind for key, kind in self.task.kinds.items() if kind != "own" or self.engine.sends_own}
         replies, norms = self._check_form(ask, answer, kinds)
-        return replies.without(self._too_long(replies.clients, norms, medians(norms)))
+        return replies.without(self._too_long(replies.clients, norms, medians(norms))) if norms else replies
 
     def _check_form(self, ask: Ask, answer: Answer, kinds: Mapping[str, str]) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies whose fields of these kinds are what the task declares and have no NaN; norms of vectors [n] by field."""
         layout = self.engine.layout
         refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
-        blocks = [block for b in answer.blocks if (block := b.without(refused)).names]
+        blocks = [block for b in answer.blocks if (block := b.without(refused) if refused else b).names]
         replies: Replies[R] = stack(ask.names, blocks, {**answer.failed, **refused})
         lost, norms = not_finite(kinds, replies, lambda key: self.task.layout_of(key, ask.arguments, layout).dim)
         if lost:

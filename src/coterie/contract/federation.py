@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, is_number, nearest, require
+from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.vector import Layout
+from coterie.config.rules import is_number
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
@@ -186,6 +187,7 @@ class Federation:
         order = sorted(range(len(clients)), key=clients.__getitem__)
         names = tuple([clients[i] for i in order])
         self._check_names(names)
+        values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask_counts = self.session.standing(self.round, self.attempt)
         context = Context(
             self.seed,
@@ -196,7 +198,6 @@ class Federation:
             ask_counts[task.name],
             self.label,
         )
-        values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask = Ask(names, task.name, values, context, self.session.rounds_of(names), self.filters)
         return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need, self.observer)
 

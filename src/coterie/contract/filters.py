@@ -144,8 +144,6 @@ def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:
 
 def apply_filters(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
     """The replies of some clients as they are sent; fields of a wrong form stay as they are, and are refused by the server."""
-    if not ask.filters:
-        return block
     values = dict(block.values)
     for field, kind in task.kinds.items():
         sent = task.layout_of(field, ask.arguments, layout)

@@ -144,12 +144,13 @@ class Memory:
             if client in local_clients:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
-    def round_values(self, client: str) -> dict[str, Tensor]:
-        """Return what `client` has remembered in the present round so far, by key, for `undo`."""
-        now, values = self._round[0], {}
+    def round_values(self, clients: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+        """Return what each of `clients` has remembered in the present round so far, by key, for `undo`."""
+        values: dict[str, dict[str, Tensor]] = {client: {} for client in clients}
         for key, by_client in self._values.items():
-            if now in by_client.get(client, ()):
-                values[key] = by_client[client][now]
+            for client in values:
+                if self.round in by_client.get(client, ()):
+                    values[client][key] = by_client[client][self.round]
         return values
 
     def undo(self, client: str, values: Mapping[str, Tensor]) -> None:

@@ -186,7 +186,8 @@ def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], lay
     """
     form = task.forms.get(key)
     if form is not None:
-        return torch.Size(form.shape(ask.arguments, layout)), form.dtype or layout.dtype
+        shape = form.shape(ask.arguments, layout) if callable(form.shape) else form.shape
+        return torch.Size(shape), form.dtype or layout.dtype
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)

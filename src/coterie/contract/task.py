@@ -35,11 +35,11 @@ class Form(NamedTuple):
     """The form that a field of a reply must have. A reply of another form is refused.
 
     Attributes:
-        shape: of each client's row, from the payload of the ask and the layout of model vectors.
+        shape: of each client's row, or how it follows from the payload of the ask and the layout of model vectors.
         dtype: None: that of the model.
         within: the lowest and the highest value, or how they follow from the payload.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
-        layout: layout of the vectors of an update or a gradient, from the payload and the layout of models; by default the latter.
+        layout: layout of the vectors of an update or a gradient, from the payload and the layout of models; None: the latter.
 
     >>> from typing import Annotated, NamedTuple
     >>> class Sizes(NamedTuple):
@@ -48,11 +48,11 @@ class Form(NamedTuple):
     ('share',)
     """
 
-    shape: Callable[[Payload, Layout], tuple[int, ...]] = lambda payload, layout: ()
+    shape: tuple[int, ...] | Callable[[Payload, Layout], tuple[int, ...]] = ()
     dtype: torch.dtype | None = torch.float64
     within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
     facts: bool = False
-    layout: Callable[[Payload, Layout], Layout] = lambda payload, layout: layout
+    layout: Callable[[Payload, Layout], Layout] | None = None
 
 
 Dimension = str | int | tuple[str | int, ...]
@@ -233,7 +233,7 @@ class Task(Generic[R]):
     def layout_of(self, field: str, payload: Payload, layout: Layout) -> Layout:
         """The layout of the vectors of a field of the reply, where models have this one."""
         form = self.forms.get(field)
-        return layout if form is None else form.layout(payload, layout)
+        return layout if form is None or form.layout is None else form.layout(payload, layout)
 
     @cached_property
     def payload(self) -> Mapping[str, PayloadField]:

@@ -345,7 +345,7 @@ class _Told:
         """Who of the clients of this ask has remembered something else since, and what it has remembered in this round."""
         if self._round != (ask.context.round, ask.context.attempt):
             self._round, self._told = (ask.context.round, ask.context.attempt), {}
-        values = {name: self._memory.round_values(name) for name in ask.names}
+        values = self._memory.round_values(ask.names)
         written = tuple(name for name, now in values.items() if not _is_same(now, self._told.get(name, {})))
         self._told.update({name: values[name] for name in written})
         named_values = {f"{key}/{name}": value for name in written for key, value in values[name].items()}

@@ -230,8 +230,8 @@ def add_metrics(metrics: Iterable[str]) -> None:
     Raises:
         InputError: A metric is unknown, is not a function, or has the name of a column of summary.json.
     """
-    for metric in metrics:
-        (name,) = short_names([metric])
+    metrics = tuple(metrics)
+    for metric, name in zip(metrics, short_names(metrics), strict=True):
         if name in (*SUMMARY, "loss"):
             raise InputError(f"{name!r} is a column of summary.json; give the metric another name")
         if ".py:" in metric:
@@ -239,8 +239,7 @@ def add_metrics(metrics: Iterable[str]) -> None:
             if not callable(function):
                 raise InputError(f"{metric} must be a function {METRICS.function}; got {cut(function)}")
             METRICS.add(name, function)
-        else:
-            find_metrics([metric])
+    find_metrics([metric for metric in metrics if ".py:" not in metric])
 
 
 RARE = 0.05

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, native, raise_interrupts, require
+from coterie.base.errors import InputError, cut, raise_interrupts, require
 from coterie.base.metric_names import DEFAULT_METRICS
 from coterie.base.vector import aliases, copy_model
 from coterie.config.local import LocalSGD, explain_keywords
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS, short_names
-from coterie.config.rules import Rule, check_object, obey
+from coterie.config.rules import Rule, check_object, native, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec

@@ -403,8 +403,8 @@ class _Target:
         payload = example_payload(declaration, owner, limits, 1)
         arguments = {k: v.tensor if isinstance(v, PerClient) else v for k, v in payload.items()}
         form, layout = task.forms[reply], server._shard.workspace.layout
-        shape = form.shape(arguments, layout)
-        sent = form.layout(arguments, layout)
+        shape = form.shape(arguments, layout) if callable(form.shape) else form.shape
+        sent = task.layout_of(reply, arguments, layout)
         names = {name for name, _ in (*sent.parameters, *sent.buffers)}
         entries = [torch.full((of.numel(),), name in names) for name, of in (*layout.parameters, *layout.buffers)]
         each = models[field][:1] == ("models",) and len(shape) > (task.kinds[reply] in VECTORS)

@@ -59,7 +59,7 @@ class Done(NamedTuple):
 
 
 def _form(dtype: torch.dtype = torch.float64, highest: float = math.inf, lowest: float = 0.0) -> Form:
-    return Form(lambda payload, layout: (len(TOLD),), dtype, (lowest, highest))
+    return Form((len(TOLD),), dtype, (lowest, highest))
 
 
 class PairedErrors(NamedTuple):

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.base.errors import is_number
+from coterie.config.rules import is_number
 from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.description import MANY_CATEGORIES, LabelDescription, TableDescription

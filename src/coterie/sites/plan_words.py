@@ -105,7 +105,11 @@ class _Size:
                 continue
             form = task.forms.get(field)
             free = models * (layout.size if kind in VECTORS else 1)
-            total += free if form is None else math.prod(form.shape(arguments, layout))
+            total += (
+                free
+                if form is None
+                else math.prod(form.shape(arguments, layout) if callable(form.shape) else form.shape)
+            )
         return total
 
 

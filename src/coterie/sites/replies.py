@@ -43,7 +43,8 @@ def most_bytes(ask: Ask, layout: Layout) -> int:
     for field, kind in task.kinds.items():
         form = task.forms.get(field)
         if form is not None:
-            size = math.prod(form.shape(payload, layout)) * (form.dtype or layout.dtype).itemsize
+            shape = form.shape(payload, layout) if callable(form.shape) else form.shape
+            size = math.prod(shape) * (form.dtype or layout.dtype).itemsize
         else:
             size = 0 if field in task.texts else MANY_VECTORS * vector
         total += size * PACKED if kind in VECTORS else size
