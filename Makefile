@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers rivals mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -91,6 +91,9 @@ byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clien
 
 papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
 	$(BIN)/python -m experiments --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)' --jobs '$(or $(JOBS),2)'
+
+rivals: $(VENV)/.dev  ## run what is missing of all methods on six problems, tuned alike, and write docs/results.md (about an hour; MINUTES=30 begins nothing later; ONLY=hospitals)
+	$(BIN)/python -m experiments.rivals --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)'
 
 results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
 	$(BIN)/python -m experiments.page

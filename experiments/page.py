@@ -27,14 +27,21 @@ MARKS = {
 
 def pages(evidence: Evidence | None = None) -> dict[Path, str]:
     """Return all files of the documentation that are written here, with their text."""
-    evidence = evidence or load()
-    files = {DOCS / "results.md": first_page(evidence), DOCS / "results" / "claims.csv": table_of_settings(evidence)}
+    from experiments import rivals_page  # reads the rules of this page without all that runs methods
+
+    evidence, rivals = evidence or load(), rivals_page.tables()
+    files = {
+        DOCS / "results.md": first_page(evidence, rivals_page.section(rivals)),
+        DOCS / "results" / "claims.csv": table_of_settings(evidence),
+        DOCS / "results" / "rivals.md": rivals_page.page(rivals),
+    }
     for paper in evidence.papers:
         files[DOCS / "results" / f"{paper['key']}.md"] = paper_page(evidence, paper)
         for kind, drawing in (("forest", forest(evidence, paper)), ("curves", curves(evidence, paper))):
             if drawing:
                 files[DOCS / "images" / "results" / f"{paper['key']}-{kind}.svg"] = drawing
-    return {**files, README: readme(README.read_text(encoding="utf-8"), advice(evidence))}
+    text = readme(README.read_text(encoding="utf-8"), advice(evidence))
+    return {**files, README: readme(text, rivals_page.readme(rivals), "rivals")}
 
 
 def write() -> None:
@@ -44,12 +51,12 @@ def write() -> None:
         write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
 
 
-def readme(text: str, lines: str) -> str:
+def readme(text: str, lines: str, mark: str = "advice") -> str:
     """Return the README with these lines between its marks."""
-    before, begin, after = text.partition("<!-- advice -->")
-    _, end, after = after.partition("<!-- /advice -->")
+    before, begin, after = text.partition(f"<!-- {mark} -->")
+    _, end, after = after.partition(f"<!-- /{mark} -->")
     if not end:
-        raise ValueError("README.md has no lines <!-- advice --> and <!-- /advice -->")
+        raise ValueError(f"README.md has no lines <!-- {mark} --> and <!-- /{mark} -->")
     return f"{before}{begin}\n\n{lines}\n\n{end}{after}"
 
 
@@ -64,8 +71,8 @@ def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     return " ".join(sentences) or "Our runs do not yet decide what to advise."
 
 
-def first_page(evidence: Evidence) -> str:
-    """Return docs/results.md."""
+def first_page(evidence: Evidence, rivals: str = "") -> str:
+    """Return docs/results.md, with this part about rivals."""
     texts = read_toml(FILE)["page"]
     parts = [texts["head"].strip(), "", _counts(evidence, texts["counts"])]
     for paper in evidence.papers:
@@ -73,7 +80,7 @@ def first_page(evidence: Evidence) -> str:
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
         parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
-    parts += ["", texts["opposite"].strip(), ""]
+    parts += ["", rivals, "", texts["opposite"].strip(), ""]
     for paper in evidence.papers:
         opposite = [judged for judged in _own(evidence, paper) if judged.word == "opposite"]
         parts += [_opposite(evidence, judged, texts["line"].replace("PAPER", paper["name"])) for judged in opposite]

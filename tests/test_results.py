@@ -20,7 +20,7 @@ from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ("plan", "claims")
+DATA = ("plan", "claims", "rivals")
 FILES = sorted(
     path
     for folder in ("experiments", "experiments/paper")
@@ -36,7 +36,18 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import claims, judging, maxfl_landscape, measures, membranes, page, running, shakespeare
+    from experiments import (
+        claims,
+        judging,
+        maxfl_landscape,
+        measures,
+        membranes,
+        page,
+        rivals,
+        rivals_page,
+        running,
+        shakespeare,
+    )  # fmt: skip
     from experiments.documents import Document, Row, read, write
     from experiments.judging import Setting, interval
     from experiments.maxfl_toy import MONTE_CARLO
@@ -112,6 +123,83 @@ def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, experiments
             label = entry.get("label", entry["name"])
             best = max((one for one in tried if one.rsplit(" ", 2)[0] == label), key=found.get)
             assert rates_of(judged, entry) == tried[best], f"{name}: {label}"
+
+
+# Rivals
+
+
+def test_each_method_has_eight_trials_with_a_seed_that_is_not_judged():
+    for problem in rivals.problems():
+        assert rivals.read_toml(rivals.FILE)["tuning_seed"] not in problem.experiment.run.seeds
+        assert len(problem.experiment.run.seeds) == 10
+        for entry in problem.experiment.methods:
+            assert len(list(problem.experiment.trials_of(entry))) == 8, f"{problem.name}: {entry.label}"
+
+
+def test_every_row_of_rivals_has_the_setting_that_was_best_and_names_a_clean_commit():
+    for problem in rivals.problems():
+        entries = {entry.label: entry for entry in problem.experiment.methods}
+        best = {label: rivals.chosen(problem, entry) for label, entry in entries.items()}
+        for name in problem.documents:
+            document = read(name)
+            for row in document.rows if document else ():
+                assert re.fullmatch(r"[0-9a-f]{12}", row.commit), f"{name}: {row.method}"
+        judged = read(problem.documents[1])
+        for row in judged.rows if judged else ():
+            known = rivals.settings_with(problem.experiment, entries[row.method], best[row.method])
+            assert row.settings == known, f"{problem.name}: {row.method} has old rows"
+
+
+def test_rivals_are_tuned_run_once_and_ranked(tmp_path, monkeypatch):
+    (tmp_path / "tiny.toml").write_text("""
+tuning_seed = 9
+seeds = 3
+local = { steps = 3, batch_size = 16 }
+methods = [{ name = "local", label = "alone" }, { name = "fedavg" }, { name = "meritfed", validation = "train" }]
+[[problems]]
+name = "tiny"
+title = "four hospitals"
+data = { name = "heart-disease" }
+split = { folds = 0 }
+model = { name = "logistic" }
+rounds = 2
+left_out = { fedper = "the head is the whole model" }
+[tune]
+"local.lr" = [1e-4, 0.1]
+"fedavg.lr" = [0.5, 1.0]
+""")
+    monkeypatch.setattr(rivals, "FILE", tmp_path / "tiny.toml")
+    assert list(rivals.run_missing(minutes=0, results=tmp_path)) == []
+    assert rivals_page.tables(tmp_path) == []
+    assert len(list(rivals.run_missing(results=tmp_path))) == 3 + 3 * 3
+    assert list(rivals.run_missing(results=tmp_path)) == []
+    trials = {row.method: row.values[rivals.VALIDATION] for row in read("rivals-tiny-trials", tmp_path).rows}
+    assert len(trials) == 2 + 4 + 2
+    (table,) = rivals_page.tables(tmp_path)
+    assert sorted(s.rank.mean for s in table.standings) == [s.rank.mean for s in table.standings]
+    assert sum(s.rank.mean for s in table.standings) == pytest.approx(1 + 2 + 3)
+    by_label = {s.label: s for s in table.standings}
+    assert by_label["fedavg"].setting["local.lr"] == 0.1
+    assert trials[rivals.trial_name("fedavg", by_label["fedavg"].setting)] == min(
+        loss for name, loss in trials.items() if name.startswith("fedavg ")
+    )
+    assert by_label["alone"].harmed == 0
+    losses = {row.seed: row.values for row in read("rivals-tiny", tmp_path).rows if row.method == "fedavg"}
+    assert by_label["fedavg"].loss.mean == pytest.approx(np.mean([v["log-loss"] for v in losses.values()]))
+    of_clients = [v for name, v in losses[0].items() if name.startswith("log-loss, ")]
+    assert losses[0]["log-loss"] == pytest.approx(np.mean(of_clients), rel=1e-4)
+    for text in (rivals_page.section([table]), rivals_page.page([table])):
+        assert all(f"`{s.label}`" in text for s in table.standings)
+    assert "The best rival is" in rivals_page.readme([table])
+
+
+def test_intervals_over_seeds_allow_for_rows_that_are_split_anew():
+    plain = interval([1.0, 2.0, 4.0])
+    assert rivals_page.over_seeds([1.0, 2.0, 4.0], 0.0).half_width == pytest.approx(plain.half_width)
+    wider = rivals_page.over_seeds([1.0, 2.0, 4.0], 1 / 3)
+    assert wider.half_width == pytest.approx(plain.half_width * math.sqrt(2))
+    assert rivals_page.over_seeds([1.0, math.inf], 0.0).low == -math.inf
+    assert rivals_page.over_seeds([1.0, 2.0, 4.0], 0.0, comparisons=5).half_width > wider.half_width
 
 
 # The claims
