@@ -18,6 +18,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import average as mean_of
 from coterie.contract import exchange
+from coterie.contract import federation as contract_federation
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Gradient, Update
 from coterie.engines.inprocess import InProcessEngine
@@ -258,3 +259,29 @@ def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, m
     assert len(seen) == 16
     assert 64 * fields <= max(seen) - before <= (64 + 4) * fields  # and the sums
     assert owner.memory_estimate(1000, 1000) == owner.memory_estimate(64, 1000)
+
+
+def test_of_all_targets_of_a_large_model_the_updates_for_one_are_held(monkeypatch):
+    problem = quadratic({f"{i}": torch.full((SIZE,), i / 10) for i in range(10)}, rows=4, dtype=torch.float32)
+    method = ct.MeritFed(local=ct.LocalSGD(lr=0.1, steps=ct.Steps(1), batch_size=None), validation="train")
+    honest, seen = InProcessEngine.ask, []
+
+    def ask(self, ask):
+        answer = honest(self, ask)
+        seen.append(held())
+        return answer
+
+    monkeypatch.setattr(contract_federation, "GROUP_BYTES", 1)
+    with federation_of(problem, strict_wire=False) as federation:
+        rounds = [federation.view(federation.clients, number, 0) for number in (1, 2)]
+        state, _ = method.round(
+            method.init(federation.engine.x.clone(), rounds[0]), rounds[0], Rng.named(0, "server", 1)
+        )
+        monkeypatch.setattr(InProcessEngine, "ask", ask)
+        with without_what_was_there():
+            before = held()
+            method.round(state, rounds[1], Rng.named(0, "server", 2))
+    assert len(seen) == 10 * (1 + 5 + 1)
+    assert (
+        max(seen) - before < 4 * 10
+    )  # the models before and after, the updates for one target, and what the oracle is asked

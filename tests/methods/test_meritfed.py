@@ -20,6 +20,7 @@ from coterie.base.rows import Part
 from coterie.cli.main import main
 from coterie.compute import server_step
 from coterie.config.local import LocalSGD, Schedule, Steps
+from coterie.contract import federation
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
 from coterie.data import load
@@ -300,6 +301,39 @@ def test_all_targets_at_once_are_each_target_alone_bit_by_bit(make, options):
     some = trained(replace(method, targets=("e", "b", "e")), problem, 2)
     assert list(some.models) == ["b", "e"]
     assert torch.equal(some.models["e"], together.models["e"])
+
+
+@pytest.mark.parametrize(("make", "options"), [
+    (logistic, {}), (batch_norm, {"server_optimiser": "adam", "lr": 0.05}), (logistic, {"oracle": "delegated"}),
+    (batch_norm, {"oracle": "loss", "directions": 2}),
+])  # fmt: skip
+def test_a_few_targets_at_a_time_are_all_targets_at_once_bit_by_bit(make, options, monkeypatch):
+    problem, method = make(), MeritFed(local=MINI, md_step=2.0, **options)
+    whole = trained(method, problem, 3, clients_per_round=4)
+    monkeypatch.setattr(federation, "GROUP_BYTES", 1)
+    alone, in_pairs = (trained(method, problem, 3, clients_per_round=4, workers=workers) for workers in (1, 2))
+    assert_same_bits(whole, alone)
+    assert_same_bits(whole, in_pairs)
+    assert len(whole.asks) < len(in_pairs.asks) < len(alone.asks)
+
+
+def test_who_is_refused_for_one_of_the_targets_is_missing_for_all(monkeypatch):
+    problem, method, honest = logistic(), MeritFed(local=MINI, md_step=2.0), Task.__call__
+    model_of_c = trained(method, problem, 1).models["c"]
+
+    def call(self, cohort, /, **payload):
+        if self.name.endswith(":local_updates") and "d" in cohort.names and (payload["x"] == model_of_c).all(1).any():
+            raise OSError("its training diverges from the model of c")
+        return honest(self, cohort, **payload)
+
+    monkeypatch.setattr(Task, "__call__", call)
+    whole = trained(method, problem, 2)
+    assert list(whole.failures) == ["d"]
+    monkeypatch.setattr(federation, "GROUP_BYTES", 1)
+    again = trained(method, problem, 2)  # with the work of the asks that were given up
+    assert torch.equal(again.state.x, whole.state.x)
+    assert again.weights == whole.weights
+    assert again.failures == whole.failures
 
 
 def test_targets_with_and_without_validation_rows_do_not_disturb_each_other():

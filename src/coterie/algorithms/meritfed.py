@@ -64,6 +64,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Annotated, Any, NamedTuple
 
@@ -76,6 +77,7 @@ from coterie.compute.anchored import Offsets, anchored_updates
 from coterie.compute.cohort import Cohort
 from coterie.compute.oracle import TargetGradient, TargetLosses, gradient_each, losses_each
 from coterie.compute.server_step import ServerStep, descend
+from coterie.compute.target_state import State, join_rounds
 from coterie.compute.tasks import local_updates, own_update
 from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
 from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
@@ -166,22 +168,6 @@ def _parts(cohort: Cohort, rows: str) -> list[str]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     validates = [rows in ("validation", "server") and cohort.has(i, "validation") for i in range(len(cohort.names))]
     return ["fresh" if rows == "fresh" else "validation" if own else "train" for own in validates]
-
-
-class State(NamedTuple):
-    """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N].
-
-    Adam's moments [T, 2, d] ([T, 2, 0] with SGD), how many steps each target's model has taken [T], and of anchored uploads the
-    offsets and the models at the last visits [T, N, d] (else [0, 0, d]).
-    """
-
-    targets: tuple[str, ...]
-    x: Tensor
-    weights: Tensor
-    moments: Tensor
-    taken: Tensor
-    offsets: Tensor
-    visited: Tensor
 
 
 @options
@@ -322,14 +308,32 @@ class MeritFed(Method[State]):
         return State(targets, x[None], weights, moments, torch.zeros(len(targets), dtype=torch.int64), *offsets)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """One round with `federation.clients`; targets answer the oracle whether they participate or not."""
-        replies: Replies[Any]
-        total, offsets = len(state.targets), Offsets(state.offsets, state.visited)
+        """One round with `federation.clients`, of a large model some targets at a time; targets that do not participate answer, too."""
+        divisible = self.uploads == "each" and self.local.sampler is None
+        total, n = len(state.targets), len(federation.clients)
+        return self._round_in_parts(state, federation, rng, federation.groups_at_once(total, n) if divisible else total)
+
+    def _round_in_parts(self, state: State, federation: Federation, rng: Rng, at_once: int) -> tuple[State, Log]:
         if self.uploads == "anchored":
-            replies, x, deltas, offsets = anchored_updates(federation, state.x, state.weights, offsets, self.local)
-        else:
-            replies = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)  # lines 3-8
-            x, deltas = state.x.expand(total, -1), replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
+            offsets = Offsets(state.offsets, state.visited)
+            updates, x, deltas, (values, visited) = anchored_updates(federation, *state[1:3], offsets, self.local)
+            return self._descend(state._replace(x=x, offsets=values, visited=visited), updates, deltas, federation, rng)
+        ask = partial(federation.ask, federation.clients, local_updates, local=self.local)  # lines 3-8
+        total, rounds, shared = len(state.targets), [], ask(x=state.x) if len(state.x) == 1 else None
+        for low in range(0, total, at_once):
+            part = state.only(slice(low, low + at_once))
+            replies = shared or ask(x=part.x)
+            if replies.failed and at_once < total and not shared:  # who is refused for one target is for all
+                return self._round_in_parts(state, federation, rng, total)
+            deltas = replies.delta.expand(-1, len(part.targets), -1).transpose(0, 1)  # [T, n, d + b]
+            rounds.append(self._descend(part, replies, deltas, federation, rng))
+        return join_rounds(rounds)
+
+    def _descend(
+        self, state: State, replies: Replies[Any], deltas: Tensor, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
+        """The round from the updates [T, n, d + b] of those who replied."""
+        x = state.x.expand(len(state.targets), -1)
         positions = federation.positions(replies.clients)
         mass = state.weights[:, positions].sum(1, keepdim=True)
         old_weights = state.weights[:, positions] / mass
@@ -351,12 +355,8 @@ class MeritFed(Method[State]):
             raise RunError(f"round {federation.round}: {cure}") from error
         counts = state.taken + 1
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
-        for new, old in (
-            (new_weights, old_weights),
-            (moved, state.x.expand(total, -1)),
-            (moments, state.moments),
-            (counts, state.taken),
-        ):
+        afterwards, before = (new_weights, moved, moments, counts), (old_weights, x, state.moments, state.taken)
+        for new, old in zip(afterwards, before, strict=True):
             new[lost] = old[lost]
         weights = state.weights.clone()
         weights[:, positions] = new_weights * mass
@@ -365,7 +365,7 @@ class MeritFed(Method[State]):
         measured["effective_collaborators"] = 1 / new_weights.square().sum(1)
         log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
         log["weights"] = {t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)}
-        return State(state.targets, moved, weights, moments, counts, *offsets), log
+        return State(state.targets, moved, weights, moments, counts, state.offsets, state.visited), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
         """A model per target; one for everybody where the server's rows are the target."""
@@ -406,7 +406,7 @@ class _Oracle:
         step = m.md_step if isinstance(m.md_step, str) else rate_of(m.md_step, self.federation.round)
         if not isinstance(
             step, str
-        ):  # one gradient goes as far as all steps, and a descent as far as all rounds until the next
+        ):  # one gradient goes as far as all steps, a descent as far as all rounds until the next
             step *= m.oracle_every * (m.md_steps if m.oracle_steps == "one" else 1)
         settings: dict[str, Any] = {"steps": m._steps, "step": step, "damping": m.damping}
         if m.oracle == "delegated":

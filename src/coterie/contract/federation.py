@@ -24,6 +24,8 @@ from coterie.contract.wire import Ask, Context, PerClient
 __all__ = ["Federation", "Need", "QuorumError"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
+GROUP_BYTES = 1 << 26
+"""Bytes of the model vectors that are asked for at once where they come in groups, as those of MeritFed's targets do."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,16 @@ class Federation:
     def dim(self) -> int:
         """Number of parameters d; entries behind it are buffers."""
         return self.engine.layout.dim
+
+    def groups_at_once(self, groups: int, vectors: int) -> int:
+        """Return of how many groups the vectors should be asked for at once, if each has so many: as many as fit into `GROUP_BYTES`.
+
+        All where a division costs messages, or where numbers depend on which ask a vector comes in (filters, attacks, an observer).
+        """
+        if not self.engine.simulated or self.engine.needs_all or self.filters or self.observer is not None:
+            return groups
+        size = vectors * self.layout.size * self.layout.dtype.itemsize
+        return min(groups, max(1, self.engine.serves, GROUP_BYTES // size))
 
     def positions(self, names: Iterable[str]) -> Tensor:
         """Positions [n] of clients among `everyone`, int64. Raises `InputError` for one that is not there."""

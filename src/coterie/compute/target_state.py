@@ -1,0 +1,43 @@
+"""The state of a method that learns a model for each of several targets, and its division by targets (MeritFed)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class State(NamedTuple):
+    """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N].
+
+    Adam's moments [T, 2, d] ([T, 2, 0] with SGD), how many steps each target's model has taken [T], and of anchored uploads the
+    offsets and the models at the last visits [T, N, d] (else [0, 0, d]).
+    """
+
+    targets: tuple[str, ...]
+    x: Tensor
+    weights: Tensor
+    moments: Tensor
+    taken: Tensor
+    offsets: Tensor
+    visited: Tensor
+
+    def only(self, some: slice) -> State:
+        """The state of some of the targets."""
+        x = self.x[some] if len(self.x) > 1 else self.x
+        return State(self.targets[some], x, self.weights[some], self.moments[some], self.taken[some], *self[5:])
+
+
+def join_rounds(rounds: Sequence[tuple[State, Mapping[str, Any]]]) -> tuple[State, dict[str, Any]]:
+    """The round of all targets from those of some of them each: states, and logs whose values are by target."""
+    if len(rounds) == 1:
+        return rounds[0][0], dict(rounds[0][1])
+    states, log = [state for state, _ in rounds], dict[str, dict[str, Any]]()
+    for _, part in rounds:
+        for key, by_target in part.items():
+            log.setdefault(key, {}).update(by_target)
+    targets = tuple(name for state in states for name in state.targets)
+    x, weights, moments, taken = (torch.cat(values) for values in list(zip(*states, strict=True))[1:5])
+    return State(targets, x, weights, moments, taken, *states[0][5:]), log
