@@ -198,6 +198,7 @@ def test_of_a_large_model_as_many_clients_are_asked_at_once_as_are_served(worker
     whole = fit(ct.FedAvg(local), given.clients, given.model, 2)
     monkeypatch.setattr(exchange, "HELD_BYTES", 1)
     monkeypatch.setattr(InProcessEngine, "ask", ask)
+    monkeypatch.setattr(InProcessEngine, "borrow", ask)
     parted = fit(ct.FedAvg(local), given.clients, given.model, 2, workers=workers)
     assert torch.equal(parted.x, whole.x)
     assert max(count for name, count in asked if name == "local_update") == workers
@@ -240,9 +241,9 @@ def many():
 
 @pytest.mark.parametrize("method", AVERAGING)
 def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, monkeypatch):
-    honest, seen = InProcessEngine.ask, []
+    honest, seen = InProcessEngine.borrow, []
 
-    def ask(self, ask):
+    def borrow(self, ask):
         answer = honest(self, ask)
         seen.append(held(self.save_memory().values()))
         return answer
@@ -251,7 +252,7 @@ def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, m
     with federation_of(many(), 2, strict_wire=False) as federation:  # clients live in two other processes
         view = federation.view(federation.clients, 1, 0)
         state = owner.init(federation.engine.x.clone(), view)
-        monkeypatch.setattr(InProcessEngine, "ask", ask)
+        monkeypatch.setattr(InProcessEngine, "borrow", borrow)
         with without_what_was_there():
             before = held()
             owner.round(state, view, Rng.named(0, "server", 1))

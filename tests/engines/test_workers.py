@@ -18,7 +18,10 @@ from torch import Tensor
 
 from coterie import FedAvg, MeritFed, task
 from coterie.base.errors import InputError, RunError
+from coterie.base.vector import average as mean_of
+from coterie.compute.tasks import own_update
 from coterie.config.local import LocalSGD, Steps
+from coterie.contract import exchange
 from coterie.contract.federation import QuorumError
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
@@ -182,6 +185,30 @@ def test_large_tensors_travel_through_shared_memory_as_through_the_pipe(monkeypa
     assert torch.equal(first.large, (large + 1.5).expand(5, -1))
     assert torch.equal(first.own, own * 2)
     assert first.numbers.tolist() == [[0, 1, 2]] * 5
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_vectors_that_are_only_averaged_are_not_copied_out_of_the_memory_of_workers(averaged, monkeypatch):
+    size, copies, honest = 1 << 13, [], Arena.unpack  # 32 KB a vector: the least that travels through that memory is 16
+
+    def unpack(self, message, *, keep=False):
+        copies.append(keep)
+        return honest(self, message, keep=keep)
+
+    problem = quadratic({name: torch.full((size,), float(i)) for i, name in enumerate("abcd")}, rows=2)
+    monkeypatch.setattr(exchange, "HELD_BYTES", 1)
+    monkeypatch.setattr(Arena, "unpack", unpack)
+    with federation_of(problem, 2) as federation:
+        ask = {"x": federation.engine.x, "local": LOCAL}
+        whole = mean_of(torch.ones(4), federation.ask(federation.clients, own_update, **ask).delta)
+        if averaged:
+            copies.clear()
+            assert torch.equal(
+                federation.average(federation.clients, own_update, weights=torch.ones(4), **ask).delta, whole
+            )
+    assert copies == (
+        [False] * 4 if averaged else [True] * 2
+    )  # two clients at a time, one in each worker; or all at once
 
 
 def test_an_arena_copies_a_tensor_once_and_never_takes_one_for_another():

@@ -167,10 +167,10 @@ class Sum:
             self._total.add_(vector, alpha=weight)
 
     def divide(self, number: float) -> Tensor:
-        """The sum divided by a number, [...]. Raises `ValueError` if nothing was added."""
+        """The sum divided by a number, [...], in its own memory. Raises `ValueError` if nothing was added."""
         if self._total is None:
             raise ValueError("there is no vector to add")
-        return (self._total / number).to(self._dtype)
+        return self._total.div_(number).to(self._dtype)
 
 
 def average(weights: Tensor, vectors: Tensor) -> Tensor:

@@ -63,6 +63,10 @@ class Engine(Protocol):
     def ask(self, ask: Ask) -> Answer:
         """Run the task of `ask` where its clients are."""
 
+    def borrow(self, ask: Ask) -> Answer:
+        """As `ask`, for who is done with the answer before the next ask, which may overwrite its tensors."""
+        return self.ask(ask)
+
     def save_memory(self) -> dict[str, Tensor]:
         """Return what clients remember, where the engine can tell; else empty."""
 

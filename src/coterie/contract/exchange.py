@@ -203,9 +203,10 @@ class Exchange(Generic[R]):
 
     # ---- carried
 
-    def _carry(self, ask: Ask) -> tuple[Answer, int]:
+    def _carry(self, ask: Ask, *, keep: bool = True) -> tuple[Answer, int]:
         """The answer of the engine with every field in its own form, and the bytes of one client's reply."""
-        answer = self.engine.ask(decode(encode({"ask": ask}))["ask"] if self.strict_wire else ask)
+        carry = self.engine.ask if keep else self.engine.borrow
+        answer = carry(decode(encode({"ask": ask}))["ask"] if self.strict_wire else ask)
         for kind, count in answer.spent.items():
             self.session.spent[kind] = self.session.spent.get(kind, 0) + count
         if self.strict_wire:
@@ -333,14 +334,16 @@ class Exchange(Generic[R]):
         for key, total in sums.items() if len(replies) else ():
             total.add(shares, replies.fields[key])
             norms[key].append(lengths[key])
-        scalars = Block(replies.clients, {k: v for k, v in replies.fields.items() if k not in sums})
+        # The vectors are added, and the next ask may overwrite them; what is kept of the others is small.
+        kept = {k: v.clone() if isinstance(v, Tensor) else v for k, v in replies.fields.items() if k not in sums}
+        scalars = Block(replies.clients, kept)
         return replace(answer, blocks=(scalars,) if len(replies) else (), failed=replies.failed), sent
 
     def _carry_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
         """The answer of some clients, each to its own ask."""
         name_set = frozenset(names)
         parts = [(ask, tuple(n for n in ask.names if n in name_set)) for ask in asks]
-        carried = [self._carry(ask.to(part)) for ask, part in parts if part]
+        carried = [self._carry(ask.to(part), keep=len(asks) > 1) for ask, part in parts if part]
         return Answer.join(answer for answer, _ in carried), max(sent for _, sent in carried)
 
     def _vectors(

@@ -153,6 +153,10 @@ class InProcessEngine(LocalEngine):
         """Run the task here, or in the workers, each client where its memory is."""
         return self._shard.answer(ask) if self._workers is None else self._workers.ask(ask)
 
+    def borrow(self, ask: Ask) -> Answer:
+        """The same, with replies that stay in the memory that workers share until the next ask."""
+        return self.ask(ask) if self._workers is None else self._workers.ask(ask, keep=False)
+
     def save_memory(self) -> dict[str, Tensor]:
         """Return what all clients remember."""
         return self._shard.memory.save()

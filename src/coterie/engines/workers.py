@@ -8,6 +8,7 @@ Pages that nobody writes cost nothing.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import mmap
@@ -124,8 +125,8 @@ class Workers:
         self._down = Arena()
         self._all = [Worker(shard, self._down) for _ in range(count)]
 
-    def ask(self, ask: Ask) -> Answer:
-        """Run the task, each client where its memory is.
+    def ask(self, ask: Ask, *, keep: bool = True) -> Answer:
+        """Run the task, each client where its memory is. Unless the caller may `keep` replies, the next ask overwrites them.
 
         A worker that ends, whatever the reason, has done nothing: its clients remember what they did before, and are asked again one at
         a time. Only a client that ends a worker alone has failed.
@@ -135,7 +136,7 @@ class Workers:
         local_ask = parts.pop(-1, None)
         self._send(parts)
         answers = [self._shard.answer(local_ask)] if local_ask else []
-        for home, why in self._receive(parts, answers).items():
+        for home, why in self._receive(parts, answers, keep=keep).items():
             names = _list_names(parts[home].names)
             logger.warning("a worker process %s while it served %s; each is asked again, alone", why, names)
             for name in parts[home].names:
@@ -166,13 +167,13 @@ class Workers:
             self._all[home].send(part)
         self._down.release()
 
-    def _receive(self, parts: Mapping[int, Ask], answers: list[Answer]) -> dict[int, str]:
+    def _receive(self, parts: Mapping[int, Ask], answers: list[Answer], *, keep: bool = True) -> dict[int, str]:
         """Add the answers of these workers; returns why those ended that did. They are started again."""
         self._wait([self._all[home] for home in parts])
         ended: dict[int, str] = {}
         for home, part in parts.items():
             try:
-                message = self._all[home].receive()
+                message = self._all[home].receive(keep=keep)
             except (EOFError, OSError):
                 ended[home] = self._all[home].restart()
                 self._homes.leave(home)
@@ -268,8 +269,10 @@ class Worker:
         self._process = context.Process(
             target=_serve, args=(self._shard, theirs, self.pipe, self._down, self._up), daemon=True
         )
+        gc.freeze()  # else the child's collector writes to each page that holds an object, and so copies it
         with delay_interrupts():
             self._process.start()
+        gc.unfreeze()
         self._why = ""
         theirs.close()
 
@@ -284,10 +287,15 @@ class Worker:
         except (BrokenPipeError, OSError):
             return  # the answer that is waited for next reports the death
 
-    def receive(self) -> dict[str, Any]:
-        """The message that answers what was sent. Raises `EOFError` or `OSError` if the process has ended."""
-        # The caller may keep a reply, and its memory is written again by the next one.
-        return self._up.unpack(self.pipe.recv_bytes(), keep=True)
+    def receive(self, *, keep: bool) -> dict[str, Any]:
+        """The message that answers what was sent. Raises `EOFError` or `OSError` if the process has ended.
+
+        Unless the caller may `keep` replies, they are overwritten by the next ones. What clients remember is kept.
+        """
+        message = self._up.unpack(self.pipe.recv_bytes(), keep=keep)
+        if not keep:
+            message["kept"] = Saved({place: value.clone() for place, value in message["kept"].values.items()})
+        return message
 
     def end(self, why: str) -> None:
         """Kill the process. It holds nothing that must be saved, and later workers hold copies of its pipe, so nothing else ends it."""
