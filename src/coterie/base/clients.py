@@ -85,12 +85,10 @@ class Client:
         if len(self.train) <= 0:
             raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
 
-    def parts(self) -> Iterator[tuple[str, Part]]:
+    def parts(self) -> list[tuple[str, Part]]:
         """The parts that this client has, by name."""
-        for name in ("train", "validation", "test"):
-            part = getattr(self, name)
-            if part is not None:
-                yield name, part
+        named = (("train", self.train), ("validation", self.validation), ("test", self.test))
+        return [(name, part) for name, part in named if part is not None]
 
     def part(self, name: str) -> Part:
         """The part `name`; an error that says which client lacks it."""
@@ -111,9 +109,11 @@ def _texts(values: Any, what: str) -> tuple[str, ...]:
 
 def _form_of(part: Part) -> dict[str, str]:
     """Describe what one row of inputs and of labels is like, to compare it and for sentences."""
-    shapes = {name: tuple(shape) for name, shape in row_shapes(part.inputs).items()}
     kind = "numbers" if part.labels.is_floating_point() else "classes"
-    return {"inputs": f"{shapes}", "labels": f"[{', '.join(['rows', *map(str, part.labels.shape[1:])])}] ({kind})"}
+    return {
+        "inputs": f"{row_shapes(part.inputs)}",
+        "labels": f"[{', '.join(['rows', *map(str, part.labels.shape[1:])])}] ({kind})",
+    }
 
 
 def _check_alike(part: Part, usual: Mapping[str, str], who: str, reference: str) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,19 +167,19 @@ def sample(inputs: Held) -> Inputs:
     return inputs.source.sample if isinstance(inputs, LazyInputs) else take(inputs, slice(0, 1))
 
 
-def row_shapes(inputs: Held) -> dict[str, torch.Size]:
+def row_shapes(inputs: Held) -> dict[str, tuple[int, ...]]:
     """Return the shape of one row of each tensor, by name."""
     if isinstance(inputs, Tensor):
-        return {"inputs": inputs.shape[1:]}
+        return {"inputs": tuple(inputs.shape[1:])}
     stored = inputs.source.sample if isinstance(inputs, LazyInputs) else inputs
-    return {name: tensor.shape[1:] for name, tensor in tensors_by_name(stored).items()}
+    return {name: tuple(tensor.shape[1:]) for name, tensor in tensors_by_name(stored).items()}
 
 
 def row_size(inputs: Held) -> int:
     """Count the numbers in the inputs of one row, at least 1."""
     if isinstance(inputs, Tensor):
-        return max(1, inputs.shape[1:].numel())
-    return max(1, sum([shape.numel() for shape in row_shapes(inputs).values()]))
+        return max(1, prod(inputs.shape[1:]))
+    return max(1, sum(map(prod, row_shapes(inputs).values())))
 
 
 def tensors_by_name(inputs: Inputs) -> Mapping[str, Tensor]:
@@ -282,7 +283,7 @@ class Part(NamedTuple):
             check_plain(value, f"{where}: {key}")
         counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
         counts = {"inputs": rows(self.inputs)} if isinstance(self.inputs, LazyInputs) else counts
-        if not all(n == len(self) for n in counts.values()):
+        if {*counts.values()} != {len(self)}:
             raise InputError(
                 f"{where}: inputs have {counts} rows but there are {len(self)} labels; give one label per row"
             )

@@ -8,7 +8,9 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
+# Of `lru_cache` below: all clients write about the same names and categories.
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
 
@@ -69,6 +71,7 @@ def legible(text: str) -> str:
     return text.strip()
 
 
+@lru_cache(maxsize=1 << 14)
 def fold(text: str) -> str:
     """`text` without what is only a matter of style: capitals, blanks, hyphens between words, dots at the end.
 
@@ -106,6 +109,7 @@ def alike(name_a: str, name_b: str) -> bool:
     return match.real_quick_ratio() >= _ALIKE and match.quick_ratio() >= _ALIKE and match.ratio() >= _ALIKE
 
 
+@lru_cache(maxsize=1 << 14)
 def names_rows(column: str) -> bool:
     """Return True if a column of this name says which row, patient or case it is.
 

@@ -1,4 +1,4 @@
-"""Rules: what a value may be, as a test and in words, and which hooks an object may have.
+"""Rules: what a value may be, as a test and in words, which hooks an object may have, and which keywords a function has.
 
 A rule follows from the type where none is given (`bool`, `int`, `float`, `str`). Hooks are the public attributes that a base
 class declares; its annotation says what each may be. An object of the user's is checked here, once: a method, a sampler, an
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
 
-from coterie.base.errors import InputError, cut
+from coterie.base.errors import InputError, cut, nearest
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def native(value: Any) -> Any:
@@ -269,3 +273,70 @@ def check_object(candidate: Any, base: type[Any]) -> None:
     if isinstance(candidate, type):
         raise InputError(f"{candidate!r} is a class and not {article(base._kind.name)}; call it")
     check_hooks(candidate, base)
+
+
+# ---- keywords that a function does not have
+
+
+WORDS = {
+    "learning_rate": "lr",
+    "num_rounds": "rounds",
+    "n_rounds": "rounds",
+    "num_workers": "workers",
+    "strategy": "method",
+    "algorithm": "method",
+    "data": "clients",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "optimizer": "optimiser",
+}
+"""Names that other libraries have for an argument or a field of coterie."""
+
+PASSES = ("epochs", "num_epochs", "local_epochs")
+"""Names that others have for passes over the rows, of which a round has some."""
+
+
+def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function end in one sentence with the line to write where it is called with a keyword that it does not have.
+
+    Args:
+        settings: Classes of settings whose fields may be meant, beside those of its `settings` and `engine`, by what they are given as.
+
+    >>> from coterie.config.local import LocalSGD
+    >>> @explain_keywords(local=LocalSGD)
+    ... def train(method, rounds=1, local=LocalSGD()):
+    ...     return rounds
+    >>> train("fedavg", lr=0.1)
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: train has no argument 'lr'; write local=ct.LocalSGD(lr=...)
+    """
+
+    def explain(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name not in signature.parameters:
+                    raise InputError(
+                        f"{function.__name__} has no argument {name!r}; {_cure(name, signature, settings)}"
+                    )
+            return function(*args, **kwargs)
+
+        return call
+
+    return explain
+
+
+def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type]) -> str:
+    word = WORDS.get(name, name)
+    if name in PASSES and "local" in settings:
+        return "write local=ct.LocalSGD(steps=ct.Epochs(...)); rounds=... says how often clients and server talk"
+    if word in signature.parameters:
+        return f"write {word}=..."
+    defaults = {key: p.default for key, p in signature.parameters.items() if key in ("settings", "engine")}
+    for key, cls in {**settings, **{key: type(value) for key, value in defaults.items()}}.items():
+        if any(option.name == word for option in dataclasses.fields(cls)):
+            place = key if key in signature.parameters else "a method's local"
+            return f"write {place}=ct.{cls.__name__}({word}=...)"
+    return nearest(name, signature.parameters)

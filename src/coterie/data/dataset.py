@@ -16,7 +16,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
-from coterie.config.local import explain_keywords
+from coterie.config.rules import explain_keywords
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import map_arrays, mark_of
 from coterie.data.splits import number_names
@@ -37,7 +37,7 @@ LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-@explain_keywords
+@explain_keywords()
 def from_dataset(
     dataset: Any,
     index_lists: Mapping[str, Any] | Sequence[Any] | str | None = None,
@@ -184,7 +184,7 @@ def _labels(dataset: Any, values: Any, used: NDArray[np.int64], column: str | No
     )
 
 
-@explain_keywords
+@explain_keywords()
 def from_arrays(
     inputs: Any,
     labels: Any,

@@ -16,7 +16,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, rows, take, tensors_by_name
 from coterie.config.data import Split, Tables, table_of
-from coterie.config.local import explain_keywords
+from coterie.config.rules import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.parts import stratified, stratify
 from coterie.data.splits import number_names
@@ -27,7 +27,7 @@ PARTS = ("train", "validation", "test")
 ARRAY_LABELS = ("label", "labels", "target", "y")
 
 
-@explain_keywords
+@explain_keywords()
 def from_tensors(
     clients: Mapping[str, Any] | Sequence[Any] | Any,
     *,

@@ -19,9 +19,9 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, raise_interrupts, require
 from coterie.base.metric_names import DEFAULT_METRICS
 from coterie.base.vector import aliases, copy_model
-from coterie.config.local import LocalSGD, explain_keywords
+from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS, short_names
-from coterie.config.rules import Rule, check_object, native, obey
+from coterie.config.rules import Rule, check_object, explain_keywords, native, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
@@ -70,7 +70,7 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
     return waiting
 
 
-@explain_keywords
+@explain_keywords(local=LocalSGD)
 @one_at_a_time
 def fit(
     method: Method[Any] | str,

@@ -20,9 +20,9 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import find_metric
 from coterie.base.spelling import count
-from coterie.config.local import explain_keywords
+from coterie.config.local import LocalSGD
 from coterie.config.registry import MODELS
-from coterie.config.rules import Rule, obey
+from coterie.config.rules import Rule, explain_keywords, obey
 from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
 from coterie.engines.inprocess import InProcess
@@ -52,7 +52,7 @@ _FOLDER = Rule(lambda v: v is None or isinstance(v, str | os.PathLike), "None or
 _SETTINGS = Rule(lambda v: isinstance(v, RunSettings), "StudySettings(...) or RunSettings(...)")
 
 
-@explain_keywords
+@explain_keywords(local=LocalSGD)
 def compare(
     methods: Sequence[Any] | Mapping[str, Any],
     clients: Clients | Callable[..., Clients] | Mapping[str, Any] | str | os.PathLike[str],

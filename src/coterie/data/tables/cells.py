@@ -54,7 +54,7 @@ class Column:
     def __len__(self) -> int:
         return len(self.spelled if self.numbers is None else self.numbers)
 
-    @property
+    @cached_property
     def present(self) -> NDArray[np.bool_]:
         """Which rows have a value, bool [rows]."""
         if self.numbers is not None:
@@ -137,7 +137,8 @@ class Table:
     groups: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        column = next(iter(self.columns.values()))
+        return len(column.spelled if column.numbers is None else column.numbers)
 
 
 def _spell_as(kind: str, value: float) -> str:

@@ -17,7 +17,7 @@ from coterie.base.files import path_exists
 from coterie.base.rows import Part
 from coterie.base.spelling import alike, quote_toml, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
-from coterie.config.local import explain_keywords
+from coterie.config.rules import explain_keywords
 from coterie.data.dealing import deal
 from coterie.data.parts import stratified
 from coterie.data.splits import number_names
@@ -37,7 +37,7 @@ _PARTS |= {"val": "validation"}
 _USUAL = Tables()
 
 
-@explain_keywords
+@explain_keywords()
 def from_folder(
     path: str | Path,
     *,
@@ -92,7 +92,7 @@ def from_folder(
     return clients
 
 
-@explain_keywords
+@explain_keywords()
 def from_frames(
     frames: Mapping[str, Any] | Sequence[Any],
     *,
@@ -235,7 +235,7 @@ def from_tables(
     settings = fit_to(settings, tables)
     ready, notes = ready_tables(tables, settings, rule, seed)
     cohort = TableCohort(ready)
-    recipe = agree(cohort.names, settings, lambda ask, **payload: ask(cohort, **payload))
+    recipe = agree(cohort.names, settings, lambda ask, **payload: ask.function(cohort, **payload))
     clients = []
     for table in cohort.tables:
         client, more = encode_client(table, recipe)

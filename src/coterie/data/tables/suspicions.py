@@ -457,7 +457,7 @@ def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
 def _rows(client: Client) -> Array:
     """A number for each row, the same for equal ones."""
     numbers: list[int] = []
-    for chunk in (chunk for _, part in client.parts() for chunk in part.chunks()):
-        rows = np.column_stack([np.asarray(column, dtype=np.float32) for column in chunk])
+    for _, part in client.parts():
+        rows = np.column_stack([np.asarray(column, dtype=np.float32) for column in part])
         numbers += map(hash, rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel().tolist())
     return np.array(numbers)
