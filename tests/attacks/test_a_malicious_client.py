@@ -510,3 +510,35 @@ def test_too_few_readable_sites_are_no_beginning(tmp_path):
     three_sites.lie = BEGINNINGS["noise"]
     with pytest.raises(RunError, match=r"hungary .*cannot be read"):
         three_sites.open()
+
+
+BENDING = {
+    "qffl": ("loss", -1e300),
+    "fednova": ("steps", 1.7e308),
+    "fednova with a pull": ("length", 1e12),
+    "dpfl": ("members", 0.0),
+}
+
+
+@pytest.mark.parametrize("name", BENDING)
+def test_a_number_that_no_client_can_have_is_its_failure_and_bends_no_model(tmp_path, name):
+    """As it was: q-FFL ended with the job, FedNova's model was infinite for everybody, and DPFL's for who had chosen nobody."""
+    field, number = BENDING[name]
+    more = {"mu": 0.1} if "pull" in name else {}
+    town = ThreeSites(tmp_path / "town", [{"name": name.split()[0], "local": SGD, **more}])
+    town.open()
+    play = town.begin()
+    honest = play(0)
+
+    def lie(values):
+        told_fields = block(values["answer"]).values
+        if field in told_fields:
+            told_fields = {**told_fields, field: torch.full_like(told_fields[field], number)}
+        put(block(values["answer"]), "values", told_fields)
+
+    town.lie = altered(lie)
+    bent = play(1)
+    before, after = (list(r.models.values()) if isinstance(r.models, dict) else [r.models] for r in (honest, bent))
+    assert all(bool(torch.isfinite(model).all()) for model in after)
+    assert max(float(m.norm()) for m in after) < 3 * max(float(m.norm()) for m in before)
+    assert (LIAR in bent.failures) is (name != "dpfl")

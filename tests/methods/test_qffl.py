@@ -11,7 +11,8 @@ from short_runs import CENTRES, LOCAL, LR, MINI, ONE, loss, rows, run, sgd, unif
 from torch import nn
 
 from coterie import QFFL
-from coterie.base.errors import InputError, RunError
+from coterie.base.errors import InputError
+from coterie.contract.federation import QuorumError
 from federations import (
     SIZES,
     assert_close,
@@ -74,7 +75,7 @@ def test_losses_of_nearly_zero_and_large_powers_stay_finite():
 
 
 def test_a_negative_loss_cannot_be_raised_to_a_power():
-    with pytest.raises(RunError, match=r"q-FFL needs losses >= 0, and that of a, b, c is negative; shift the loss"):
+    with pytest.raises(QuorumError, match=r"a \(field 'loss' has a value out of its range \(at least 0\)\)"):
         run(QFFL(ONE), quadratic(CENTRES), loss=lambda outputs, labels: outputs.sum(1) - 100)
 
 

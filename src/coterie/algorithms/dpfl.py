@@ -60,7 +60,7 @@ Group = tuple[int, ...]
 class Partners(NamedTuple):
     """Which of the m models the client averages, 0 or 1 [n, m]."""
 
-    members: Annotated[Tensor, "other", Form(lambda p, layout: (len(p["candidates"]),), within=(0.0, 1.0))]
+    members: Annotated[Tensor, "choice", Form(lambda p, layout: (len(p["candidates"]),), within=(0.0, 1.0))]
 
 
 @task
@@ -194,6 +194,8 @@ class DPFL(Method[State]):
         )  # fmt: skip
         x, weights = state.x.clone(), {}
         x[positions] = trained  # of a client that did not choose, too
+        own = [replies.clients.index(name) for name in chosen.clients]
+        chosen.members[range(len(own)), own] = 1.0  # whatever a client replies, its own model is one of its group
         for name, at, members in zip(chosen.clients, federation.positions(chosen.clients), chosen.members, strict=True):
             x[at] = trained[members > 0].mean(0)
             weights[name] = {n: w for n, w in replies.by_client(members / members.sum()).items() if w}

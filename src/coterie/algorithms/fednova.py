@@ -31,8 +31,10 @@ Laws:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from math import inf
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,7 +44,7 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import Quadratic
-from coterie.config.local import LocalSGD
+from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
@@ -50,16 +52,33 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Form, OneModel, OneUpdate, task
 
-Steps = Annotated[Tensor, "count", Form(within=(0.0, inf))]
+
+def most_steps(payload: Mapping[str, Any], rows: int) -> float:
+    """How many steps a client with so many training rows makes at most."""
+    local: LocalSGD = payload["local"]
+    if isinstance(local.steps, Steps):
+        return local.steps.count
+    of_an_epoch = max(1, rows if local.sampler is None else math.ceil(local.sampler.sample_ratio * rows))
+    return local.steps.count * math.ceil(of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch))
+
+
+def _farthest(payload: Mapping[str, Any], rows: int) -> float:
+    """How far a client goes at most."""
+    return norm(int(most_steps(payload, rows)), payload["local"].momentum, 0.0)
+
+
+Taken = Annotated[Tensor, "count", Form(within=(1.0, inf), most=most_steps)]
 """float64 [n]: of the local steps, which follow from the rows of a client."""
+Length = Annotated[Tensor, "count", Form(within=(1e-6, inf), most=_farthest)]
+"""float64 [n]: how far these steps go, in learning rates."""
 
 
 class NormalisedUpdate(NamedTuple):
     """delta / a [n, d + b] (buffers whole), a [n], and the number of steps [n]."""
 
     delta: OneUpdate
-    length: Steps
-    steps: Steps
+    length: Length
+    steps: Taken
 
 
 @task

@@ -29,12 +29,13 @@ Laws:
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError
+from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
@@ -43,16 +44,16 @@ from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import MeanLoss, OneModel, OneUpdate, task
+from coterie.contract.task import Form, OneModel, OneUpdate, task
 
 _LEAST = 1e-10
 
 
 class LocalUpdate(NamedTuple):
-    """delta [n, d + b] and F_k(x) [n]."""
+    """delta [n, d + b] and F_k(x) >= 0 [n]: a loss of your own that may be negative has to be shifted."""
 
     delta: OneUpdate
-    loss: MeanLoss
+    loss: Annotated[Tensor, "loss", Form(within=(0.0, inf))]
 
 
 @task
@@ -104,9 +105,6 @@ class QFFL(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
-        negative = [n for n, loss in zip(replies.clients, replies.loss.tolist(), strict=True) if loss < 0]
-        if negative:
-            raise RunError(f"q-FFL needs losses >= 0, and that of {', '.join(negative)} is negative; shift the loss")
         # Numerator and denominator of line 6 are divided by scale^q, so that no power of a loss vanishes or overflows.
         scale = replies.loss.max().clamp(min=_LEAST)
         loss = replies.loss.clamp(min=_LEAST) / scale

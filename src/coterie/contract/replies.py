@@ -233,9 +233,14 @@ def _out_of_range(
     if form.within == (-math.inf, math.inf):
         return {}
     low, high = form.within(ask.arguments) if callable(form.within) else form.within
+    if form.most is not None:
+        fact_sizes = sizes("train")
+        highest = [form.most(ask.arguments, fact_sizes[n]) if n in fact_sizes else math.inf for n in names]
+        high = torch.tensor(highest, dtype=torch.float64)
     outside = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
+    least = f" (at least {low:g})" if isinstance(low, float) and isinstance(high, float) and math.isinf(high) else ""
     return {
-        n: f"field {key!r} has a value out of its range"
+        n: f"field {key!r} has a value out of its range{least}"
         for n, wrong in zip(names, outside.tolist(), strict=True)
         if wrong
     }

@@ -40,6 +40,7 @@ class Form(NamedTuple):
         within: the lowest and the highest value, or how they follow from the payload.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
         layout: layout of the vectors of an update or a gradient, from the payload and the layout of models; None: the latter.
+        most: the highest value of a client, from the payload and its training rows, as its facts say.
 
     >>> from typing import Annotated, NamedTuple
     >>> class Sizes(NamedTuple):
@@ -53,6 +54,7 @@ class Form(NamedTuple):
     within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
     facts: bool = False
     layout: Callable[[Payload, Layout], Layout] | None = None
+    most: Callable[[Payload, int], float] | None = None
 
 
 Dimension = str | int | tuple[str | int, ...]
