@@ -63,12 +63,12 @@ class Hospital:
         self.settings = read_settings(self.settings_file)
         self.approved = approve(self.plan, self.settings_file)
         self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
-        self.serial, self.logs = 0, False
+        self.serial, self.logs, self.run = 0, False, "run"
 
     def say(self, do, **values):
         """One message over the wire, and the reply."""
         self.serial += 1
-        message = {"do": do, "plan": self.approved.hash, "run": "run", "serial": self.serial, "undo": None, **values}
+        message = {"do": do, "plan": self.approved.hash, "run": self.run, "serial": self.serial, "undo": None, **values}
         return decode(encode(self.rows.answer(decode(encode(message)))))
 
     def ask(self, task, *, seed=0, round=None, ask=None, **payload):

@@ -194,6 +194,43 @@ def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(kits, t
     assert (kits / "ca" / "keys.json").read_text() == before
 
 
+SITE_YAML = "name: coterie\nparticipants:\n- name: hungary\n  type: {}\n  org: hungary\n"
+PAPERS = {
+    "a type that the request's key does not claim": {"kind": "server", "cert_type": "server", "site": SITE_YAML.format("server")},
+    "an admin": {"kind": "user", "cert_type": "lead", "cert_role": "lead", "site": SITE_YAML.format("admin") + "  role: lead\n"},
+    "a listener": {"site": SITE_YAML.format("client") + "  listening_host: elsewhere\n"},
+    "a file more": {"startup/start.sh": "echo mine"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", PAPERS)
+def test_a_request_whose_papers_say_more_than_its_key_is_not_signed(kits, tmp_path, monkeypatch, claim):
+    """The signing request inside is that of the site. What lies beside it, with its hashes put right, asks FLARE for something else."""
+    import hashlib
+    import zipfile
+
+    from coterie.base.errors import InputError
+    from coterie.sites.flare.authority import read_request
+    from coterie.sites.flare.join import sign
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    request, more = Path(forged(tmp_path / "forged", name="hungary")), dict(PAPERS[claim])
+    with zipfile.ZipFile(request) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    about = json.loads(files["request.json"])
+    if "site" in more:
+        files["site.yaml"] = more.pop("site").encode()
+        about["site_yaml_sha256"] = hashlib.sha256(files["site.yaml"]).hexdigest()
+    files |= {name: more.pop(name).encode() for name in list(more) if "/" in name}
+    files["request.json"] = json.dumps({**about, **more}).encode()
+    with zipfile.ZipFile(request, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match="cert approve failed"):
+        sign(kits.parent / "plan.toml", request, read_request(request).key)
+    assert not list(tmp_path.rglob("*.signed.zip"))
+
+
 def test_only_certificates_of_a_sites_own_type_are_signed(tmp_path):
     from coterie.base.errors import InputError
     from coterie.sites.flare.authority import Request

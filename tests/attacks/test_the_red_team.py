@@ -177,7 +177,7 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
     model = {"model": {"name": "mlp", "hidden": [4]}} if name in {"fedper", "fedrep", "fedbabu", "fedbn"} else {}
     if name == "fedbn":
         options["personal"] = ["0.*"]
-    for filters in ([], [CLIP, NOISE]):
+    for filters in ([], [CLIP, {**NOISE, "sigma": 0.1} if model else NOISE]):
         folder = tmp_path / f"{len(filters)} filters"
         folder.mkdir()
         try:
@@ -257,8 +257,29 @@ def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):
     assert all(far[1:].abs() < 5 / 30)  # rows of the smaller class
 
 
-def test_a_method_that_sends_no_update_needs_no_noise(tmp_path):
-    Hospital(tmp_path, methods=[{"name": "local", "local": LOCAL}], settings={"largest_layer": 0}).begin(pair="local-0")
+def test_evaluations_of_a_method_that_sends_no_update_need_noise_too(tmp_path):
+    """As it was: those of `local` left exact by default, also beside noisy updates, at any model that the server sent."""
+    from coterie.sites.allowed import RefusedError
+
+    alone, told = {"name": "local", "local": LOCAL}, []
+    (tmp_path / "refused").mkdir()
+    with pytest.raises(RefusedError, match="'loss' of metrics:evaluate leaves local-0 without secret noise"):
+        Hospital(tmp_path / "refused", methods=[alone], settings={"largest_layer": 0}).begin(pair="local-0")
+    for name, filters, settings in (("exact", [], {}), ("noisy", [CLIP, NOISE], {"largest_layer": 0})):
+        (tmp_path / name).mkdir()
+        hospital = Hospital(tmp_path / name, methods=[alone, FEDAVG], filters=filters, settings=settings)
+        told.append(
+            float(hospital.begin(pair="local-0").ask(evaluate, x=hospital.x, part="train", metrics=METRICS)["loss"])
+        )
+    assert told[0] == pytest.approx(0.6931, abs=1e-3)
+    assert told[1] != told[0]
+
+
+def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_noise(tmp_path):
+    """As it was: with noise as if a class stood behind it, where a server's model calls a single row ill, whose label it tells."""
+    hospital = Hospital(tmp_path, filters=[CLIP, NOISE], run={"metrics": ["sensitivity", "ppv", "npv"]}).begin()
+    told = hospital.ask(evaluate, x=hospital.x, part="train", metrics=("sensitivity", "ppv", "npv"))
+    assert told["defined"].tolist() == [[True, False, False]]
 
 
 def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(tmp_path, capsys):
@@ -283,7 +304,23 @@ def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path)
     lifted = found(folders[1], settings={"largest_layer": 32}, **WIDE)
     assert max(one.rows for one in lifted) >= 8
     assert all(one.luck == 0 for one in lifted if one.what == "rows")
-    assert max(one.rows for one in found(folders[2], filters=[CLIP, NOISE], **WIDE)) == 0
+    assert max(one.rows for one in found(folders[2], filters=[CLIP, {**NOISE, "sigma": 0.1}], **WIDE)) == 0
+
+
+def test_a_row_that_alone_reaches_a_unit_shows_behind_noise_that_hides_a_logistic_model(tmp_path, monkeypatch):
+    """Clipping lets through an update of length 1 whoever fills it: beside a single row's the usual noise is small."""
+    import coterie.sites.rows
+
+    monkeypatch.setattr(coterie.sites.rows, "site_key", lambda folder: b"0" * 32)
+    rows = []
+    for sigma in (0.01, 0.1):
+        (folder := tmp_path / str(sigma)).mkdir()
+        hospital = Hospital(folder, rounds=20, filters=[CLIP, {**NOISE, "sigma": sigma}], **WIDE)
+        lone = next(one for one in attack(hospital.approved, hospital.settings, "hungary", inf) if "lone" in one.way)
+        assert (lone.models, lone.luck) == (lone.budget, 0)
+        rows.append(lone.rows)
+    assert rows[0] >= 1
+    assert rows[1] == 0
 
 
 def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(tmp_path, monkeypatch):

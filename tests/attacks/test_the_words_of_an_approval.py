@@ -105,3 +105,22 @@ def test_what_no_filter_changes_is_named_as_it_is(tmp_path):
     hospital = Hospital(tmp_path, methods=[{"name": "ocs", "local": FEDAVG["local"]}], filters=[CLIP, NOISE])
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
     assert "norms leaves: norms (as it is, through no filter)" in words
+
+
+CHOOSING = {"ifca": ("cluster_update", "cluster"), "dpfl": ("choose_partners", "members")}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_choice_among_models_is_named_and_made_of_losses_behind_the_plans_noise(tmp_path, name):
+    """Which model fits best is a function of losses. It is told as it is, and so is refused by default where losses are exact."""
+    task, field = CHOOSING[name]
+    chosen = "which of the models it is sent fit best, by losses"
+    noise = ", behind noise as large as what one row can move them"
+    for filters, said in (([], f"{field} ({chosen})"), ([CLIP, NOISE], f"{field} ({chosen}{noise})")):
+        (folder := tmp_path / str(len(filters))).mkdir()
+        about = {"methods": [{"name": name, "local": FEDAVG["local"]}], "deploy": {"sites": ["hungary", "a", "b", "c"]}}
+        hospital = Hospital(folder, filters=filters, **about)
+        lines = list(in_words(hospital.approved, hospital.settings, "hungary"))
+        assert any(f"{task} leaves:" in line and said in line for line in lines)
+        allowed = hospital.approved.pairs[f"{name}-0"]
+        assert bool(allowed.exposed) is not bool(filters)

@@ -242,3 +242,68 @@ def test_a_difference_is_told_of_all_seeds_or_not_at_all(tmp_path):
     made.begin(pair="fedavg-0")
     made.ask(note_outcomes, x=made.x, round=5)
     assert not asked(made, other="constant")["known"].any()
+
+
+# ---- behind secret noise
+
+HIDDEN = {"filters": [{"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}]}
+PAIR = [{"name": "local"}, FEDAVG]
+
+
+def told_of(folder, steepness, **plan):
+    """What a site tells of two models that are steep in the first feature."""
+    folder.mkdir()
+    made = Hospital(folder, methods=PAIR, **plan)
+    for label, first in (("local", -steepness), ("fedavg", steepness)):
+        made.begin(pair=f"{label}-0")
+        made.x[0] = first
+        made.ask(note_outcomes, x=made.x, round=5)
+    return made, asked(made)
+
+
+def test_differences_are_behind_noise_where_the_plan_has_some_and_the_error_covers_it(tmp_path):
+    """As it was: gap and value left exact beside noisy updates, and the error left out the noise of evaluations."""
+    _, exact = told_of(tmp_path / "exact", 0.5)
+    site, noisy = told_of(tmp_path / "noisy", 0.5, **HIDDEN)
+    tested = site.rows.shard.clients.test
+    reach = {0: 1 / int(tested.labels.unique(return_counts=True)[1].min()), 1: 5 / len(tested.labels)}  # an AUC, a loss
+    assert noisy["known"].tolist() == [[True, True, False, False, True]]
+    for metric, step in reach.items():
+        for field in ("gap", "value"):
+            assert 0 < abs(float(noisy[field][0, metric] - exact[field][0, metric])) < 6 * step
+        assert float(noisy["error"][0, metric]) >= (float(exact["error"][0, metric]) ** 2 * 0.8 + 2 * step**2) ** 0.5
+    assert all(torch.equal(noisy[field], asked(site)[field]) for field in noisy)  # the same question, the same noise
+    (site.rows.folder / "key").write_bytes(b"1" * 32)
+    assert not torch.equal(noisy["value"], asked(site)["value"])
+
+
+def test_one_row_moves_a_told_loss_by_no_more_than_its_noise(tmp_path):
+    """A model that is steep has one row's value in the last digits of its mean loss, which left without bound and exact."""
+    _, exact = told_of(tmp_path / "exact", 1e4)
+    site, noisy = told_of(tmp_path / "noisy", 1e4, **HIDDEN)
+    assert float(exact["value"][0, 1]) > 1000
+    assert float(noisy["value"][0, 1]) < 5 + 5 * 5 / len(site.rows.shard.clients.test.labels)
+
+
+def test_a_comparison_of_other_models_is_counted_in_whichever_run(tmp_path):
+    """As it was: another run's models, which another name of a run holds, were asked of for nothing."""
+    made = Hospital(tmp_path, methods=PAIR)
+    for made.run in ("one", "two"):
+        for label in ("local", "fedavg"):
+            made.begin(pair=f"{label}-0")
+            made.ask(note_outcomes, x=made.x + (made.run == "two"), round=5)
+        assert asked(made, other="constant")["known"].any()
+        assert len(made.rows.about["models"]) == 1
+    made.run = "one"
+    asked(made, other="constant")
+    assert made.rows.about["models"] == []
+
+
+def test_the_words_say_whether_differences_are_behind_noise(tmp_path):
+    for name, plan, said in (("exact", {}, "as they are"), ("noisy", HIDDEN, "behind noise as large as what one row")):
+        (tmp_path / name).mkdir()
+        made = Hospital(tmp_path / name, methods=PAIR, **plan)
+        lines = list(in_words(made.approved, made.settings, "hungary"))
+        assert all(
+            said in next(line for line in lines if line.startswith(start)) for start in ("each time", "at the end of")
+        )

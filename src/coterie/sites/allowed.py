@@ -40,8 +40,10 @@ class Allowed:
         seed: of this run of the method.
         rounds: number of rounds of the plan.
         metrics: metrics of the plan.
-        filters: filters of the plan, through which replies leave the site whatever the server asks for.
+        filters: filters of the plan, through which replies leave the site whatever the server asks for; none for a reference.
         fold: fold that is tested, `all` for a training on all rows; empty without folds. What a model says of its rows stays.
+        secret: whether the plan has noise that is drawn under the site's key. Then losses and metrics of all its methods have noise,
+            those of references too.
     """
 
     method: Any
@@ -50,23 +52,18 @@ class Allowed:
     metrics: tuple[str, ...]
     filters: tuple[Filter, ...] = ()
     fold: str = ""
-
-    @cached_property
-    def secret(self) -> bool:
-        """True if what leaves a site is behind noise that is drawn under the site's key."""
-        return any(isinstance(step, GaussianNoise) and step.secret for step in self.filters)
+    secret: bool = False
 
     @cached_property
     def exposed(self) -> str:
         """The first field of a reply that may show rows and is behind no secret noise, in words; "" if there is none.
 
-        Updates and gradients are hidden by filters, losses and metrics at their source (`sites.secret_noise`). Numbers of rows, yes and
-        no, what is always the same, and which of some models fits best are told as they are. Whatever else is declared is exposed.
+        Updates and gradients are hidden by filters, losses and metrics at their source (`sites.secret_noise`), and with them which of
+        some models fits best. Numbers of rows, yes and no, and what is always the same are told as they are. Whatever else is declared
+        is exposed.
         """
-        noise = {
-            kind for step in self.filters if isinstance(step, GaussianNoise) and step.secret for kind in step.kinds
-        }
-        told = {"own", "count", "choice", *LOSSES, *noise}
+        noise = {kind for step in self.filters if is_secret(step) for kind in step.kinds}
+        told = {"own", "count", *noise, *((*LOSSES, "choice") if self.secret else ())}
         for declaration, _ in self.tasks.values():
             task = declaration.task
             for field, kind in task.kinds.items():
@@ -98,6 +95,11 @@ class Allowed:
         except InputError as error:
             raise RefusedError(str(error)) from error
         return declaration
+
+
+def is_secret(step: Filter) -> bool:
+    """Return True for noise that is drawn under the site's key."""
+    return isinstance(step, GaussianNoise) and step.secret
 
 
 def _says_no_more_than_facts(form: Form | None) -> bool:

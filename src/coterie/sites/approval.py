@@ -15,7 +15,7 @@ from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
 from coterie.run.files import turn
-from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.allowed import Allowed, RefusedError, is_secret
 from coterie.sites.comparisons import comparisons
 from coterie.sites.log import entries, heads_file
 from coterie.sites.plan import Plan, read_plan
@@ -42,6 +42,11 @@ class Approved:
         return cls(read_plan(path), plan_hash(path))
 
     @cached_property
+    def secret(self) -> bool:
+        """True if the plan has noise that is drawn under the site's key."""
+        return any(map(is_secret, self.plan.experiment.filters))
+
+    @cached_property
     def pairs(self) -> dict[str, Allowed]:
         """The rights of each training: of each method with each seed, and each fold where the plan has folds."""
         experiment = self.plan.experiment
@@ -50,7 +55,7 @@ class Approved:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
             for seed, fold in trainings(experiment):
-                about = (method, seed, experiment.run.rounds, metric_names(experiment), filters, fold)
+                about = (method, seed, experiment.run.rounds, metric_names(experiment), filters, fold, self.secret)
                 allowed[f"{entry.label}-{turn(seed, fold)}"] = Allowed(*about)
         return allowed
 

@@ -9,6 +9,8 @@ Each attack begins with a site whose budget is whole, and asks the plan's own ta
   The difference of what they give is a row where one row lies there;
 - imprints, for models with a hidden layer (Fowl et al., "Robbing the Fed", ICLR 2022): every unit of the layer is such a gate, so one
   model asks about as many intervals as there are units;
+- lone units, where noise is added: a unit that a single row reaches, so that the row fills all that clipping leaves, and the mean over
+  models that are almost alike;
 - losses at models that are steep in one column, and beside them: their differences are the slopes that gates read rows from;
 - copies, where noise is added: the same models many times, so that the mean has little noise;
 - membership by loss (Yeom et al., CSF 2018): rows whose loss at the site's own model is below its mean over training rows.
@@ -28,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,12 +48,15 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, outputs_of
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
+from coterie.sites.attack_findings import Finding
 from coterie.sites.attack_models import (
     count_near,
     decay,
     has_hidden_layer,
+    lone_unit,
     open_gates,
     read_imprints,
+    read_lone_unit,
     rows_of_a_round,
     slopes_of_losses,
 )
@@ -62,53 +67,8 @@ from coterie.sites.tables import table_settings
 
 FEW_GATES = 4
 """Different models of a request that holds copies."""
-
-
-class Finding(NamedTuple):
-    """The rows that one attack has found.
-
-    Attributes:
-        way: how the site was asked, and about which method, seed and task.
-        what: "rows", "columns" of which cells are told, "requests" beside the plan that were answered, or "members": rows that are told
-            apart from rows like them.
-        found: how many.
-        of: of how many: for rows those that are trained on.
-        luck: how many of as many that nobody has; for members that were not trained on.
-        luck_of: of how many.
-        requests: that the site answered.
-        refused: requests that it refused.
-        models: about which it answered.
-        budget: models that the plan's runs may ask there; 0: the way is not counted.
-    """
-
-    way: str
-    what: str
-    found: int
-    of: int
-    luck: int
-    luck_of: int
-    requests: int
-    refused: int
-    models: int = 0
-    budget: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows that were found."""
-        return self.found if self.what == "rows" else 0
-
-    def __str__(self) -> str:
-        nobody = {"rows": "that nobody has", "members": "that were not trained on"}.get(self.what)
-        beside = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
-        spent = f", {self.models} of {self.budget} models of the budget" if self.budget else ""
-        asked = f"{self.requests} requests answered, {self.refused} refused{spent}"
-        words = {
-            "rows": "rows found",
-            "columns": "columns told",
-            "requests": "answered",
-            "members": "rows called members",
-        }
-        return f"{self.way}: {self.found} of {self.of} {words[self.what]}{beside}; {asked}"
+MOST_ALIKE = 64
+"""Models of a round that are almost alike."""
 
 
 def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float = 120.0) -> Iterator[Finding]:
@@ -289,6 +249,8 @@ class _Server:
         # Which columns are measured on a fine scale, everybody knows who knows their names.
         column = max(range(rows.shape[1]), key=lambda j: len(rows[:, j].unique()))
         batch = min(len(rows), rows_of_a_round(local, len(rows)))
+        if copied and has_hidden_layer(layout):
+            return self._lone_units(target, rows, batch, f"{short(declaration.task.name)} of {self.pair}")
         guess = read_imprints if has_hidden_layer(layout) else open_gates
         most = min(FEW_GATES if copied else 2 * len(rows), target.most)  # more gates than rows find no more
         copies = max(2, target.at_once // most) if copied else 1
@@ -298,6 +260,24 @@ class _Server:
             guesses.append(guess(column, layout, most, number, batch, updates))
         how = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
         finding = self._rows_found(f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows)
+        return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
+
+    def _lone_units(self, target: _Target, rows: Tensor, batch: int, about: str) -> Finding:
+        """Ask about models with a unit that one row reaches, in every round from another side of the table."""
+        layout = self._shard.workspace.layout
+        pairs = {j: rows[:, j].unique() for j in range(rows.shape[1]) if len(rows[:, j].unique()) <= 2}
+        columns = [j for j in range(rows.shape[1]) if j not in pairs] or [0]
+        guesses = torch.full((self.allowed.rounds, rows.shape[1]), torch.nan, dtype=torch.float64)
+        for number in range(1, self.allowed.rounds + 1):
+            models = lone_unit(columns[number % len(columns)], layout, number, batch, min(target.most, MOST_ALIKE))
+            updates = target.updates(models, round=number, copies=1)
+            if not updates:
+                break
+            guess = read_lone_unit(layout, torch.stack(updates).mean(0))
+            for j, values in pairs.items():  # which values a column of two has, the description and the recipe tell
+                guess[j] = values[(values - guess[j]).abs().argmin()]
+            guesses[number - 1] = guess
+        finding = self._rows_found(f"lone units, {about}", guesses, rows)
         return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
 
     def losses(self, declaration: Asks, owner: Any) -> Finding:

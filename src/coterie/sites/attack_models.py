@@ -21,6 +21,9 @@ STEEPER = 2000.0
 SMALL = 1e-3
 """Weight behind each unit of an imprinted layer: what is trained hardly moves it."""
 
+LOUD = 100.0
+"""Weight behind a lone unit: the gradient of the one row that reaches it is as long as a clipped update may be."""
+
 Updates = Callable[[Tensor], list[Tensor]]
 Losses = Callable[[Tensor], list[float]]
 
@@ -87,6 +90,30 @@ def read_imprints(column: int, layout: Any, most: int, number: int, batch: int, 
         differences = torch.cat([slopes, torch.zeros(1, width + 1, dtype=torch.float64)]).diff(dim=0)
         guesses.append(differences[:, :width] / differences[:, width:])
     return torch.cat(guesses)
+
+
+def lone_unit(column: int, layout: Any, number: int, batch: int, count: int) -> Tensor:
+    """Models [count, d + b], almost alike, with one unit that about one row of a batch reaches; no row reaches the others.
+
+    So clipping leaves of an update what that row adds, and noise is small beside it. `number` says from which side rows come, and of
+    which class.
+    """
+    units, width = layout.parameters[0][1]
+    biases, behind = units * width, units * width + units
+    x = torch.zeros(layout.size, dtype=torch.float64)
+    x[column] = 1.0 if number * 0.618 % 1 < 0.5 else -1.0
+    x[biases:behind] = -1.0
+    x[biases] = -torch.special.ndtri(torch.tensor(1 - 1 / batch, dtype=torch.float64))
+    x[behind] = LOUD if number * 0.414 % 1 < 0.5 else -LOUD
+    models = x.repeat(count, 1)
+    models[:, -1] += 1e-5 * torch.arange(count)  # each is another model to the site, with noise of its own
+    return models
+
+
+def read_lone_unit(layout: Any, update: Tensor) -> Tensor:
+    """The row [features] that alone has reached the first unit, from a mean of updates [d + b]."""
+    units, width = layout.parameters[0][1]
+    return update[:width] / update[units * width]
 
 
 def slopes_of_losses(column: int, layout: Any, most: int, rows: int, losses: Losses) -> Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
@@ -19,6 +20,7 @@ from coterie.contract.wire import decode, encode
 from coterie.run.files import turn
 from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
+from coterie.sites.secret_noise import KeyedVeil
 from coterie.study.row_outcomes import of_rows
 
 
@@ -30,6 +32,7 @@ class KeptOutcomes:
         turns: seeds of the plan, each with its folds ("" without folds); a difference is told if all of them are there.
         least: test rows, and rows of each class, under which nothing is told.
         key: key of the site.
+        veil: hides what one row adds to what is told; None where the plan has no secret noise.
         now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
     """
 
@@ -39,9 +42,11 @@ class KeptOutcomes:
         turns: Mapping[int, Sequence[str]],
         least: int,
         key: bytes,
+        veil: KeyedVeil | None = None,
         now: tuple[str, Clients, Workspace] | None = None,
     ) -> None:
-        self._folder, self._turns, self._least, self._key, self._now = folder, turns, least, key, now
+        self._folder, self._turns, self._least, self._now = folder, turns, least, now
+        self._key, self._veil = key, veil
 
     def note(self, x: Tensor) -> bool:
         """Write what model x [d + b] says of each test row; False where there are none.
@@ -57,7 +62,11 @@ class KeptOutcomes:
         workspace.load(x)
         workspace.train(False)
         scale = clients.label_scale
-        content = encode(of_rows(workspace, client, client.train.labels, scale))
+        outcomes = of_rows(workspace, client, client.train.labels, scale)
+        if self._veil is not None:
+            losses = {key: outcomes[key].clamp(max=self._veil.largest_loss) for key in ("loss", "constant_loss")}
+            outcomes |= losses
+        content = encode(outcomes)
         path = self._file(pair)
         if path.exists() and path.read_bytes() != content:
             raise RefusedError(f"another model of {pair[:40]} was noted before in this run")
@@ -86,9 +95,16 @@ class KeptOutcomes:
             return None
         gap = float(np.mean([mine.metric - reference.metric for mine, reference in pairs]))
         value = float(np.mean([mine.metric for mine, _ in pairs]))
-        if not (math.isfinite(gap) and math.isfinite(value)):
-            return None
-        return Paired(resampled.error, student(gap if abs(gap) > 1e-12 else 0.0, resampled)[1], gap, value)
+        if abs(gap) <= 1e-12:
+            gap = 0.0
+        told = Paired(resampled.error, student(gap, resampled)[1], gap, value)
+        if self._veil is not None:
+            every = (*rows_of_method.values(), *rows_of_reference.values())
+            tested, fewest = (min(_fewest(rows, by_class) for rows in every) for by_class in (False, True))
+            reach = self._veil.reach(metric, tested, fewest)
+            outcomes = _outcomes_of(rows_of_method, False), _outcomes_of(rows_of_reference, constant)
+            told = self._veil.paired(told, resampled.freedom, metric, reach, *outcomes)
+        return told if math.isfinite(told.gap) and math.isfinite(told.value) else None
 
     def counts(self, method: str) -> tuple[int, int]:
         """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
@@ -98,6 +114,15 @@ class KeptOutcomes:
         rarest = min(rows.rarest for rows in by_seed.values())
         few = any(_fewest(rows, by_class=True) < self._least for rows in by_seed.values())
         return min(len(np.unique(rows.units)) for rows in by_seed.values()), 0 if few else rarest
+
+    def digest(self, methods: Iterable[str]) -> str:
+        """The hash of all that was noted of some methods in this run."""
+        hashes = hashlib.sha256()
+        for method in methods:
+            for seed, folds in self._turns.items():
+                files = [self._file(f"{method}-{turn(seed, fold)}") for fold in folds]
+                hashes.update(b"".join(path.read_bytes() if path.exists() else b"none" for path in files))
+        return hashes.hexdigest()
 
     def _file(self, pair: str) -> Path:
         return self._folder / f"{hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()}-outcomes.safetensors"
@@ -122,6 +147,17 @@ def _read(path: Path) -> Rows:
         arrays.get("outputs"),
         patients=arrays.get("patients"),
     )
+
+
+def _outcomes_of(rows: Mapping[int, Rows], constant: bool) -> Tensor:
+    """Losses and outputs of a method, or of the constant prediction, on the rows of all seeds, one behind the other."""
+    columns = [
+        np.ravel(values)
+        for of_seed in rows.values()
+        for values in ((of_seed.constant,) if constant else (of_seed.loss, of_seed.outputs))
+        if values is not None
+    ]
+    return torch.from_numpy(np.concatenate(columns).astype(np.float64))
 
 
 def _fewest(rows: Rows, by_class: bool) -> int:

@@ -42,6 +42,9 @@ FACTS = 6
 """Numbers about its rows that a site tells when they were encoded, and when a model was prepared."""
 
 
+_BEHIND_NOISE = "behind noise as large as what one row can move them"
+
+
 def in_words(approved: Approved, settings: SiteSettings, site: str) -> Iterator[str]:
     """Yield what a plan will ask of a site and what will leave it line by line, with the whole plan at the end.
 
@@ -137,22 +140,20 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
         yield from (f"          before it leaves, {_filter_words(step)}" for step in filters)
         for declaration, owner in declarations(method).values():
-            fields = ", ".join(_field_words(k, kind, filters) for k, kind in declaration.task.kinds.items())
+            kinds = declaration.task.kinds.items()
+            fields = ", ".join(_field_words(field, kind, filters, approved.secret) for field, kind in kinds)
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
             yield (
                 f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
                 f"{size.numbers(declaration, owner, approved) * times} numbers in all for each {of_each}"
             )
-    exact = [name for name, allowed in approved.pairs.items() if not allowed.secret]
-    hidden = "; of a fold that is tested no number" if experiment.folds else ""
-    hidden += (
-        f", as they are for {', '.join(exact)}" if exact else ", behind noise as large as what one row can move them"
-    )
+    noise = f", {_BEHIND_NOISE if approved.secret else 'as they are'}"
+    hidden = f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
     over = "all rows, each tested once a repeat" if experiment.folds else "test rows"
     yield (
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {over}; "
-        f"the mean {', '.join(TOLD)} of each method; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+        f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
     )
     budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
@@ -218,20 +219,20 @@ def _filter_words(step: Filter) -> str:
     return f"it passes {FILTERS.name_of(type(step)) or type(step).__name__}"
 
 
-def _field_words(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
+def _field_words(field: str, kind: str, filters: tuple[Filter, ...], secret: bool) -> str:
     words = {
         "update": "a local model minus the one received",
         "gradient": "a gradient",
         "loss": "losses and metrics",
         "gap": "a difference of losses",
         "stay": "a difference of losses",
+        "choice": "which of the models it is sent fit best, by losses",
     }
     if kind == "own":
         return f"{field} (no number: its own model stays here)"
     meaning = [words[kind]] if kind in words else []
-    secret = any(isinstance(step, GaussianNoise) and step.secret for step in filters)
-    if kind in LOSSES and secret:
-        meaning += ["behind noise as large as what one row can move them"]
+    if secret and kind in (*LOSSES, "choice"):
+        meaning += [_BEHIND_NOISE]
     elif filters and not any(kind in step.kinds for step in filters):
         meaning += ["as it is, through no filter"]
     return f"{field} ({', '.join(meaning)})" if meaning else field

@@ -95,6 +95,11 @@ class SiteRows:
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
 
+    @property
+    def _veil(self) -> KeyedVeil | None:
+        """Return what hides losses and metrics, if the plan has secret noise."""
+        return KeyedVeil(site_key(self.folder)) if self.approved.secret else None
+
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
         self.about = {}
@@ -198,8 +203,7 @@ class SiteRows:
         module.load_state_dict(state)
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
-        if allowed.secret:
-            workspace.veil = KeyedVeil(site_key(self.folder))
+        workspace.veil = self._veil
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
         sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
@@ -329,9 +333,14 @@ class SiteRows:
         arguments = ask.arguments
         if (arguments.get("method"), arguments.get("other")) not in self.approved.comparisons or len(arguments) > 2:
             raise RefusedError("the approved plan does not compare these methods")
-        requests = (self._hash(ask, ask.payload, ""),)
+        noted = self._run_notes(message)
+        about = {
+            **arguments,
+            "noted": noted.digest(arguments.values()),
+        }  # whatever model was sent last, and in whichever run
+        requests = (hashlib.sha256(encode(about)).hexdigest()[:32],)
         self._spend("", ask.task, 0, requests, len(self.approved.comparisons))
-        return self._of_test_rows(ask, self._run_notes(message))
+        return self._of_test_rows(ask, noted)
 
     def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
         return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
@@ -342,7 +351,8 @@ class SiteRows:
         for seed, fold in trainings(self.experiment):
             if fold != ALL:
                 turns.setdefault(seed, []).append(fold)
-        return KeptOutcomes(self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder), now)
+        about = self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder)
+        return KeptOutcomes(*about, self._veil, now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
         """Where what a run leaves is kept."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, nan
@@ -20,13 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.metric_names import BOUNDS
+from coterie.compute.outcomes import RowError, student
 from coterie.contract.filters import Filter, Passage
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import RefusedError
+from coterie.sites.comparisons import Paired
 from coterie.sites.minima import fewest_of
 
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
+OF_PREDICTED = ("ppv", "npv")
+"""Metrics of the rows that a model calls one class: whoever chooses the model chooses how few those are."""
 
 
 def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
@@ -80,26 +85,51 @@ class KeyedVeil:
 
     def loss(self, mean: float, rows: int, x: Tensor) -> float:
         """Return the mean loss of model x [d + b] over so many rows with noise, not below 0."""
-        told = mean + LARGEST_LOSS / max(1, rows) * self._noise("loss", mean, x)
-        return 0.0 if told < 0 else told
+        return self.metric("loss", mean, self.reach("loss", rows, rows), x)
 
     def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
-        """Return `loss` and metrics of model x [d + b] on rows with these labels with noise; NaN where a metric has no bounds."""
-        fewest = max(1, fewest_of(labels))
-        told = {}
-        for name, value in values.items():
-            low, high = BOUNDS.get(name, (-inf, inf))
-            if name == "loss":
-                told[name] = self.loss(value, len(labels), x)
-            elif isfinite(value) and isfinite(high - low):
-                told[name] = min(high, max(low, value + (high - low) / fewest * self._noise(name, value, x)))
-            else:
-                told[name] = nan
-        return told
+        """Return `loss` and metrics of model x [d + b] on rows with these labels with noise; NaN for those of which nothing is told."""
+        fewest = fewest_of(labels)
+        return {
+            name: self.metric(name, value, self.reach(name, len(labels), fewest), x) for name, value in values.items()
+        }
 
-    def _noise(self, name: str, value: float, x: Tensor) -> float:
-        about = repr((name, value)).encode() + x.detach().cpu().contiguous().numpy().tobytes()
-        return float(_normal(hmac.new(self._key, b"told" + about, hashlib.sha256).digest(), 1)[0])
+    def reach(self, name: str, rows: int, fewest: int) -> float:
+        """Return how far one row can move the loss or a metric of so many rows, of which the rarest class has `fewest`; may be inf."""
+        if name == "loss":
+            return LARGEST_LOSS / max(1, rows)
+        low, high = BOUNDS.get(name, (-inf, inf))
+        return inf if name in OF_PREDICTED else (high - low) / max(1, fewest)
+
+    def metric(self, name: str, value: float, reach: float, about: Tensor) -> float:
+        """Return the loss or a metric with noise of deviation `reach`, which follows from `about`; NaN if that is not finite."""
+        low, high = (0.0, inf) if name == "loss" else BOUNDS.get(name, (-inf, inf))
+        told = value + reach * self._noise(name, value, about)
+        return min(high, max(low, told)) if isfinite(told) else nan
+
+    def paired(
+        self, exact: Paired, freedom: float, name: str, reach: float, method: Tensor, reference: Tensor
+    ) -> Paired:
+        """Return a comparison with noise: both metrics are hidden as in an evaluation, and the error covers that.
+
+        Args:
+            exact: as the rows say.
+            freedom: degrees of freedom of the error.
+            name: of the metric.
+            reach: how far one row can move it.
+            method: what the noise of one metric follows from: the outcomes of rows, of any form.
+            reference: the same of the other.
+        """
+        value = self.metric(name, exact.value, reach, method)
+        gap = value - self.metric(name, exact.value - exact.gap, reach, reference)
+        # One row moves the square of the error as far, too. What is told is never less than the error of `gap`.
+        widened = 1 + abs(self._noise(f"{name} error", exact.error, torch.cat([method, reference])))
+        error = math.hypot(exact.error, reach * math.sqrt(2 * widened))
+        return Paired(error, student(gap, RowError(error, freedom))[1], gap, value)
+
+    def _noise(self, name: str, value: float, about: Tensor) -> float:
+        content = repr((name, value)).encode() + about.detach().cpu().contiguous().numpy().tobytes()
+        return float(_normal(hmac.new(self._key, b"told" + content, hashlib.sha256).digest(), 1)[0])
 
 
 def _normal(stream: bytes, count: int) -> NDArray[np.float64]:
