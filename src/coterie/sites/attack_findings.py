@@ -1,4 +1,4 @@
-"""What an attack of the red team has found at a site, and how that is said."""
+"""Findings of the red team at a site, in words."""
 
 from __future__ import annotations
 
