@@ -307,7 +307,7 @@ def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path)
     assert max(one.rows for one in found(folders[2], filters=[CLIP, {**NOISE, "sigma": 0.1}], **WIDE)) == 0
 
 
-def test_a_row_that_alone_reaches_a_unit_shows_behind_noise_that_hides_a_logistic_model(tmp_path, monkeypatch):
+def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(tmp_path, monkeypatch):
     """Clipping lets through an update of length 1 whoever fills it: beside a single row's the usual noise is small."""
     import coterie.sites.rows
 

@@ -261,7 +261,7 @@ def told_of(folder, steepness, **plan):
     return made, asked(made)
 
 
-def test_differences_are_behind_noise_where_the_plan_has_some_and_the_error_covers_it(tmp_path):
+def test_differences_are_behind_noise_that_their_error_covers(tmp_path):
     """As it was: gap and value left exact beside noisy updates, and the error left out the noise of evaluations."""
     _, exact = told_of(tmp_path / "exact", 0.5)
     site, noisy = told_of(tmp_path / "noisy", 0.5, **HIDDEN)
