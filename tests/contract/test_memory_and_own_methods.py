@@ -448,3 +448,21 @@ def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
     assert torch.equal(run(Bare()).x, run(Bare()).state)
     with pytest.raises(InputError, match="a state must be a NamedTuple to be saved, not a Tensor; declare one"):
         run(Bare(), checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep", "ditto", "apfl", "pfedme", "fedala", "local"])
+def test_a_resumed_run_has_what_clients_remember_that_answered_too_late(tmp_path, method):
+    late = ct.attacks.Straggler(p=0.6, on=("hungary", "cleveland"))
+    options = {"clients": "heart-disease", "model": "mlp", "attack": late}
+    whole = ct.fit(method, rounds=2, checkpoint=tmp_path, **options)
+    assert whole.failures
+    assert_same_bits(ct.fit(method, rounds=2, checkpoint=tmp_path, settings=RunSettings(resume=True), **options), whole)
+    resumed = ct.fit(method, rounds=3, checkpoint=tmp_path, settings=RunSettings(resume=True), **options)
+    assert_same_bits(resumed, ct.fit(method, rounds=3, **options))
+
+
+def test_evaluating_more_often_changes_no_bit_where_answers_come_too_late():
+    late = ct.attacks.Straggler(p=0.6, on=("hungary", "cleveland"))
+    runs = [ct.fit("fedper", "heart-disease", "mlp", 3, attack=late, settings=RunSettings(evaluate=n)) for n in (1, 3)]
+    assert torch.equal(runs[0].x, runs[1].x)
+    assert all(torch.equal(x, runs[1].models[name]) for name, x in runs[0].models.items())

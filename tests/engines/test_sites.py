@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -35,7 +36,9 @@ from coterie.run.tables import preset
 from coterie.sites import site as site_module
 from coterie.sites.approval import approve
 from coterie.sites.backend import Sites
+from coterie.sites.flare import submit
 from coterie.sites.log import Log, verify_log
+from coterie.sites.plan import read_plan
 from coterie.sites.server import Remote
 from coterie.sites.settings import read_settings
 from coterie.sites.site import SERVER, Site
@@ -292,6 +295,33 @@ def test_what_an_operator_accepts_travels_to_the_server(monkeypatch, tmp_path):
     command = ["submit", str(plan), "--out", str(tmp_path / "there"), "--resume", "--accept-change", "data"]
     assert cli.main(command) == 0
     assert sent[0]["accept_change"] == ["data"]
+
+
+@pytest.mark.parametrize("busy", [0, 2, 9])
+def test_a_login_that_a_busy_server_saw_too_late_begins_anew(monkeypatch, tmp_path, capfd, busy):
+    logins = []
+
+    def new_secure_session(*arguments, **options):
+        logins.append(arguments)
+        if len(logins) > busy:
+            return "session"
+        sys.stderr.write("Traceback (most recent call last):\n")
+        raise RuntimeError("error:client_registration no registration session")
+
+    flare = SimpleNamespace(new_secure_session=new_secure_session)
+    for name in ("nvflare", "nvflare.fuel", "nvflare.fuel.flare_api", "nvflare.fuel.flare_api.flare_api"):
+        monkeypatch.setitem(sys.modules, name, flare)
+    plan = plan_in(tmp_path, {"deploy": {"kits": "kits"}})
+    (tmp_path / "kits" / "operator@coterie.org").mkdir(parents=True)
+    monkeypatch.setattr("coterie.sites.flare.submit.need_flare", lambda: None)
+    deployment = read_plan(plan).deployment
+    if busy < 5:
+        assert submit.open_session(plan, deployment, None) == "session"
+    else:
+        with pytest.raises(InputError, match=r"does not let the operator in .*no registration session.*is it running"):
+            submit.open_session(plan, deployment, None)
+    assert len(logins) == min(busy + 1, 5)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_rows_at_the_server_are_asked_there(tmp_path):

@@ -75,7 +75,7 @@ class CohortRows:
     def state(self, key: str, default: Tensor) -> ClientState:
         """Return what the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
 
-        The server counts a value when it accepts a reply of the task that used or wrote it (`replies.forgot`).
+        The server counts a value when it accepts a reply of the task that wrote it (`replies.forgot`).
 
         Args:
             key: name of the state; without `/`.

@@ -98,7 +98,7 @@ class Session:
         forgot = {n: key for key, names in answer.forgot.items() for n in names}
         for name, key in forgot.items():
             if not self.failures.get(name, "").startswith(f"round {round},"):
-                self.report(name, round, f"what it kept ({key}) was lost, or of a refused reply")
+                self.report(name, round, f"what it kept ({key}) was lost")
         return tuple(sorted(forgot))
 
 

@@ -1,7 +1,8 @@
 """The memory of clients, kept where they live.
 
-A value written in round r is provisional until a later round begins; two rounds are kept. If round r begins again (the first attempt
-was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
+A value written in round r counts once the server has accepted the reply behind it; until then the one that counted before is kept
+beside it, and is what tasks see: an answer that came too late, or was refused, changes nothing. If round r begins again (the first
+attempt was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
 
 Notes are for the present round alone: what a client has computed and would compute again, with what it was computed from. They are no
 part of a checkpoint, they may be gone at any time (a restart), and whoever reads them computes what is missing.
@@ -57,6 +58,7 @@ class Memory:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
         self._notes: dict[str, dict[str, Note]] = {}
         self._round = (0, 0)
+        self._complete = NEVER
         self.unasked: set[str] = set()
 
     @property
@@ -89,17 +91,15 @@ class Memory:
             for client in clients & by_client.keys():
                 rounds = by_client[client]
                 counted_now = counted.get(key, {}).get(client) == self.round
-                for late in [r for r in rounds if r > self.round or (r == self.round and not counted_now)]:
+                given_up = [r for r in rounds if r > self.round or (r == self.round and not counted_now)]
+                for late in [r for r in given_up if r > self._complete]:
                     del rounds[late]
 
-    def read(self, key: str, client: str) -> Tensor | None:
-        """The newest value of this client, or None."""
-        rounds = self._values.get(key, {}).get(client)
-        return rounds[max(rounds)] if rounds else None
-
-    def round_of(self, key: str, client: str) -> int:
-        """The round in which the newest value of this client was written, or `NEVER`."""
-        return max(self._values.get(key, {}).get(client, ()), default=NEVER)
+    def read(self, key: str, client: str, counted: int = NEVER) -> tuple[int, Tensor | None]:
+        """The value of this client that the server counts, else its newest, and the round when it was written; else `NEVER`, None."""
+        rounds = self._values.get(key, {}).get(client, {})
+        number = counted if counted in rounds else max(rounds, default=NEVER)
+        return number, rounds.get(number)
 
     def has(self, client: str) -> bool:
         """Return True if this client remembers anything."""
@@ -117,11 +117,11 @@ class Memory:
         """Return True if anything is noted for this client."""
         return any(client in by_client for by_client in self._notes.values())
 
-    def write(self, key: str, client: str, value: Tensor) -> None:
-        """Keep `value` as of the present round."""
+    def write(self, key: str, client: str, value: Tensor, counted: int = NEVER) -> None:
+        """Keep `value` as of the present round, beside the one before and the one of round `counted`."""
         rounds = self._values.setdefault(key, {}).setdefault(client, {})
         rounds[self._round[0]] = value
-        for old in sorted(rounds)[:-2]:
+        for old in [r for r in sorted(rounds)[:-2] if r != counted]:
             del rounds[old]
 
     def save(self) -> dict[str, Tensor]:
@@ -135,12 +135,20 @@ class Memory:
             for r, value in rounds.items()
         }
 
-    def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
-        """Replace everything by what `save` gave, for those of `clients` that live here."""
+    def load(self, saved: Mapping[str, Tensor], clients: Iterable[str], *, complete: bool = True) -> None:
+        """Replace everything by what `save` gave, for those of `clients` that live here.
+
+        Args:
+            saved: What `save` gave.
+            clients: Names of clients.
+            complete: True if it was saved after a complete round, so that also a value which answered too late belongs to it.
+        """
         local_clients = set(clients)
-        self._values, self._notes, self.unasked = {}, {}, set()
+        self._values, self._notes, self.unasked, self._complete = {}, {}, set(), NEVER
         for name, value in saved.items():
             number, key, client = _split(name)
+            if complete:
+                self._complete = max(self._complete, number)
             if client in local_clients:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
@@ -160,7 +168,7 @@ class Memory:
             if not by_client.get(client, True):
                 del by_client[client]
         for key, value in values.items():
-            self.write(key, client, value)
+            self._values.setdefault(key, {}).setdefault(client, {})[self.round] = value
 
     def forget(self, clients: Iterable[str]) -> None:
         """Drop all values of `clients` (their process died)."""
@@ -210,7 +218,7 @@ class MemoryView:
         self._names = names
         self._counted = counted or {}
         self.forgot: dict[str, set[str]] = {}
-        self._looked_at: dict[str, set[str]] = {}
+        self._committed: dict[str, set[str]] = {}
         self._written: dict[str, list[Tensor]] = {}
         self._noted: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self._parts: list[MemoryView] = []
@@ -218,7 +226,7 @@ class MemoryView:
     def only(self, names: tuple[str, ...]) -> MemoryView:
         """The committed memory of some of the clients."""
         view = MemoryView(self._memory, names, self._counted)
-        view.forgot, view._looked_at = self.forgot, self._looked_at
+        view.forgot, view._committed = self.forgot, self._committed
         return view
 
     def part(self, names: tuple[str, ...]) -> MemoryView:
@@ -230,33 +238,28 @@ class MemoryView:
         """Which clients have a value, bool [n]."""
         if key in self._written:
             return torch.ones(len(self._names), dtype=torch.bool)
-        return torch.tensor([self._memory.read(key, name) is not None for name in self._names])
+        return torch.tensor([self._read(key, name)[1] is not None for name in self._names])
 
     def state(self, key: str, default: Tensor) -> ClientState:
         """Return what the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
         values, counted = self.get(key, default), self._counted.get(key, {})
-        now = self._memory.round if key in self._written else None
-        rounds = [self._memory.round_of(key, name) if now is None else now for name in self._names]
+        written = key in self._written
+        rounds = [self._memory.round if written else self._read(key, name)[0] for name in self._names]
         due = [counted.get(name, NEVER) for name in self._names]
         lost = {n for n, have, want in zip(self._names, rounds, due, strict=True) if want not in (NEVER, have)}
         self.forgot.setdefault(key, set()).update(lost)
-        self._looked_at.setdefault(key, set()).update(self._names)
         same = [have == want != NEVER for have, want in zip(rounds, due, strict=True)]
         return ClientState(values, torch.tensor(rounds), torch.tensor(same))
 
     def rounds(self) -> dict[str, dict[str, int]]:
-        """By key and client, the round of what this task has committed, or has looked at."""
-        written = {
-            key: {name: self._memory.round_of(key, name) for name in sorted(names)}
-            for key, names in self._looked_at.items()
-        }
-        return {key: {n: r for n, r in by_name.items() if r != NEVER} for key, by_name in written.items()}
+        """By key and client, the round of what this task has committed."""
+        return {key: dict.fromkeys(sorted(names), self._memory.round) for key, names in self._committed.items()}
 
     def get(self, key: str, default: Tensor) -> Tensor:
         """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
         if key in self._written:
             return torch.stack(self._written[key])
-        values = [self._memory.read(key, name) for name in self._names]
+        values = [self._read(key, name)[1] for name in self._names]
         return torch.stack([default if v is None else v for v in values])
 
     def put(self, key: str, values: Tensor) -> None:
@@ -264,7 +267,7 @@ class MemoryView:
         if "/" in key or len(values) != len(self._names):
             raise InputError(f"memory {key!r} needs a key without '/' and one row per client")
         self._written[key] = [value.clone() for value in values.detach()]
-        self._looked_at.setdefault(key, set()).update(self._names)
+        self._committed.setdefault(key, set()).update(self._names)
 
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
         """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""
@@ -288,8 +291,11 @@ class MemoryView:
         self._noted.clear()
         for key, values in self._written.items():
             for name, value in zip(self._names, values, strict=True):
-                self._memory.write(key, name, value)
+                self._memory.write(key, name, value, self._counted.get(key, {}).get(name, NEVER))
         self._written.clear()
+
+    def _read(self, key: str, name: str) -> tuple[int, Tensor | None]:
+        return self._memory.read(key, name, self._counted.get(key, {}).get(name, NEVER))
 
 
 def _equal(first_values: tuple[Any, ...], second_values: tuple[Any, ...]) -> bool:

@@ -217,7 +217,8 @@ class SiteRows:
         if message["resume"] is not True:
             self._memory_file.unlink(missing_ok=True)
         elif self._memory_file.exists():
-            self.shard.memory.load(decode(self._memory_file.read_bytes()), (self.name,))
+            saved = decode(self._memory_file.read_bytes())
+            self.shard.memory.load(saved, (self.name,), complete=False)  # a site writes after each ask
         self.about = {"pair": self.pair, "method": type(allowed.method).__name__}
         return {"facts": json.dumps(asdict(facts_of(clients, self.name, self._fingerprint)))}
 

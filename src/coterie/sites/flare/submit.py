@@ -10,7 +10,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -28,6 +28,8 @@ END_SECONDS = 20.0
 """How long a job whose run is over may take to end by itself."""
 SILENT_SECONDS = 20.0
 """How long the server may be silent until a submission gives up."""
+LOGINS = 5
+"""How often a login begins anew whose second half came too late, since the server was busy: it then knows nothing of the first."""
 JOIN_SECONDS = 120.0
 """How long a submission waits for sites that are not connected yet."""
 
@@ -140,15 +142,22 @@ def open_session(plan_file: Path, deployment: Deployment, kits: Path | None) -> 
 def _session(deployment: Deployment, admin: Path) -> Any:
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    try:
-        with redirect_stdout(StringIO()):  # results go there
-            return new_secure_session(deployment.admin, str(admin), timeout=15.0)
-    except Exception as error:  # FLARE has a dozen kinds for this
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(
-            f"the server {deployment.server}:{deployment.port} does not let the operator in ({reason}); is it running, and is "
-            f"{admin} of the same kits?"
-        ) from error
+    for left in reversed(range(LOGINS)):
+        try:
+            with (
+                redirect_stdout(StringIO()),
+                redirect_stderr(StringIO()),
+            ):  # FLARE prints results to one, tracebacks to the other
+                return new_secure_session(deployment.admin, str(admin), timeout=15.0)
+        except Exception as error:  # FLARE has a dozen kinds for this
+            reason = " ".join(str(error).split()) or type(error).__name__
+            if left and "no registration session" in reason:
+                continue
+            raise InputError(
+                f"the server {deployment.server}:{deployment.port} does not let the operator in ({reason}); is it running, and is "
+                f"{admin} of the same kits?"
+            ) from error
+    raise AssertionError("the last login either succeeds or raises")
 
 
 def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None]) -> None:
