@@ -28,7 +28,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -91,6 +92,8 @@ class Ditto(Method[State]):
             raise InputError(
                 f"Ditto.lam times the learning rate must be below 2, or own models run away; got {self.lam:g} * {lr:g}; lower one"
             )
+
+    exempt: ClassVar[Mapping[str, str]] = {"diverges": "it refuses a learning rate at which own models run away"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

@@ -33,7 +33,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,6 +108,8 @@ class FedFomo(Method[State]):
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     validation: Annotated[str, one_of("validation", "train")] = "validation"
+
+    exempt: ClassVar[Mapping[str, str]] = {"diverges": "a client takes nothing of a model that raises its loss"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

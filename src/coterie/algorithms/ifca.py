@@ -129,7 +129,10 @@ class IFCA(Method[State]):
     local: LocalSGD = LocalSGD()
     weighting: Annotated[str, one_of("uniform", "size")] = "uniform"
 
-    exempt: ClassVar[Mapping[str, str]] = {"alone": "one client cannot fill several groups"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "alone": "one client cannot fill several groups",
+        "starts": "models that start alike would never come apart",
+    }
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

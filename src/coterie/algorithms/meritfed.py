@@ -289,8 +289,9 @@ class MeritFed(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        names = {"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {}
-        return {**names, "alone": "anchored uploads need several targets"} if self.uploads == "anchored" else names
+        reason = {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
+        reason |= {"alone": "anchored uploads need several targets"} if self.uploads == "anchored" else {}
+        return reason | ({"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {})
 
     @property
     def _steps(self) -> int:

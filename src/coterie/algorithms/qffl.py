@@ -92,6 +92,11 @@ class QFFL(Method[State]):
 
     tasks = (local_update,)
 
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of `coterie.testing` that these settings do not keep, with the reason."""
+        return {"diverges": "updates are divided by what the loss has become"} if self.q else {}
+
     def __post_init__(self) -> None:
         if self.local.optimiser != "sgd":
             raise InputError(

@@ -26,7 +26,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 
 TAU = Rule(lambda v: is_number(v) and 0 < v <= 1e15, "a number > 0 and <= 1e15")  # float32 holds its square
+_BOUNDED = {"diverges": "the length of a step is bounded at any learning rate of clients"}
 
 
 class State(NamedTuple):
@@ -160,6 +162,8 @@ class FedAdam(_ServerRule):
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
     tau: Annotated[float, TAU] = 1e-3
 
+    exempt: ClassVar[Mapping[str, str]] = _BOUNDED
+
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
@@ -192,6 +196,8 @@ class FedYogi(_ServerRule):
 
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
     tau: Annotated[float, TAU] = 1e-3
+
+    exempt: ClassVar[Mapping[str, str]] = _BOUNDED
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
@@ -226,6 +232,8 @@ class FedAdagrad(_ServerRule):
 
     beta: Annotated[float, BELOW_ONE] = 0.0
     tau: Annotated[float, TAU] = 1e-3
+
+    exempt: ClassVar[Mapping[str, str]] = _BOUNDED
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -80,6 +80,11 @@ class _ServerOptimiser(Method[State]):
     eps: Annotated[float, POSITIVE] = 1e-8
 
     tasks = (own_update,)
+
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of `coterie.testing` that these settings do not keep, with the reason."""
+        return {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -196,7 +201,11 @@ class TargetOnly(_ServerOptimiser):
     target: Annotated[str, TEXT._replace(allowed="a client's name")] = ""
 
     participation = "own"
-    exempt: ClassVar[Mapping[str, str]] = {"failures": "without its only client nothing is trained"}
+
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of `coterie.testing` that these settings do not keep, with the reason."""
+        return {**super().exempt, "failures": "without its only client nothing is trained"}
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

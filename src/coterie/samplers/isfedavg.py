@@ -31,8 +31,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -94,6 +95,8 @@ class ISFedAvg(Preset):
     >>> [round(float(x), 1) for x in found]  # the label 0 is met already: only rows of label 1 have a gradient
     [0.1, 1.0]
     """
+
+    exempt: ClassVar[Mapping[str, str]] = {"names": Preset.exempt["names"]}
 
     @property
     def sampler(self) -> GradientNormSampler:

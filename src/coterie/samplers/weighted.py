@@ -112,7 +112,10 @@ class Preset(FedAvg):
 
     sample_ratio: Annotated[float, SHARE] = 1.0
 
-    exempt: ClassVar[Mapping[str, str]] = {"names": "rows are drawn with replacement by the name of the client"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "names": "rows are drawn with replacement by the name of the client",
+        "diverges": "rows are drawn by their class",
+    }
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

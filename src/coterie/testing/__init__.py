@@ -43,7 +43,8 @@ __all__ = [
 
 _OF_RUNS: tuple[Law, ...] = (runs.seed, runs.wire, runs.workers, runs.order, runs.resume, runs.spelling)
 _OF_METHODS: tuple[Law, ...] = (
-    runs.value, runs.names, runs.learns, runs.numbers, runs.alone, runs.participants, runs.failures, runs.sends,
+    runs.value, runs.names, runs.starts, runs.learns, runs.diverges, runs.numbers, runs.alone, runs.participants, runs.failures,
+    runs.sends,
 )  # fmt: skip
 
 

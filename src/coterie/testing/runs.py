@@ -9,15 +9,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.attacks import Attack, Dropout
 from coterie.base.clients import Client, Clients
+from coterie.base.errors import RunError
 from coterie.base.identity import identity
 from coterie.base.rows import Part
+from coterie.base.vector import Layout, flatten
 from coterie.cli.catalogue import Entry, traffic
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.registry import Registry
@@ -111,6 +113,8 @@ class Trial:
         rounds: int = ROUNDS,
         *,
         clients: Clients | None = None,
+        model: nn.Module | None = None,
+        seed: int = 0,
         checkpoint: str | None = None,
         attack: Attack | None = None,
         **settings: Any,
@@ -120,8 +124,9 @@ class Trial:
         return fit(
             self.method,
             _example(self.names) if clients is None else clients,
-            _model(),
+            model or _model(),
             rounds,
+            seed=seed,
             engine=self.engine,
             attack=attack or self.attack,
             filters=self.filters,
@@ -289,6 +294,42 @@ def alone(trial: Trial) -> None:
     losses = [r.value for r in run.history if (r.split, r.metric) == ("train", "loss")]
     if not losses[-1] < losses[0]:
         raise LawError(f"the loss of the only client was {losses[0]:.3f} and is {losses[-1]:.3f} after three rounds")
+
+
+def starts(trial: Trial) -> None:
+    """A run of no rounds ends with the model that it is given."""
+    x = flatten(model := _model(), Layout.of(model))
+    for seed in range(ROUNDS):
+        models = trial.run(0, seed=seed).models
+        for name in ("*",) if "*" in models else models:  # a step from the model of all makes a client's own
+            if not torch.equal(models[name], x):
+                raise LawError(f"after no rounds of seed {seed} the model of {name} is not the one that is given")
+
+
+def diverges(trial: Trial) -> None:
+    """Training that diverges ends in a sentence that names the round."""
+    try:
+        wild = trial.with_local(lr=1e15, steps=Steps(1), batch_size=None)
+        wild.run(2 * ROUNDS, clients=_regression(), model=nn.Linear(3, 1))
+    except RunError as error:
+        if not str(error).startswith("round "):
+            raise LawError(f"it ends in another sentence: {error}") from error
+    else:
+        raise LawError(f"{2 * ROUNDS} rounds at a learning rate of 1e15 end as if they had trained")
+
+
+def _regression() -> Clients:
+    """The usual clients with a label of numbers, in float32."""
+
+    def relabel(part: Part) -> Part:
+        inputs = cast("Tensor", part.inputs).float()
+        return Part(inputs, inputs[:, :1])
+
+    clients = [
+        Client(c.name, relabel(c.train), relabel(c.part("validation")), relabel(c.part("test")))
+        for c in _example({name: name for name in SIZES})
+    ]
+    return Clients(clients).with_server(clients[0].part("validation"))
 
 
 def participants(trial: Trial) -> None:
