@@ -13,7 +13,8 @@ import pytest
 from coterie.base.errors import InputError
 from coterie.report import figures
 from coterie.report.card import card
-from coterie.report.results import FILES, Results
+from coterie.report.results import Results
+from coterie.report.scores import FILES
 from coterie.report.words import tell
 
 

@@ -339,7 +339,8 @@ def _threshold(args: argparse.Namespace, results: Results, method: str, seed: in
 
 def _predict(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
-    from coterie.report.results import Results, threshold_of
+    from coterie.report.results import Results
+    from coterie.report.scores import threshold_of
     from coterie.report.verdicts import recommend
     from coterie.study.predict import is_final, predict
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from coterie.base.spelling import count
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
-from coterie.report.results import THRESHOLD, Results
+from coterie.report.results import Results
+from coterie.report.scores import THRESHOLD
 from coterie.report.statistics import FEWEST_ROWS, Difference
 from coterie.report.text import chance, first_few, listing, number, printable
 from coterie.report.verdicts import late_shares, verdict, whole_percent

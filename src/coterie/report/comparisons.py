@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
 from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, combine, share, state, together
 from coterie.report.outcomes import Outcomes, own_error
+from coterie.report.scores import Scores
+from coterie.report.series import Vector
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,
     FEWEST_ROWS,
@@ -26,10 +28,6 @@ from coterie.report.statistics import (
     weigh,
 )
 from coterie.run.files import own_loss
-
-if TYPE_CHECKING:
-    from coterie.report.results import Results
-    from coterie.report.series import Vector
 
 Family = dict[tuple[str, str], Difference]
 """The comparisons of one client with training alone: by (federated method, deciding metric)."""
@@ -52,7 +50,7 @@ STRENGTHS: dict[Word, Strength] = {
 class Comparisons:
     """The comparisons of a run. A client None stands for the mean over all clients, which is a family of its own."""
 
-    results: Results
+    results: Scores
     _families: dict[str | None, Family] = field(default_factory=dict, repr=False)
     _gains: dict[tuple[str, str, str], Gain | None] = field(default_factory=dict, repr=False)
     _posteriors: dict[tuple[str, str], dict[str, Mixture]] = field(default_factory=dict, repr=False)

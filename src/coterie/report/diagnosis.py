@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from coterie.base.errors import InputError
 from coterie.compute.outcomes import Influence, mean_influence
-from coterie.report.results import THRESHOLD, Results
+from coterie.report.results import Results
+from coterie.report.scores import THRESHOLD
 from coterie.report.statistics import Difference
 from coterie.report.text import listing, number, printable
 

@@ -1,0 +1,379 @@
+"""The numbers of a run directory (docs/run-directory.md), read back without any of the code that made them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from coterie.base.errors import InputError, nearest
+from coterie.base.files import path_exists, read_json, read_toml
+from coterie.base.metric_names import PRINTED
+from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
+from coterie.report.outcomes import paired_rows, tested_at_sites
+from coterie.report.series import Vector
+from coterie.report.text import display_names, is_number, label_in_words, printable
+from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
+
+FILES = (
+    "summary.json",
+    "history.csv",
+    "weights.csv",
+    "timing.csv",
+    "environment.json",
+    "notes.json",
+    "experiment.toml",
+)
+THRESHOLD = 0.5
+REFERENCES = ("centralised", *YARDSTICKS)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The numbers of one run directory.
+
+    Attributes:
+        folder: the run directory.
+        methods: labels, in the order of the experiment; only those with results, and of federated ones that coincide in every
+            digit only the first.
+        coincide: labels of the methods that coincide with one of `methods`, by its label.
+        algorithms: registered name of each method.
+        seeds: all seeds that some method finished, sorted. Every array "[seeds]" is in this order.
+        clients: names, in the order of the summary.
+        tables: seeds that tested rows of the same table; several of them where runs with other rows were combined.
+        runs: names of the runs that were combined; empty for one run.
+        experiment, environment, notes: content of the files of these names.
+        threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
+    """
+
+    folder: Path
+    methods: tuple[str, ...]
+    algorithms: dict[str, str]
+    seeds: tuple[int, ...]
+    clients: tuple[str, ...]
+    experiment: dict[str, Any]
+    environment: dict[str, Any]
+    notes: tuple[str, ...]
+    cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
+    coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float | str = THRESHOLD
+    tables: tuple[tuple[int, ...], ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, folder: str | Path, threshold: float | str | None = None) -> Self:
+        """Read a run directory; an `InputError` names the file that is missing or broken, and the cure.
+
+        Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
+        """
+        folder = Path(folder)
+        if not path_exists(folder, Path.is_dir):
+            raise InputError(f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
+        missing = [f for f in FILES if not (folder / f).is_file()]
+        if missing:
+            raise InputError(
+                f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
+            )
+        require_readable(folder)
+        rows = summary_rows(folder / "summary.json")
+        if not bool(rows):
+            raise InputError(f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
+        experiment = read_toml(folder / "experiment.toml")
+        rows = [row for row in rows if row["fold"] != ALL]
+        cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
+        joined = over_folds(rows)
+        for row in (*joined, *tested_at_sites(joined, paired_rows(folder))):
+            cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
+        algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
+        if threshold is None:
+            report = experiment.get("report")
+            threshold = report.get("threshold", THRESHOLD) if isinstance(report, dict) else THRESHOLD
+        notes = read_json(folder / "notes.json", list)
+        environment = read_json(folder / "environment.json", dict)
+        ordered = _in_order(algorithms, experiment)
+        coincide = coinciding([m for m in ordered if algorithms[m] not in ("local", *REFERENCES)], rows)
+        twins = {twin for group in coincide.values() for twin in group}
+        seeds = sorted({row["seed"] for row in rows})
+        runs, tables = read_combination(folder, seeds)
+        return cls(
+            folder=folder,
+            methods=tuple(m for m in ordered if m not in twins),
+            coincide=coincide,
+            algorithms=algorithms,
+            seeds=tuple(seeds),
+            tables=tables,
+            runs=runs,
+            clients=tuple(dict.fromkeys(row["client"] for row in rows)),
+            experiment=experiment,
+            environment=environment,
+            notes=tuple(map(str, notes)),
+            cells=cells,
+            threshold=threshold_of(threshold),
+        )
+
+    # Who takes part
+
+    @property
+    def baseline(self) -> str | None:
+        """The method that trains every client alone, if there is one."""
+        return next((m for m in self.methods if self.algorithms[m] == "local"), None)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Methods that stand for comparison only: all rows in one place, or a yardstick that is not trained together."""
+        return tuple(m for m in self.methods if self.algorithms[m] in REFERENCES)
+
+    @property
+    def federated(self) -> tuple[str, ...]:
+        """Methods that partners could choose instead of staying alone."""
+        return tuple(m for m in self.methods if m not in self.references and self.algorithms[m] != "local")
+
+    @property
+    def against(self) -> str | None:
+        """The method that others are compared with: `baseline`, else the first that is not a reference."""
+        return self.baseline or next((m for m in self.methods if m not in self.references), None)
+
+    def tuned_part(self, method: str) -> str | None:
+        """Which part of this method's model is tuned at each client afterwards, if any."""
+        tuning = _entries(self.experiment).get(method, {}).get("personalise")
+        return str(tuning.get("part")) if isinstance(tuning, dict) else None
+
+    def recalibrates(self, method: str) -> bool:
+        """Return True if the bias of this method is tuned at each client afterwards."""
+        return self.tuned_part(method) == "bias"
+
+    def own_models(self, method: str) -> bool:
+        """Return True if every client that this method serves has a model of its own."""
+        served = [row for c in self.clients_of(method) for row in self.cells[method, c, self.split].values()]
+        return all(row.get("own_model") for row in served)
+
+    def plain_twin(self, method: str) -> str | None:
+        """The method that is the same but for `personalise`, if the run has it."""
+        settings = {
+            name: {k: v for k, v in entry.items() if k not in ("label", "personalise")}
+            for name, entry in _entries(self.experiment).items()
+            if name in self.algorithms and (name == method or "personalise" not in entry)
+        }
+        return next((n for n, entry in settings.items() if n != method and entry == settings.get(method)), None)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Display name of each client."""
+        return display_names(self.clients)
+
+    @cached_property
+    def split(self) -> str:
+        """The rows that results are about: test rows, or what there is."""
+        splits = {split for _, _, split in self.cells}
+        return next((s for s in ("test", "validation", "train") if s in splits), sorted(splits)[0])
+
+    @cached_property
+    def tested(self) -> tuple[str, ...]:
+        """Clients of whose rows some method has a result; with folds those with fewer than 5 rows train and are not tested."""
+        return tuple(c for c in self.clients if self.methods_for(c))
+
+    # Metrics
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that have at least one value: the known ones first, then the user's own."""
+        rows = [row for (_, _, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
+        own_metrics = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*SUMMARY, *METRICS}]
+        return tuple(m for m in (*METRICS, *own_metrics) if any(_finite(row.get(m)) for row in rows))
+
+    @cached_property
+    def classification(self) -> bool:
+        """True if there is an accuracy."""
+        return "accuracy" in self.metrics
+
+    @property
+    def title(self) -> str:
+        """Name of the data as a user typed it."""
+        data = self.experiment.get("data")
+        data = data if isinstance(data, dict) else {}
+        folder = data.get("folder")
+        name = str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
+        return name.split(":")[1] if name.startswith(OBJECT) and name.count(":") > 1 else name
+
+    @cached_property
+    def _recipes(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / "preprocess.json"
+        return read_json(path, dict) if path.is_file() else {}
+
+    def label(self, seed: int | None = None) -> dict[str, Any]:
+        """Return the label in the recipe of a seed (None: the first); empty if rows are not those of tables."""
+        recipe = self._recipes.get(str(seed)) or next(iter(self._recipes.values()), {})
+        label: dict[str, Any] = recipe.get("label", {})
+        return label
+
+    @cached_property
+    def predicts(self) -> str:
+        """Return the words for the label: `num > 0, 1 = disease`; empty if the run does not say."""
+        return printable(label_in_words(self.label())) if self.label() else ""
+
+    @property
+    def positive(self) -> str:
+        """The name of class 1 of two, if it is more than a number; else empty."""
+        classes = [printable(str(c)) for c in self.label().get("classes") or ()]
+        return classes[1] if len(classes) == 2 and not is_number(classes[1]) else ""
+
+    def unit(self, metric: str) -> str:
+        """The unit of a metric, if it has one that is known: that of the label."""
+        return printable(str(self.label().get("unit", ""))) if metric in ("mae", "rmse") else ""
+
+    @cached_property
+    def magnitude(self) -> dict[str, float]:
+        """How large numbers of each metric in the unit of the label are (the median), which says what digits tell."""
+        rows = [row for (*_, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
+        numbers = {metric: [row[metric] for row in rows if _finite(row.get(metric))] for metric in ("mae", "rmse")}
+        return {metric: float(np.median(values)) for metric, values in numbers.items() if values}
+
+    def metric_name(self, metric: str) -> str:
+        """How people call a metric."""
+        if metric == "loss":
+            return "log-loss" if self.classification and not own_loss(self.experiment) else "loss"
+        return PRINTED.get(metric, metric.replace("_", " "))
+
+    def metric_title(self, metric: str) -> str:
+        """The same for a heading: with the label and its unit where the metric has one."""
+        of = f" of {printable(str(self.label()['column']))}" if metric in ("mae", "rmse") and self.label() else ""
+        unit = self.unit(metric)
+        return f"{self.metric_name(metric)}{of}{f' in {unit}' if unit else ''}"
+
+    @staticmethod
+    def higher_is_better(metric: str) -> bool:
+        """False for losses and errors."""
+        return higher_is_better(metric)
+
+    def values(self, method: str, client: str | None, metric: str, split: str | None = None) -> Vector:
+        """One value per seed [seeds]; NaN where undefined or not run. `client=None`: the mean over all clients that are tested.
+
+        The mean is undefined for a method that lacks a result for some client, and leaves out clients for whom the
+        metric is undefined (AUC with one class).
+        """
+        if method not in self.algorithms:
+            raise InputError(f"no method {method!r} in {self.folder}; {nearest(method, self.methods)}")
+        if client is None:
+            return self._mean_over_clients(method, metric, split or self.split)
+        if client not in self.names:
+            raise InputError(f"no client {client!r} in {self.folder}; {nearest(client, self.clients)}")
+        return self._vector(method, client, metric, split or self.split)
+
+    def _vector(self, method: str, client: str, metric: str, split: str) -> Vector:
+        seeds = self.cells.get((method, client, split), {})
+        values = (seeds.get(seed, {}).get(metric) for seed in self.seeds)
+        return np.array([v if _finite(v) else math.nan for v in values], dtype=float)
+
+    def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
+        clients = self.tested if split == self.split else self.clients
+        table = np.stack([self._vector(method, c, metric, split) for c in clients])
+        finite = np.isfinite(table)
+        there = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in clients])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
+        mean[~there.all(axis=0)] = math.nan
+        return np.asarray(mean, dtype=float)
+
+    def mean(self, method: str, client: str | None, metric: str) -> float:
+        """Mean over the seeds that have a value; NaN if none has."""
+        return _mean(self.values(method, client, metric))
+
+    def common(self, method: str, rival: str, client: str | None, metric: str) -> tuple[float, float]:
+        """Means of two methods over the seeds that both have."""
+        scores, two = self.values(method, client, metric), self.values(rival, client, metric)
+        finite = np.isfinite(scores) & np.isfinite(two)
+        return _mean(scores[finite]), _mean(two[finite])
+
+    def size(self, client: str | None, key: str = "n") -> float:
+        """Rows of a client (`n` evaluated, `n_train` trained on), mean over the seeds of a table; `None`: all clients together."""
+        if client is None:
+            return sum(self.size(c, key) for c in self.tested)
+        for method in (self.against, *self.methods):
+            by_seed = self.cells.get((method or "", client, self.split), {})
+            entries = [[by_seed[seed].get(key) for seed in seeds if seed in by_seed] for seeds in self.tables]
+            sizes = [mean for table in entries if math.isfinite(mean := _mean(np.array([*filter(_finite, table)])))]
+            if sizes:
+                return float(sum(sizes))
+        return math.nan
+
+    def constant(self, client: str | None, key: str) -> Vector:
+        """Return a value that depends on client and seed only (`majority`, `majority_loss`): one value per seed [seeds]."""
+        values = np.full(len(self.seeds), math.nan)
+        for method in self.methods:
+            more = self.values(method, client, key)
+            values = np.where(np.isfinite(values), values, more)
+        return values
+
+    def cost(self, method: str) -> float:
+        """Row gradients of a whole run, mean over seeds; NaN if unknown."""
+        for client in self.clients:
+            rows = self.cells.get((method, client, self.split), {}).values()
+            gradients = [float(row["row_gradients"]) for row in rows if _finite(row.get("row_gradients"))]
+            if gradients:
+                return sum(gradients) / len(gradients)
+        return math.nan
+
+    @property
+    def cost_unit(self) -> str | None:
+        """The method whose budget counts as 1: fedavg, else the first federated one, else the first."""
+        named = [m for m in self.methods if self.algorithms[m] == "fedavg"]
+        costly = [m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0]
+        return costly[0] if costly else None
+
+    def seed_count(self, method: str) -> int:
+        """Number of seeds for which this method has results."""
+        return len({s for c in self.clients for s in self.cells.get((method, c, self.split), {})})
+
+    def find_client(self, name: str) -> str:
+        """The client of this name in any case. Raises `InputError` if there is none."""
+        for client in self.clients:
+            if client.casefold() == name.casefold():
+                return client
+        raise InputError(f"there is no client {name!r}; {nearest(name, self.clients)}")
+
+    def methods_for(self, client: str) -> tuple[str, ...]:
+        """The methods that have a model for a client."""
+        return tuple(m for m in self.methods if (m, client, self.split) in self.cells)
+
+    def clients_of(self, method: str) -> tuple[str, ...]:
+        """The clients that `method` has a model for."""
+        return tuple(c for c in self.clients if (method, c, self.split) in self.cells)
+
+
+def threshold_of(setting: object) -> float | str:
+    """The risk from which a row is called positive, as it is said in a file or typed; "validation" stays.
+
+    Raises:
+        InputError: it is neither "validation" nor between 0 and 1.
+    """
+    try:
+        value = setting if setting == "validation" else float(str(setting))
+    except ValueError:
+        value = math.nan
+    if value == "validation" or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise InputError(f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or validation")
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _mean(values: Vector) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else math.nan
+
+
+def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The [[methods]] of an experiment by their labels."""
+    entries = experiment.get("methods")
+    entries = [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+    return {str(e.get("label") or e.get("name")): e for e in entries}
+
+
+def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*(m for m in _entries(experiment) if m in algorithms), *algorithms]))
