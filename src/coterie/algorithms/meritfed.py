@@ -8,10 +8,8 @@ Optimises: the loss of each of T targets.
 Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (target_gradient: each target, in each
 of md_steps steps); 2 up, 2 d down (target_losses: each target); d up, d down (own_update: anchored uploads).
 Memory: none.
-Use: a client wants the best model for itself and does not know whose data help; some clients may even send harmful
-updates.
-Avoid: a target has very few validation rows, whose chance the weights would follow; or the server must not see single
-updates.
+Use: a client wants the best model for itself and does not know whose data help; some clients may even send harmful updates.
+Avoid: a target has very few validation rows, whose chance the weights would follow; or the server must not see single updates.
 Formula: w \leftarrow \operatorname{argmin}_{w \in \Delta} \, f_t \Bigl( x + \gamma \sum_i w_i \delta_i \Bigr), \quad
 x \leftarrow x + \gamma \sum_i w_i \delta_i
 
@@ -289,8 +287,8 @@ class MeritFed(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        reason = {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
-        reason |= {"alone": "anchored uploads need several targets"} if self.uploads == "anchored" else {}
+        reason = {"alone": "anchored uploads need several targets"} if self.uploads == "anchored" else {}
+        reason |= {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
         return reason | ({"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {})
 
     @property
