@@ -53,6 +53,9 @@ MEMBERS = NAMES._replace(allowed='a client\'s name, several names, or patterns s
 """Rule of a field that names the members of a group."""
 
 
+_BOUNDED = {"diverges": "the length of Adam's steps is bounded"}
+
+
 class State(NamedTuple):
     """The model [d + b], Adam's moments [2, d], and its number of steps."""
 
@@ -84,7 +87,7 @@ class _ServerOptimiser(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
+        return _BOUNDED if self.server_optimiser == "adam" else {}
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -205,7 +208,10 @@ class TargetOnly(_ServerOptimiser):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {**super().exempt, "failures": "without its only client nothing is trained"}
+        return {
+            "failures": "without its only client nothing is trained",
+            **(_BOUNDED if self.server_optimiser == "adam" else {}),
+        }
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
