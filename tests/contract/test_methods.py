@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, RunError
-from coterie.base.files import load_state, save_state
+from coterie.base.files import read_checkpoint, write_checkpoint
 from coterie.base.rng import Rng
 from coterie.base.rows import Part
 from coterie.cli.show import fields_of
@@ -317,8 +317,8 @@ def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp
         for number in (1, 2):
             state, _ = method.round(state, federation.view("abd", number, 0), Rng.named(0, "server", number))
         before = tuple(v.clone() if isinstance(v, Tensor) else v for v in state)
-        save_state(tmp_path / "state.safetensors", state)
-        loaded = load_state(tmp_path / "state.safetensors", type(state))
+        write_checkpoint(tmp_path / "state.safetensors", state, {}, {})
+        loaded = type(state)(**read_checkpoint(tmp_path / "state.safetensors").values)
         first, again = (
             federation.view("bcde", 3, attempt) for attempt in (0, 1)
         )  # the second forgets the first one's memory

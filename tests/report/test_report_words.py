@@ -191,7 +191,6 @@ def test_a_method_is_recalibrated_by_its_settings_and_not_by_its_label(tmp_path:
     assert not verdict(named, "a").recalibrate
     alone = load(tmp_path / "alone", {"local": ALONE, "ours": BETTER}, tuned={"ours": "fedavg"})
     assert verdict(alone, "a").recalibrate
-    assert alone.plain_twin("ours") is None
 
 
 def test_a_join_that_does_not_beat_a_constant_says_so_in_the_same_line(tmp_path: Path) -> None:

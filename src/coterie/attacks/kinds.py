@@ -194,7 +194,6 @@ class Dropout(Attack):
 
     p: Annotated[float, _PROBABILITY] = 0.5
 
-    late = False
     fault = "dropped out"
 
     def fails(self, rng: Rng) -> bool:

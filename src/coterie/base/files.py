@@ -284,16 +284,6 @@ def _seal(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_state(path: Path, state: tuple[Any, ...]) -> None:
-    """Save a state alone."""
-    write_checkpoint(path, state, {}, {})
-
-
-def load_state(path: Path, state_type: type[Any]) -> Any:
-    """The state that `save_state` wrote, as a `state_type`."""
-    return state_type(**read_checkpoint(path).values)
-
-
 def state_type(method: Any) -> type[Any] | None:
     """The NamedTuple that `method.init` declares to return, if it does."""
     declared = get_type_hints(method.init).get("return")

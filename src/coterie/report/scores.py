@@ -151,15 +151,6 @@ class Scores:
         served = [row for c in self.clients_of(method) for row in self.cells[method, c, self.split].values()]
         return all(row.get("own_model") for row in served)
 
-    def plain_twin(self, method: str) -> str | None:
-        """The method that is the same but for `personalise`, if the run has it."""
-        settings = {
-            name: {k: v for k, v in entry.items() if k not in ("label", "personalise")}
-            for name, entry in _entries(self.experiment).items()
-            if name in self.algorithms and (name == method or "personalise" not in entry)
-        }
-        return next((n for n, entry in settings.items() if n != method and entry == settings.get(method)), None)
-
     @cached_property
     def names(self) -> dict[str, str]:
         """Display name of each client."""
