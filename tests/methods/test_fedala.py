@@ -27,7 +27,7 @@ MUTANTS = {
         ("algorithms/fedala.py", "float(latest.std(correction=0)) < SETTLED", "False"),
         ("algorithms/fedala.py", "return [_Mixture(x, entries, row, eta) for row in kept.or_else(start)]",
          "return [_Mixture(x, entries, row, eta) for row in start.expand(len(cohort.names), -1)]"),
-        ("base/layers.py", "layers[max(0, len(layers) - count) :]", "layers[:count]"),
+        ("base/layers.py", "layout.layers[max(0, len(layout.layers) - count) :]", "layout.layers[:count]"),
     ],
 }  # fmt: skip
 

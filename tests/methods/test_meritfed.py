@@ -58,13 +58,13 @@ MUTANTS = {
             "weights[:, positions] = old_weights * mass",
         ),
         (
-            "algorithms/meritfed.py",
+            "compute/target_tasks.py",
             'rows in ("validation", "server") and cohort.has(i, "validation")',
             "False",
         ),
         ("algorithms/meritfed.py", '"damping": m.damping', '"damping": False'),
         (
-            "algorithms/meritfed.py",
+            "compute/target_tasks.py",
             "gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose)",
             'gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose="oracle")',
         ),
@@ -78,10 +78,18 @@ MUTANTS = {
             "need = weights.clamp(min=LEAST_WEIGHT)",
         ),
         ("compute/anchored.py", "visited[t, positions[client]] = models[t, :dim]", "pass"),
-        ("compute/anchored.py", "deltas[:, :, :dim] += values[:, positions]", "pass"),
+        ("compute/anchored.py", "deltas[t, :, :dim] += values[t, positions]", "pass"),
         ("algorithms/meritfed.py", "step *= m.oracle_every *", "step *="),
         ("algorithms/meritfed.py", '(m.md_steps if m.oracle_steps == "one" else 1)', "1"),
         ("algorithms/meritfed.py", "(federation.round - 1) % self.oracle_every == 0", "True"),
+        (
+            "compute/target_tasks.py",
+            "(target.answers([0], at, part)[0] for at in (x, torch.zeros_like(x)))",
+            "[target.answers([0], x, part)[0]] * 2",
+        ),
+        ("compute/target_tasks.py", "x[i], lr * deltas[i], part)", "x[i], deltas[i], part)"),
+        ("compute/target_tasks.py", "outputs + torch.tensordot(w, scores, 1)", "torch.tensordot(w, scores, 1)"),
+        ("algorithms/meritfed.py", "return not cheap or any(", "return True or any("),
         ("solvers/mirror.py", "(n / q * (slopes @ unit))", "(1 / q * (slopes @ unit))"),
     ],
 }
@@ -624,7 +632,7 @@ def test_a_target_that_does_not_exist_is_named_before_any_training():
     ("targets", ()), ("targets", 3), ("lr", 0), ("md_steps", -1), ("md_steps", 1.5), ("md_step", -0.1), ("md_step", "linesearch"),
     ("oracle", "hessian"), ("oracle_batch_size", 0), ("validation", "test"), ("damping", 1), ("directions", 0), ("radius", 0.0),
     ("server_optimiser", "adamw"), ("betas", (0.9, 1.0)), ("betas", (0.9,)), ("betas", 0.9), ("eps", 0),
-    ("uploads", "shared"), ("oracle_steps", "scores"), ("oracle_every", 0),
+    ("uploads", "shared"), ("oracle_steps", "none"), ("oracle_every", 0),
 ])  # fmt: skip
 def test_every_field_refuses_bad_values(field, value):
     with pytest.raises(InputError, match=rf"MeritFed\.{field} must be .*got"):
@@ -785,6 +793,72 @@ def test_one_gradient_goes_all_steps_at_once():
     assert {r.round for r in found.history if r.metric == "phi_after"} == {1, 3}
 
 
+SCORES = {"oracle": "delegated", "oracle_steps": "scores"}
+
+
+@pytest.mark.parametrize("options", [{}, {"validation": "train", "targets": ("a", "d"), "damping": True}])
+def test_scores_are_the_delegated_descent_of_a_linear_model(options):
+    settings = {"local": FULL, "md_step": 0.5, "lr": 0.7, **options}
+    exact = run(MeritFed(**settings, **SCORES), logistic(), 4)
+    by_gradients = run(MeritFed(**settings, oracle="delegated"), logistic(), 4)
+    torch.testing.assert_close(exact.state.weights, by_gradients.state.weights, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(exact.state.x, by_gradients.state.x, rtol=1e-4, atol=1e-6)
+    a_round = trained(FedAvg(FULL), logistic(), 1).history.select("row_gradients")[-1][1]
+    assert exact.history.select("row_gradients")[-1][1] == a_round * (1 + 3 * len(exact.state.targets))
+    longer = trained(MeritFed(**settings, **SCORES, oracle_every=2), logistic(), 1)
+    twice = trained(MeritFed(**{**settings, "md_step": 1.0}, oracle="delegated"), logistic(), 1)
+    torch.testing.assert_close(longer.state.weights, twice.state.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_scores_need_outputs_that_are_linear_in_what_is_trained():
+    problem = logistic()
+    bent = Problem(problem.clients, torch.nn.Sequential(problem.model, torch.nn.Tanh()))
+    with pytest.raises(InputError, match="linear in what is trained"):
+        run(MeritFed(local=MINI, **SCORES), bent, 1)
+    with pytest.raises(InputError, match="needs one trained layer, and this model has"):
+        run(MeritFed(local=MINI, **SCORES), batch_norm(), 1)
+
+
+@pytest.mark.parametrize("options", [{"uploads": "anchored"}, {"oracle_steps": "one"}, SCORES, {}])
+def test_where_rounds_are_cheap_phi_is_measured_before_evaluations_alone(options):
+    found = run(MeritFed(local=MINI, **options), logistic(), 6, evaluate=3)
+    assert {r.round for r in found.history if r.metric == "phi_after"} == ({3, 6} if options else {1, 2, 3, 4, 5, 6})
+    found = run(
+        MeritFed(local=MINI, **{**options, "oracle_every": 2, "oracle": "gradient", "oracle_steps": "one"}),
+        logistic(),
+        6,
+        evaluate=4,
+    )
+    assert {r.round for r in found.history if r.metric == "phi_after"} == {3, 5}
+
+
+def test_many_targets_take_the_cheap_form_and_the_report_says_so():
+    problem, settings = logistic(), {"local": MINI, "validation": "train"}
+    above = MeritFed(**settings, cheap_above=4)
+    assert_same_bits(*[trained(method, problem, 3) for method in (above, MeritFed(**settings, **CHEAP))])
+    assert_same_bits(*[trained(MeritFed(**settings, cheap_above=n), problem, 2) for n in (5, None)])
+    names = tuple(sorted(SIZES))
+    (note,) = above.notes(names)
+    assert note.startswith("with 5 targets the cheap form ran")
+    assert above.memory_estimate(5, 5) == MeritFed(uploads="anchored").memory_estimate(5, 5)
+    for few in (
+        {"cheap_above": 5},
+        {"cheap_above": 4, "targets": "a"},
+        {"cheap_above": 4, "oracle": "loss"},
+        {"cheap_above": 4, "server_optimiser": "adam"},
+        {"cheap_above": 4, "md_step": "line-search"},
+    ):
+        assert MeritFed(**few).notes(names) == ()
+        trained(MeritFed(local=MINI, **few), problem, 2)
+    asked = {declared.task.name for declared in above.tasks}
+    assert {ask.task for ask in trained(above, problem, 2).asks if ".metrics:" not in ask.task} <= asked
+
+
+def test_the_memory_estimate_counts_what_anchored_uploads_hold():
+    plain, anchored = MeritFed(), MeritFed(uploads="anchored")
+    assert anchored.memory_estimate(10, 10) - plain.memory_estimate(10, 10) == 4 * 100 + 10 + 20
+
+
 def test_without_a_second_step_one_gradient_is_the_papers_form():
     problem = logistic()
     runs = [trained(MeritFed(local=MINI, md_steps=1, oracle_steps=s), problem) for s in ("all", "one")]
@@ -870,6 +944,8 @@ def test_an_anchored_run_resumes(tmp_path):
     ({"validation": "server", "uploads": "anchored"}, "with one take"),
     ({"uploads": "anchored", "server_optimiser": "adam"}, 'needs server_optimiser = "sgd"; take it, or uploads = "each"'),
     ({"oracle_steps": "one", "oracle": "loss"}, 'need oracle = "gradient" and a number as md_step'),
+    ({"oracle_steps": "scores"}, 'needs oracle = "delegated", server_optimiser = "sgd" and oracle_batch_size = None'),
+    ({"oracle_steps": "scores", "oracle": "delegated", "oracle_batch_size": 4}, "oracle_batch_size = None"),
     ({"oracle_every": 2, "md_step": "line-search"}, 'need oracle = "gradient" and a number as md_step'),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(settings, sentence):

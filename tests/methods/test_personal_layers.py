@@ -9,9 +9,10 @@ from short_runs import MINI, forget, trained
 import coterie as ct
 from coterie import FedAvg, FedBABU, FedBN, FedPer, FedRep
 from coterie.base.errors import InputError
-from coterie.base.layers import shared_entries, shared_layout
+from coterie.base.layers import last_layers, personal_entries, shared_entries, shared_layout
 from coterie.base.vector import Layout
 from coterie.config.local import LocalSGD, Steps
+from coterie.run.personalisation import tunable
 from federations import batch_norm
 
 WHOLE = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
@@ -33,6 +34,8 @@ MUTANTS = {
     "fedbn": [
         ("base/layers.py", "for name, is_batch_norm in layout.norms if", "for name, is_batch_norm in () if"),
         ("base/layers.py", "if is_batch_norm or norms", "if not is_batch_norm or norms"),
+        ("base/vector.py", "order.pop(layer, None)", "pass"),
+        ("base/vector.py", "return (*(layer for layer in registered if layer not in order), *order)", "return tuple(registered)"),
     ],
 }  # fmt: skip
 
@@ -124,6 +127,72 @@ def test_only_the_shared_entries_travel():
     (up,) = {a.bytes_up for a in found.asks if "shared_update" in a.task}
     assert up == shared.size * layout.dtype.itemsize + 8  # and the number of rows
     assert shared.size < layout.size
+
+
+class HeadFirst(torch.nn.Module):
+    """Registers its head before its body, and one layer that it never uses; counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body, self.spare = torch.nn.Linear(2, 1), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs):
+        self.calls = self.calls + 1
+        self.seen += 1
+        return self.head(self.body(self.body(inputs).relu()))
+
+
+class ByRows(HeadFirst):
+    """Its way depends on the rows, so that nobody can trace it."""
+
+    def forward(self, inputs):
+        return self.head(inputs) if inputs.sum() > 0 else self.head(self.body(inputs))
+
+
+class Tied(HeadFirst):
+    """Takes the parameters of its head itself, and uses its body last."""
+
+    def forward(self, inputs):
+        return self.body(torch.nn.functional.linear(inputs, self.head.weight, self.head.bias).expand(-1, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "order"),
+    [
+        (HeadFirst, ("spare", "body", "head")),
+        (ByRows, ("head", "body", "spare")),
+        (Tied, ("spare", "head", "body")),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 1))), ("0", "1.0")),
+    ],
+)
+def test_layers_have_the_order_of_the_forward_pass(make, order):
+    model = make()
+    layout = Layout.of(model)
+    assert layout.layers == order
+    own = set(personal_entries(layout, "head", "batch").tolist())
+    assert own == set(last_layers(layout, 1).tolist()) == set(tunable(layout, "last").nonzero().flatten().tolist())
+    assert getattr(model, "calls", 0) == 0
+    assert float(getattr(model, "seen", torch.zeros(1))) == 0
+
+
+def test_a_head_that_is_registered_first_stays_at_its_client():
+    run = ct.fit(FedPer(MINI), "heart-disease", lambda shape, outputs: Wide(shape[0], outputs), 1)
+    models = [run.state_dict(name) for name in ("cleveland", "hungary")]
+    assert torch.equal(models[0]["body.weight"], models[1]["body.weight"])
+    assert not torch.equal(models[0]["head.weight"], models[1]["head.weight"])
+
+
+class Wide(torch.nn.Module):
+    """A head, registered first, on two features of all columns."""
+
+    def __init__(self, columns, outputs):
+        super().__init__()
+        self.head, self.body = torch.nn.Linear(2, outputs), torch.nn.Linear(columns, 2)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs).relu())
 
 
 def test_buffers_go_with_their_layer_and_norms_are_found_by_type():

@@ -41,9 +41,9 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from coterie.base.vector import dot, shift
+from coterie.base.vector import dot
 from coterie.compute.cohort import Cohort
-from coterie.compute.tasks import LocalUpdate, OwnModel
+from coterie.compute.tasks import LocalUpdate, OwnModel, step_by_average
 from coterie.config.local import LocalSGD
 from coterie.config.rules import Rule, is_number
 from coterie.config.schema import options
@@ -149,13 +149,10 @@ class APFL(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        average = federation.average(
-            federation.clients, apfl_update, x=state.x, local=self.local, alpha=self.alpha, adaptive=self.adaptive
+        x, log = step_by_average(
+            federation, state.x, apfl_update, local=self.local, alpha=self.alpha, adaptive=self.adaptive
         )
-        for name in average.forgot:
-            federation.report(name, "its own model was lost, so it begins anew", apfl_update)
-        x = shift(state.x, average.delta, dim=federation.dim)
-        return State(x), {"weights": average.by_client(average.weights)}
+        return State(x), log
 
     def models(self, state: State) -> Tensor:
         """The global model."""

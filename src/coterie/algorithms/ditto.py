@@ -35,10 +35,9 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import Quadratic
-from coterie.compute.tasks import LocalUpdate, own_model, own_models
+from coterie.compute.tasks import LocalUpdate, own_model, own_models, step_by_average
 from coterie.config.local import LocalSGD, rate_of
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
@@ -106,11 +105,8 @@ class Ditto(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        average = federation.average(federation.clients, ditto_update, x=state.x, local=self.local, lam=self.lam)
-        for name in average.forgot:
-            federation.report(name, "its own model was lost, so it begins anew", ditto_update)
-        x = shift(state.x, average.delta, dim=federation.dim)
-        return State(x), {"weights": average.by_client(average.weights)}
+        x, log = step_by_average(federation, state.x, ditto_update, local=self.local, lam=self.lam)
+        return State(x), log
 
     def models(self, state: State) -> Tensor:
         """The global model."""

@@ -45,9 +45,8 @@ from torch import Tensor
 
 from coterie.base.layers import last_layers
 from coterie.base.rng import Rng
-from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
-from coterie.compute.tasks import LocalUpdate, OwnModel
+from coterie.compute.tasks import LocalUpdate, OwnModel, step_by_average
 from coterie.config.local import Epochs, LocalSGD
 from coterie.config.rules import COUNT, NOT_NEGATIVE, SHARE, SIZE, optional
 from coterie.config.schema import options
@@ -169,14 +168,9 @@ class FedALA(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        average = federation.average(
-            federation.clients, ala_update, x=state.x, local=self.local, layers=self.layers, eta=self.eta,
-            sample=self.sample, passes=self.passes,
-        )  # fmt: skip
-        for name in average.forgot:
-            federation.report(name, "its own model was lost, so it begins anew", ala_update)
-        x = shift(state.x, average.delta, dim=federation.dim)
-        return State(x), {"weights": average.by_client(average.weights)}
+        settings = {"layers": self.layers, "eta": self.eta, "sample": self.sample, "passes": self.passes}
+        x, log = step_by_average(federation, state.x, ala_update, local=self.local, **settings)
+        return State(x), log
 
     def models(self, state: State) -> Tensor:
         """The global model."""

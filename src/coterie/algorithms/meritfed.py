@@ -31,7 +31,9 @@ The server holds n updates per target. Models differ after the first round, so T
 from the target's own. Fixed points are those of the paper's form. Statistics in buffers start from the mean's.
 
 `oracle_steps = "one"` (ours) goes all md_steps along one oracle gradient, taken at the weights before the descent. `oracle_every` asks
-the oracle in every so many rounds, with steps so many times as long; in between weights stay, and nothing is measured of phi.
+the oracle in every so many rounds, with steps so many times as long; in between weights stay. `oracle_steps = "scores"` (ours) is the
+delegated descent of a model whose outputs are linear in what is trained: exact steps from forward passes alone
+(`compute/target_tasks.py`). With each of these, and with anchored uploads, phi is measured in rounds that are evaluated.
 
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
@@ -53,29 +55,30 @@ Laws:
   tests/methods/test_meritfed.py::test_anchored_uploads_have_the_fixed_points_of_the_papers_form
 - along one gradient weights go where the closed form says:
   tests/methods/test_meritfed.py::test_one_gradient_goes_all_steps_at_once
+- scores = the delegated descent of a linear model:
+  tests/methods/test_meritfed.py::test_scores_are_the_delegated_descent_of_a_linear_model
 - Adam with betas = (0, 0) and lr = eps * c is SGD with lr = c as eps grows:
   tests/methods/test_meritfed.py::test_without_memory_and_with_a_large_eps_adam_is_sgd
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, match_clients
 from coterie.base.rng import Rng
+from coterie.base.vector import Layout
 from coterie.compute.anchored import Offsets, anchored_updates
-from coterie.compute.cohort import Cohort
-from coterie.compute.oracle import TargetGradient, TargetLosses, gradient_each, losses_each
 from coterie.compute.server_step import ServerStep, descend
 from coterie.compute.target_state import State, join_rounds
+from coterie.compute.target_tasks import target_descent, target_gradient, target_losses, target_rows
 from coterie.compute.tasks import local_updates, own_update
 from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
 from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
@@ -84,7 +87,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.replies import Replies
 from coterie.contract.requests import Among, Asks, as_many, asks
-from coterie.contract.task import Form, Holds, Number, Task, task
+from coterie.contract.task import Task
 from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError
 from coterie.solvers.mirror import MOST_TRIALS, two_point_candidates, two_point_estimate
@@ -93,79 +96,6 @@ STEP = Rule(
     lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v), 'a number >= 0 or "line-search"'
 )
 """Rule of the step of mirror descent."""
-
-
-class Descent(NamedTuple):
-    """Weights after mirror descent at the target, and the gap <w0 - e_i, dphi/dw> at the first."""
-
-    weights: Annotated[Tensor, "other", Form(lambda p, layout: (p["weights"].shape[1],), within=(0.0, 1.001))]
-    gap: Number
-
-
-class Ready(NamedTuple):
-    """1 where the target has the rows that it is to answer with."""
-
-    ready: Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
-
-
-OwnModel = Annotated[Tensor, Holds(("model",), each=True, model=True)]
-"""A model of each target."""
-
-
-@task
-def target_gradient(cohort: Cohort, *, x: OwnModel, rows: str, batch: int | None, step: int) -> TargetGradient:
-    """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
-    purpose = f"oracle/{step}"
-    return TargetGradient(gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose))
-
-
-@task
-def target_losses(
-    cohort: Cohort,
-    *,
-    xs: Annotated[Tensor, Holds(("models", "model"), each=True, model=True)],
-    rows: str,
-    batch: int | None,
-    step: int,
-) -> TargetLosses:
-    """Losses of f_target at the candidates xs [n, q, d + b]."""
-    purpose = f"oracle/{step}"
-    return TargetLosses(losses_each(cohort, xs, _parts(cohort, rows), batch_size=batch, purpose=purpose))
-
-
-@task
-def target_descent(
-    cohort: Cohort, *, x: OwnModel, deltas: Annotated[Tensor, Holds(("clients", "model"), each=True)],
-    weights: Annotated[Tensor, Holds(("clients",), torch.float64, (0.0, 1.001), each=True)],
-    moments: Annotated[Tensor, Holds((2, ("parameters", 0)), each=True)],
-    taken: Annotated[Tensor, Holds((), torch.int64, (0, math.inf), each=True)], lr: float,
-    betas: tuple[float, float] | None, eps: float, steps: int, step: float, damping: bool, rows: str, batch: int | None,
-) -> Descent:  # fmt: skip
-    """The whole descent at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]; Adam's moments [n, 2, d], taken [n]."""
-
-    def gradient(candidate: Tensor, k: int) -> Tensor:
-        return target_gradient(cohort, x=candidate, rows=rows, batch=batch, step=k).gradient
-
-    server = ServerStep(x, deltas, moments, taken, lr, betas, eps, cohort.layout.dim)
-    return Descent(*descend(server.slopes(gradient), weights, steps=steps, step=step, damping=damping))
-
-
-@task
-def target_rows(cohort: Cohort, *, rows: str) -> Ready:
-    """Asked before the first round. Raises `InputError` if there is no distribution to draw fresh rows from."""
-    for i in range(len(cohort.names)):
-        if rows == "fresh" and not cohort.has(i, "fresh"):
-            raise InputError(
-                f'MeritFed.validation = "fresh" draws new rows of {cohort.names[i]!r}, which only data of a known distribution '
-                'can (mean-estimation, or clients made with `with_draw`); take "validation" or "train"'
-            )
-    return Ready(torch.ones(len(cohort.names), dtype=torch.float32))
-
-
-def _parts(cohort: Cohort, rows: str) -> list[str]:
-    # Which rows speak for a target depends on what it has itself, not on who shares its process.
-    validates = [rows in ("validation", "server") and cohort.has(i, "validation") for i in range(len(cohort.names))]
-    return ["fresh" if rows == "fresh" else "validation" if own else "train" for own in validates]
 
 
 @options
@@ -195,8 +125,11 @@ class MeritFed(Method[State]):
         eps: epsilon > 0 in the denominator, with "adam" (the same Algorithm 1).
         uploads: "each": a client trains from the model of each target; "anchored" (ours): from their mean, and for each target one
             client from its own model, which costs two trainings whatever the number of targets.
-        oracle_steps: "all": an oracle gradient in each of md_steps steps; "one" (ours): one for all of them.
+        oracle_steps: "all": an oracle gradient in each of md_steps steps; "one" (ours): one for all of them; "scores" (ours): none,
+            where oracle is "delegated" and outputs are linear in what is trained, as those of logistic.
         oracle_every: rounds between two descents; a step is as many times as long (ours).
+        cheap_above: with more targets than this, and the oracle "gradient" and "sgd" at the server, take uploads "anchored",
+            oracle_steps "one" and oracle_every 2, which costs little more than two trainings; None: never (ours).
 
     >>> import coterie as ct, torch
     >>> x = torch.linspace(-1, 1, 60)[:, None]
@@ -221,16 +154,20 @@ class MeritFed(Method[State]):
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
     uploads: Annotated[str, one_of("each", "anchored")] = "each"
-    oracle_steps: Annotated[str, one_of("all", "one")] = "all"
+    oracle_steps: Annotated[str, one_of("all", "one", "scores")] = "all"
     oracle_every: Annotated[int, SIZE] = 1
+    cheap_above: Annotated[int | None, optional(SIZE, "never")] = None
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates of the model of each target, and what its oracle asks."""
-        trained, count_of = self.uploads == "each", as_many(self.targets)
-        updates = (
-            asks(local_updates, models=count_of) if trained else asks(own_update, models=lambda n: 1 + count_of(n))
+        count_of = as_many(self.targets)
+        of_each, at_anchor = (
+            asks(local_updates, models=count_of),
+            asks(own_update, models=lambda n: 1 + count_of(n)),
         )
+        may_be_cheap = self.cheap_above is not None and self._can_be_cheap
+        updates = (of_each, at_anchor) if may_be_cheap else (of_each,) if self.uploads == "each" else (at_anchor,)
         if self.validation == "server":  # the oracle is there, too
             return (asks(local_updates),)
         about: dict[str, Any] = {"rows": self.validation, "batch": self.oracle_batch_size}
@@ -239,7 +176,8 @@ class MeritFed(Method[State]):
         oracle: tuple[Asks, ...] = (asks(target_rows, rows="fresh"),) if fresh else ()
         if self.oracle == "delegated":
             betas = self.betas if self.server_optimiser == "adam" else None
-            oracle += (asks(target_descent, **about, steps=self.md_steps, step=self.md_step, betas=betas),)
+            oracle += (asks(target_descent, **about, steps=self.md_steps, step=self.md_step, betas=betas,
+                            scores=self.oracle_steps == "scores"),)  # fmt: skip
         elif self.oracle == "gradient" and self.md_steps:
             oracle += (asks(target_gradient, models=self._steps, **about, step=steps),)
         elif self.oracle == "loss":
@@ -247,7 +185,7 @@ class MeritFed(Method[State]):
         if self.md_step == "line-search":
             values += 1 + MOST_TRIALS * self.md_steps
         batch = self.oracle_batch_size if fresh else Among(self.oracle_batch_size, None)
-        return updates, *oracle, asks(target_losses, models=values, rows=self.validation, batch=batch, step=steps)
+        return *updates, *oracle, asks(target_losses, models=values, rows=self.validation, batch=batch, step=steps)
 
     def __post_init__(self) -> None:
         if self.md_step == "line-search" and (self.oracle != "gradient" or self.oracle_batch_size is not None):
@@ -256,7 +194,13 @@ class MeritFed(Method[State]):
             raise InputError(
                 'MeritFed.validation = "fresh" needs oracle_batch_size, the number of rows to draw per step'
             )
-        cheap = self.oracle_steps == "one" or self.oracle_every > 1
+        by_scores = self.oracle_steps == "scores"
+        exact = self.oracle == "delegated" and self.server_optimiser == "sgd" and self.oracle_batch_size is None
+        if by_scores and not exact:
+            raise InputError(
+                'MeritFed.oracle_steps = "scores" needs oracle = "delegated", server_optimiser = "sgd" and oracle_batch_size = None'
+            )
+        cheap = self.oracle_steps == "one" or (self.oracle_every > 1 and not by_scores)
         if cheap and (self.oracle != "gradient" or self.md_step == "line-search"):
             raise InputError(
                 'MeritFed.oracle_steps = "one" and oracle_every need oracle = "gradient" and a number as md_step; change one of them'
@@ -271,11 +215,37 @@ class MeritFed(Method[State]):
         """Where the server's rows are the target."""
         return self.validation == "server"
 
+    @property
+    def _can_be_cheap(self) -> bool:
+        return self.oracle == "gradient" and self.md_step != "line-search" and self.server_optimiser == "sgd"
+
+    def _form(self, targets: int) -> MeritFed:
+        """The method with so many targets: its cheap form where `cheap_above` says so."""
+        if self.cheap_above is None or targets <= self.cheap_above or not self._can_be_cheap:
+            return self
+        return replace(self, uploads="anchored", oracle_steps="one", oracle_every=2, cheap_above=None)
+
+    def notes(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """Say where the cheap form is taken in place of the paper's."""
+        count = len(self.target_names(everyone))
+        if self._form(count) is self:
+            return ()
+        also = "weights and models differ a little from those of the paper's form, which trains a model of each target at each client"
+        return (f'with {count} targets the cheap form ran: {also} (cheap_above = "default" brings it back)',)
+
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist, and for one target with anchored uploads."""
         if len(self.target_names(everyone)) == 1 and self.uploads == "anchored":
             raise InputError(
                 'MeritFed.uploads = "anchored" saves trainings of several targets; with one take uploads = "each"'
+            )
+
+    def check_model(self, layout: Layout) -> None:
+        """Raise `InputError` where scores are asked of a model that cannot be linear in what is trained."""
+        if self.oracle_steps == "scores" and (len(layout.layers) > 1 or layout.buffers):
+            raise InputError(
+                f'MeritFed.oracle_steps = "scores" needs one trained layer, and this model has {len(layout.layers)} '
+                f'({", ".join(layout.layers)[:60]}); freeze all but the last, or take "one"'
             )
 
     def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
@@ -291,23 +261,34 @@ class MeritFed(Method[State]):
         reason |= {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
         return reason | ({"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {})
 
+    def _measures(self, federation: Federation) -> bool:
+        """Return True if phi is measured in this round: where rounds are to be cheap, in the last descent before an evaluation."""
+        cheap = self.oracle_steps != "all" or self.oracle_every > 1 or self.uploads == "anchored"
+        return not cheap or any(
+            map(federation.is_evaluated, range(federation.round, federation.round + self.oracle_every))
+        )
+
     @property
     def _steps(self) -> int:
         return min(1, self.md_steps) if self.oracle_steps == "one" else self.md_steps
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
+        self.check_model(federation.layout)
         targets, total = self.target_names(federation.everyone), len(federation.everyone)
         if self.validation in ("fresh", "server"):
             federation.ask(targets, target_rows, rows=self.validation)
         moments = x.new_zeros(len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0)
         weights = torch.full((len(targets), total), 1 / total, dtype=torch.float64)
-        anchored = self.uploads == "anchored"
+        anchored = self._form(len(targets)).uploads == "anchored"
         offsets = Offsets.start(x[: federation.dim], len(targets) * anchored, total * anchored)
         return State(targets, x[None], weights, moments, torch.zeros(len(targets), dtype=torch.int64), *offsets)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`, of a large model some targets at a time; targets that do not participate answer, too."""
+        form = self._form(len(state.targets))
+        if form is not self:
+            return form.round(state, federation, rng)
         divisible = self.uploads == "each" and self.local.sampler is None
         total, n = len(state.targets), len(federation.clients)
         return self._round_in_parts(state, federation, rng, federation.groups_at_once(total, n) if divisible else total)
@@ -344,10 +325,11 @@ class MeritFed(Method[State]):
             new_weights, measured = old_weights.clone(), {}
             if (federation.round - 1) % self.oracle_every == 0:
                 new_weights, gap = oracle.descend(old_weights)  # line 9
-                phi = oracle.phi(old_weights, new_weights)
-                measured = {"phi_before": phi[:, 0], "phi_after": phi[:, 1]}
-                if self.md_steps:
-                    measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
+                if self._measures(federation):
+                    phi = oracle.phi(old_weights, new_weights)
+                    measured = {"phi_before": phi[:, 0], "phi_after": phi[:, 1]}
+                    if self.md_steps:
+                        measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
             moved, _, moments = server.step(new_weights)  # line 10
         except NotFiniteError as error:  # finite updates and gradients whose product overflows
             cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
@@ -381,7 +363,10 @@ class MeritFed(Method[State]):
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
-        return per_round * targets + moments + (4 * targets * clients if self.uploads == "anchored" else 0)
+        is_anchored = self._form(targets).uploads == "anchored"
+        # Offsets and models at the last visits, before and after the round; updates at the anchor, and the targets' models twice.
+        anchored = 4 * targets * clients + per_round + 2 * targets if is_anchored else 0
+        return per_round * targets + moments + anchored
 
 
 @dataclass
@@ -412,7 +397,7 @@ class _Oracle:
             after, gap = self._ask(
                 target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
                 moments=PerClient(server.moments), taken=PerClient(server.taken), lr=server.lr, betas=server.betas, eps=server.eps,
-                batch=m.oracle_batch_size, **settings,
+                batch=m.oracle_batch_size, scores=m.oracle_steps == "scores", **settings,
             )  # fmt: skip
             return after, gap
         slopes = server.slopes(self._gradient)

@@ -19,8 +19,9 @@ FedBABU trains the shared layers alone below a head that stays as it was initial
 uses it. FedBN is FedPer whose personal layers are those that normalise. Buffers go with their layer.
 
 Differences from the papers: clients count by their rows in the average; `weights = "uniform"` counts them alike. The head is the layer
-that the model registers last. A client that takes part for the first time starts from the model's first personal layers, and so does
-one that has lost its own, which log and failures name. All phases of a round draw the same batches.
+that a forward pass uses last; where the way of a forward pass depends on the rows, it is the one that the model registers last. A
+client that takes part for the first time starts from the model's first personal layers, and so does one that has lost its own, which
+log and failures name. All phases of a round draw the same batches.
 
 What is evaluated, saved and used for predictions is what a client puts together. That of another party stays there.
 
@@ -210,7 +211,7 @@ class FedPer(_PersonalLayers):
     Attributes:
         local: settings of local training.
         weights: "size": by training rows, or "uniform".
-        personal: "head": the layer that the model registers last; "norm": the layers that normalise; or patterns of names.
+        personal: "head": the layer that a forward pass uses last; "norm": the layers that normalise; or patterns of names.
         norms: with "norm", "batch" for batch norm alone, or "all" for group and layer norm, too.
 
     >>> import coterie as ct, torch
@@ -240,7 +241,7 @@ class FedRep(_PersonalLayers):
     Attributes:
         local: settings of local training of the shared layers.
         weights: "size": by training rows, or "uniform" (the paper).
-        personal: "head": the layer that the model registers last; "norm": the layers that normalise; or patterns of names.
+        personal: "head": the layer that a forward pass uses last; "norm": the layers that normalise; or patterns of names.
         norms: with "norm", "batch" for batch norm alone, or "all" for group and layer norm, too.
         head_steps: local steps on the personal layers, the shared ones fixed; 0: they never move.
 
@@ -277,7 +278,7 @@ class FedBABU(_PersonalLayers):
     Attributes:
         local: settings of local training of the body, and of the tuning.
         weights: "size": by training rows, or "uniform".
-        personal: "head": the layer that the model registers last; or patterns of names.
+        personal: "head": the layer that a forward pass uses last; or patterns of names.
         tune_steps: local steps on the whole model before a client uses it; 0: none.
 
     >>> import coterie as ct, torch

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
-from coterie.base.vector import Layout
+from coterie.base.vector import Layout, owner_of
 
 Personal = str | tuple[str, ...]
 
@@ -29,7 +29,7 @@ def shared_layout(layout: Layout, personal: Personal, norms: str) -> Layout:
 
     Args:
         layout: Layout of the whole model.
-        personal: "head": the layer that the model registers last; "norm": the layers that normalise; or patterns of names of tensors or
+        personal: "head": the layer that a forward pass uses last; "norm": the layers that normalise; or patterns of names of tensors or
             of their modules, such as "encoder.*". Buffers go with their layer.
         norms: With "norm", "batch" for batch norm alone, or "all" for group and layer norm, too.
 
@@ -64,10 +64,9 @@ def personal_entries(layout: Layout, personal: Personal, norms: str) -> Tensor:
 
 @lru_cache(maxsize=16)
 def last_layers(layout: Layout, count: int) -> Tensor:
-    """Positions of the parameters of the last `count` layers that have parameters, int64; of all where there are no more layers."""
-    layers = list(dict.fromkeys(_module_of(name) for name, _ in layout.parameters))
-    last = set(layers[max(0, len(layers) - count) :])
-    chosen = [torch.full((shape.numel(),), _module_of(name) in last) for name, shape in layout.parameters]
+    """Positions of the parameters of the last `count` layers of a forward pass, int64; of all where there are no more layers."""
+    last = set(layout.layers[max(0, len(layout.layers) - count) :])
+    chosen = [torch.full((shape.numel(),), owner_of(name) in last) for name, shape in layout.parameters]
     return torch.cat(chosen).nonzero().flatten()
 
 
@@ -83,16 +82,12 @@ def _entries(layout: Layout, personal: Personal, norms: str) -> tuple[Tensor, Te
 def _private_names(layout: Layout, personal: Personal, norms: str) -> frozenset[str]:
     names = [name for name, _ in (*layout.parameters, *layout.buffers)]
     if personal == "head":
-        modules: Sequence[str] = [_module_of(layout.parameters[-1][0])]
+        modules: Sequence[str] = layout.layers[-1:]
     elif personal == "norm":
         modules = [name for name, is_batch_norm in layout.norms if is_batch_norm or norms == "all"]
     else:
         return frozenset(name for name in names if any(_fits(name, pattern) for pattern in personal))
-    return frozenset(name for name in names if _module_of(name) in modules)
-
-
-def _module_of(name: str) -> str:
-    return name.rpartition(".")[0]
+    return frozenset(name for name in names if owner_of(name) in modules)
 
 
 def _fits(name: str, pattern: str) -> bool:

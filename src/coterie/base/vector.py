@@ -5,6 +5,7 @@ A vector is `[parameters d | float buffers b]`. Frozen parameters are not in it,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from coterie.base.errors import InputError, plain, require
@@ -51,12 +52,15 @@ class Layout:
         buffers: name and shape of each float buffer, in order, without those with Inf (masks) and those of frozen batch norm.
         dtype: type of the numbers of the vector.
         norms: name of each module that normalises, and whether it is a batch norm.
+        layers: names of the modules that have trainable parameters, in the order of the forward pass where that can be traced, else as
+            the model registers them.
     """
 
     parameters: tuple[tuple[str, torch.Size], ...]
     buffers: tuple[tuple[str, torch.Size], ...]
     dtype: torch.dtype
     norms: tuple[tuple[str, bool], ...] = ()
+    layers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
@@ -80,7 +84,7 @@ class Layout:
             )
         shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
         norms = [(k, isinstance(m, _BatchNorm)) for k, m in model.named_modules() if isinstance(m, _NORMS)]
-        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms))
+        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms), _order_layers(model, [k for k, _ in trainable]))
 
     @cached_property
     def dim(self) -> int:
@@ -91,6 +95,45 @@ class Layout:
     def size(self) -> int:
         """Length d + b of a vector."""
         return self.dim + sum(shape.numel() for _, shape in self.buffers)
+
+
+def owner_of(name: str) -> str:
+    """Return the name of the module that has a parameter or buffer.
+
+    >>> owner_of("body.0.weight"), owner_of("weight")
+    ('body.0', '')
+    """
+    return name.rpartition(".")[0]
+
+
+def _order_layers(model: nn.Module, parameters: list[str]) -> tuple[str, ...]:
+    """Return the modules that have these parameters in the order in which a forward pass uses them for the last time."""
+    registered = dict.fromkeys(map(owner_of, parameters))
+    containers = [type(module) for module in model.modules() if any(True for _ in module.children())]
+    if all(kind is nn.Sequential for kind in containers):
+        return tuple(registered)
+    order: dict[str, None] = {}
+    for module in _used_in_forward(model):
+        for layer in registered:
+            if layer == module or layer.startswith(f"{module}."):
+                order.pop(layer, None)
+                order[layer] = None
+    # A layer that is never used cannot be the last.
+    return (*(layer for layer in registered if layer not in order), *order)
+
+
+def _used_in_forward(model: nn.Module) -> list[str]:
+    """Return the modules that a forward pass calls or takes parameters of, in its order; none if its way depends on the rows."""
+    try:
+        # A traced forward may write into its buffers and attributes; parameters are only read.
+        traced = deepcopy(model, {id(p): p for p in model.parameters()})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graph = fx.Tracer().trace(traced)
+    except Exception:  # a forward of a user's own may raise anything when it is given no rows
+        return []
+    calls = [(node.op, str(node.target)) for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    return [target if op == "call_module" else owner_of(target) for op, target in calls]
 
 
 def keeps_statistics(module: nn.Module) -> bool:

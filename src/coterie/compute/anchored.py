@@ -65,7 +65,8 @@ def anchored_updates(
                 values[t, positions[client]] = (delta - replies.delta[client])[:dim]
                 visited[t, positions[client]] = models[t, :dim]
     deltas = replies.delta.expand(count, -1, -1).clone()
-    deltas[:, :, :dim] += values[:, positions]
+    for t in range(count):  # of all targets at once the gathered offsets would take as much memory as the updates
+        deltas[t, :, :dim] += values[t, positions]
     return replies, models, deltas, Offsets(values, visited)
 
 

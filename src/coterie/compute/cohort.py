@@ -270,7 +270,7 @@ class Cohort(CohortRows):
         columns["n"] = torch.zeros(count, dtype=torch.float64)
         for group in self.groups(part):
             labels, of = self.labels_of(group, part)
-            outputs, losses = self._answers(group, x, part)
+            outputs, losses = self.answers(group, x, part)
             columns["n"][group], columns["loss"][group] = of.sizes, of.mean(losses)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
@@ -293,7 +293,7 @@ class Cohort(CohortRows):
         return columns
 
     @torch.no_grad()
-    def _answers(self, group: Sequence[int], x: Tensor, part: str) -> tuple[Tensor, Tensor]:
+    def answers(self, group: Sequence[int], x: Tensor, part: str) -> tuple[Tensor, Tensor]:
         """Outputs and losses of all rows of some clients, one client behind the other, on the CPU."""
         workspace, all_rows, pairs = self.workspace, getattr(self.clients, part), []
         for i in group:

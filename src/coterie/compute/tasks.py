@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from coterie.compute.cohort import Cohort
 from coterie.config.local import LocalSGD
 from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
-from coterie.contract.task import Form, Model, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
+from coterie.contract.task import Form, Model, ModelOfEach, Models, OneModel, OneUpdate, Rows, Task, task
 
 
 class LocalUpdate(NamedTuple):
@@ -68,6 +68,26 @@ def own_model(cohort: Cohort, *, x: OneModel, key: str) -> OwnModel:
 def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor | None]:
     """Ask all seen and unseen clients for the models that they keep under `key`; a client that does not reply is left with x."""
     return federation.own_models((*federation.everyone, *federation.unseen), own_model, x=x, key=key)
+
+
+def step_by_average(
+    federation: Federation, x: Tensor, task: Task[Any], **payload: Any
+) -> tuple[Tensor, dict[str, dict[str, float]]]:
+    """FedAvg's step by a task whose clients also keep a model of their own; a client that has lost its own is named.
+
+    Args:
+        federation: The participants.
+        x: The global model [d + b], which the task is sent.
+        task: Local training; it replies `delta`.
+        payload: What else the task is sent.
+
+    Returns:
+        The global model after the step, and what a round logs of it.
+    """
+    average = federation.average(federation.clients, task, x=x, **payload)
+    for name in average.forgot:
+        federation.report(name, "its own model was lost, so it begins anew", task)
+    return shift(x, average.delta, dim=federation.dim), {"weights": average.by_client(average.weights)}
 
 
 def average_groups(

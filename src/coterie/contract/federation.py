@@ -43,6 +43,7 @@ class Federation:
         filters: what replies pass through at the clients, in their order (`contract.filters`).
         label: label of the method, which names the random streams of filters and attacks.
         observer: called with the task, payload and replies of each ask; None: nothing looks on. Averages then hold all replies.
+        is_evaluated: says of a round's number whether models are evaluated after it.
 
     >>> import coterie as ct
     >>> import torch
@@ -66,6 +67,7 @@ class Federation:
     filters: tuple[Filter, ...] = ()
     label: str = ""
     observer: Callable[[Task[Any], Mapping[str, Any], Replies[Any]], object] | None = None
+    is_evaluated: Callable[[int], bool] = lambda number: True
 
     @property
     def everyone(self) -> tuple[str, ...]:

@@ -221,6 +221,10 @@ class Method(ABC, Generic[S]):
     def check_model(self, layout: Layout) -> None:
         """Raise `InputError` for a model whose layers do not fit, before any training."""
 
+    def notes(self, everyone: tuple[str, ...]) -> Sequence[str]:
+        """Sentences for the report on what these settings do with these clients, where a reader would not expect it."""
+        return ()
+
     def keeps_validation(self, names: tuple[str, ...]) -> Sequence[str]:
         """Clients whose validation rows must not be trained on."""
         return ()

@@ -83,6 +83,7 @@ class _Loop:
             clients_per_round=self.per_round,
             filters=filters_of(self.method, filters),
             label=self.own,
+            is_evaluated=self._due,
         )
         self.federation = replace(self.training, engine=engine.honest or engine, filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it

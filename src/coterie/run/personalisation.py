@@ -41,7 +41,7 @@ def tunable(layout: Layout, part: str) -> Tensor:
     >>> [int(tunable(layout, part).sum()) for part in ("all", "last", "bias")]
     [7, 3, 1]
     """
-    last = layout.parameters[-1][0].rpartition(".")[0]
+    last = layout.layers[-1]
     masks = []
     for name, shape in layout.parameters:
         owner, _, leaf = name.rpartition(".")

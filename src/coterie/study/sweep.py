@@ -175,7 +175,7 @@ def run_experiment(
                 _write_end(
                     folder,
                     pairs,
-                    [*clients_at_first.notes, *experiment.notes, *tuning_notes(folder)],
+                    [*_notes(experiment, clients_at_first), *tuning_notes(folder)],
                     _environment(command, started),
                 )
         paired = where.paired_errors(experiment)
@@ -216,7 +216,17 @@ def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> 
     paths = own_files(experiment.tables())
     if paths:
         write_json(folder / FILES, {path: hash_of(Path(path)) for path in paths})
-    write_json(folder / "notes.json", [*clients.notes, *experiment.notes])
+    write_json(folder / "notes.json", _notes(experiment, clients))
+
+
+def _notes(experiment: Experiment, clients: Clients) -> list[str]:
+    """Sentences about the data, the experiment, and what its methods do with so many clients."""
+    of_methods = [
+        f"{entry.label}: {note}"
+        for entry in experiment.methods
+        for note in experiment.build_method(entry).notes(clients.names)
+    ]
+    return [*clients.notes, *experiment.notes, *of_methods]
 
 
 def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_by: Mapping[str, Any]) -> None:
