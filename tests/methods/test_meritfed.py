@@ -861,7 +861,7 @@ def test_the_memory_estimate_counts_what_anchored_uploads_hold():
 
 def test_without_a_second_step_one_gradient_is_the_papers_form():
     problem = logistic()
-    runs = [trained(MeritFed(local=MINI, md_steps=1, oracle_steps=s), problem) for s in ("all", "one")]
+    runs = [run(MeritFed(local=MINI, md_steps=1, oracle_steps=s), problem) for s in ("all", "one")]
     assert_same_bits(*runs)
 
 
