@@ -1,4 +1,4 @@
-"""What MeritFed asks of its targets: gradients and losses of candidates, or the whole descent on the weights.
+"""The tasks of MeritFed's targets: gradients and losses of candidates, or the whole descent on the weights.
 
 Where outputs are linear in what is trained, as those of a linear model and of one whose last layer alone is trained, a descent at the
 target needs the model n + 3 times and never again: the outputs at x + lr * sum_i w_i delta_i are those at x plus lr * sum_i w_i s_i,
