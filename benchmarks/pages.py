@@ -17,6 +17,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.scale import table as growth
 
         between(docs / "performance.md", growth(results["scale"]), "scale")
+    if "work" in results:
+        from benchmarks.work import table as work
+
+        between(docs / "performance.md", work(results["work"]), "work")
     if "engines" in results:
         from benchmarks.engines import table as costs
 

@@ -21,6 +21,7 @@ NAMES = (
     "scaling",
     "heart",
     "engines",
+    "work",
     "scale",
     "mean_estimation",
     "byzantine",

@@ -84,7 +84,8 @@ class Layout:
             )
         shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
         norms = [(k, isinstance(m, _BatchNorm)) for k, m in model.named_modules() if isinstance(m, _NORMS)]
-        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms), _order_layers(model, [k for k, _ in trainable]))
+        layers = _order_layers(model, trainable) if model._modules else ("",)
+        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms), layers)
 
     @cached_property
     def dim(self) -> int:
@@ -106,9 +107,9 @@ def owner_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _order_layers(model: nn.Module, parameters: list[str]) -> tuple[str, ...]:
+def _order_layers(model: nn.Module, parameters: list[tuple[str, nn.Parameter]]) -> tuple[str, ...]:
     """Return the modules that have these parameters in the order in which a forward pass uses them for the last time."""
-    registered = dict.fromkeys(map(owner_of, parameters))
+    registered = dict.fromkeys(owner_of(name) for name, _ in parameters)
     containers = [type(module) for module in model.modules() if any(True for _ in module.children())]
     if all(kind is nn.Sequential for kind in containers):
         return tuple(registered)
