@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers rivals mean-estimation byzantine results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers rivals mean-estimation byzantine contribution results lint format types docs sessions pictures attacks bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -88,6 +88,9 @@ mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (a
 byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients, another seed (about 5 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py byzantine
 	$(BIN)/python -m experiments.page
+
+contribution: $(VENV)/.dev  ## what contributions say of four hospitals, beside FedAvg retrained on all coalitions (about 15 minutes; finished seeds are kept)
+	$(BIN)/python benchmarks/run.py contribution --minutes '$(or $(MINUTES),30)'
 
 papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
 	$(BIN)/python -m experiments --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)' --jobs '$(or $(JOBS),2)'

@@ -25,6 +25,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.engines import table as costs
 
         between(docs / "performance.md", costs(results["engines"]), "engines")
+    if "contribution" in results:
+        from benchmarks.contribution import table as truth
+
+        between(docs / "explanation" / "contribution.md", truth(results["contribution"]), "contribution")
 
 
 def between(page: Path, text: str, name: str = "results") -> None:

@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder the
 SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-LONG = ("scale", "mean_estimation", "byzantine")
+LONG = ("scale", "mean_estimation", "byzantine", "contribution")
 """Case by case, or seed by seed; each that is finished is written and kept."""
 
 BENCHMARKS = (*SPEED, "engines", "work", *LONG)
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--minutes",
         type=float,
         default=10.0,
-        help="how long scale, mean_estimation and byzantine may begin another case or seed",
+        help=f"how long {', '.join(LONG)} may begin another case or seed",
     )
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="forget the cases and seeds that scale, mean_estimation or byzantine finished earlier",
+        help=f"forget the cases and seeds that {', '.join(LONG)} finished earlier",
     )
 
     from benchmarks import measure, pages

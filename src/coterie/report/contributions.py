@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from coterie.compute.outcomes import student
+from coterie.config.run import FEWEST_VALIDATION_ROWS
 from coterie.report.files import Columns, csv_columns
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_SEEDS, over_seeds
@@ -18,6 +20,14 @@ from coterie.report.text import number, printable
 _COLUMNS: Columns = {"method": str, "seed": int, "fold": str, "round": int, "target": str, "client": str, "phi": float}
 SMALLEST_WEIGHT = 0.01
 """Weight from which on it is said that a client has one and yet raises the loss."""
+ALIKE = 0.1
+"""Twins: their contributions differ by less than this share of the larger ones. Two hospitals differ by .37 or more, one hospital
+that takes part twice, with batches in two orders, by .03."""
+FEWEST_SHARED = 4
+"""Rounds and targets in which both twins must have been measured."""
+
+Phi = Mapping[tuple[int, str], Mapping[str, float]]
+"""Contributions of one run: by round and target, those of each client."""
 
 
 class Contribution(NamedTuple):
@@ -65,18 +75,97 @@ class Contribution(NamedTuple):
         return f"{when} {whose} raised {loss} by {rise}{despite}."
 
 
+class Sign(NamedTuple):
+    """What contributions alone show of one client, or of two.
+
+    Attributes:
+        kind: `rider`: no update changed the loss of anybody, which in the fixed game is so for zeros; `saboteur`: all updates together
+            raised the loss of every client, its own among them; `twin`: two clients did the same to everybody in each measured round.
+        clients: which one, or which two.
+    """
+
+    kind: Literal["rider", "saboteur", "twin"]
+    clients: tuple[str, ...]
+
+    def in_words(self, names: Mapping[str, str], times: int, runs: int) -> str:
+        """One sentence: what was seen in so many of all trainings of a method, and what may be behind it."""
+        who = [printable(names.get(name, name)) for name in self.clients]
+        when = f"In {times} of {runs} trainings"
+        if self.kind == "rider":
+            return f"{when} {who[0]}'s updates changed nobody's loss at all: they were zeros, or had no weight."
+        if self.kind == "saboteur":
+            return (
+                f"{when} {who[0]}'s updates raised the validation loss of every client, its own among them: training there may be "
+                f"broken, or {who[0]} may mean harm."
+            )
+        return (
+            f"{when} {who[0]}'s and {who[1]}'s updates did nearly the same to everybody: they may have the same rows."
+        )
+
+
+def conspicuous(phi: Phi) -> Iterator[Sign]:
+    """Yield what the contributions of one run show of its clients. They say nothing of how long updates are."""
+    totals: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for (_, target), by_client in phi.items():
+        for client, fall in by_client.items():
+            totals[client][target] += fall
+    for client, falls in totals.items():
+        if not any(by_client.get(client) for by_client in phi.values()):
+            yield Sign("rider", (client,))
+        elif client in falls and max(falls.values()) < 0:
+            yield Sign("saboteur", (client,))
+    for pair in combinations(sorted(totals), 2):
+        both = np.array([[by[client] for client in pair] for by in phi.values() if {*pair} <= by.keys()])
+        size = float(np.linalg.norm(both, axis=0).max()) if len(both) >= FEWEST_SHARED else 0.0
+        if size and float(np.linalg.norm(both[:, 0] - both[:, 1])) < ALIKE * size:
+            yield Sign("twin", pair)
+
+
+def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
+    """Yield method, what its contributions show, in how many trainings, and of how many; the most frequent first."""
+    trained: dict[tuple[str, int, str], dict[tuple[int, str], dict[str, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for method, seed, fold, at, target, client, fall in _rows(results):
+        trained[method, seed, fold][at, target][client] = fall
+    runs = Counter(method for method, _, _ in trained)
+    seen = Counter((method, sign) for (method, _, _), phi in trained.items() for sign in conspicuous(phi))
+    for (method, sign), times in seen.most_common():
+        if 2 * times > runs[method]:
+            yield method, sign, times, runs[method]
+
+
+def unmeasured(results: Results, measured: Iterable[Contribution]) -> Iterator[str]:
+    """Yield a sentence about each client that kept too few validation rows to be told anything, by method that was measured."""
+    told: dict[str, set[str]] = defaultdict(set)
+    for each in measured:
+        told[each.method].add(each.target)
+    if not told and "contribution" in results.experiment.get("run", {}):
+        yield f"Too few rows to tell: no client kept {FEWEST_VALIDATION_ROWS} validation rows."
+    for method, targets in told.items():
+        for client in results.clients:
+            if client not in targets and (method, client, results.split) in results.cells:
+                name = results.names.get(client, printable(client))
+                yield f"{printable(method)}, {name}: too few rows to tell (fewer than {FEWEST_VALIDATION_ROWS} validation rows)."
+
+
+def _rows(results: Results) -> Iterator[tuple[str, int, str, int, str, str, float]]:
+    """Rows of contribution.csv; none where nothing was measured."""
+    path = results.folder / "contribution.csv"
+    return zip(*csv_columns(path, _COLUMNS), strict=True) if path.is_file() else iter(())
+
+
 def contributions(results: Results) -> list[Contribution]:
     """Return all contributions of a run, by method, target and client; none where none were measured."""
-    path = results.folder / "contribution.csv"
-    if not path.is_file():
-        return []
     sums: dict[tuple[str, str, str], dict[int, dict[str, float]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(float))
     )
     measured: dict[str, set[int]] = defaultdict(set)
-    for method, seed, fold, at, target, client, fall in zip(*csv_columns(path, _COLUMNS), strict=True):
+    for method, seed, fold, at, target, client, fall in _rows(results):
         sums[method, target, client][seed][fold] += fall
         measured[method].add(at)
+    if not sums:
+        return []
     rounds = int(results.experiment.get("run", {}).get("rounds", max(max(seen) for seen in measured.values())))
     every = []
     for (method, target, client), by_seed in sums.items():

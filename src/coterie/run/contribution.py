@@ -26,7 +26,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
-from coterie.config.run import Contribution
+from coterie.config.run import FEWEST_VALIDATION_ROWS, Contribution
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.method import Log
 from coterie.contract.replies import VECTORS, Replies
@@ -36,8 +36,6 @@ from coterie.solvers import shapley
 
 MOST_EXACT = 8
 """Clients of a round whose 2^n sets are all asked."""
-FEWEST_ROWS = 10
-"""Validation rows below which nothing is said of a target."""
 BLOCK_BYTES = 1 << 26
 """Bytes of candidate models that are asked at once."""
 SKIP, TRUNCATE = 1e-2, 1e-3
@@ -147,7 +145,7 @@ class Contributions:
             InputError: The models did not move by a weighted sum of updates that the server holds.
         """
         sizes = view.engine.sizes("contribution")
-        targets = [n for n in self.everyone if sizes.get(n, 0) >= FEWEST_ROWS and (n in after or "*" in after)]
+        targets = [n for n in self.everyone if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS and (n in after or "*" in after)]
         steps, names = {}, {}
         for target in targets:
             key = target if target in after else "*"
