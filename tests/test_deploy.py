@@ -8,6 +8,7 @@ import pytest
 
 from coterie.base.errors import InputError
 from coterie.cli.main import main
+from coterie.config.run import Contribution
 from coterie.data import load
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.sites.plan import Deployment, read_plan
@@ -32,10 +33,9 @@ def write(tmp_path, text):
     return path
 
 
-def test_a_plan_that_measures_contributions_is_refused_before_anybody_approves_it(tmp_path):
-    """The sites refused it, in the first round."""
-    with pytest.raises(InputError, match=r"contribution asks every site .* is for one machine; drop it"):
-        read_plan(write(tmp_path, PLAN + "\n[run.contribution]\nevery = 2\n"))
+def test_a_plan_names_the_contributions_that_it_measures(tmp_path):
+    plan = read_plan(write(tmp_path, PLAN + "\n[run.contribution]\nevery = 2\n"))
+    assert plan.experiment.run.contribution == Contribution(every=2)
 
 
 def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from hospital import FEDAVG, Hospital, plan_file
 
 from coterie.base.errors import InputError
 from coterie.config.schema import options_of, spell
+from coterie.contract.wire import PerClient
+from coterie.run.contribution import candidate_losses
 from coterie.sites.plan import read_plan
 from coterie.sites.plan_words import in_words
 
@@ -124,3 +127,36 @@ def test_a_choice_among_models_is_named_and_made_of_losses_behind_the_plans_nois
         assert any(f"{task} leaves:" in line and said in line for line in lines)
         allowed = hospital.approved.pairs[f"{name}-0"]
         assert bool(allowed.exposed) is not bool(filters)
+
+
+MEASURED = {"methods": [FEDAVG], "deploy": {"sites": ["hungary", "a", "b"]}, "run": {"contribution": {"every": 1}}}
+
+
+def test_contributions_show_combinations_of_updates_and_are_asked_as_the_plan_says_alone(tmp_path):
+    (tmp_path / "other").mkdir()
+    hospital, other = Hospital(tmp_path, **MEASURED), Hospital(tmp_path / "other", **{**MEASURED, "run": {}})
+    words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
+    assert (
+        "sees      combinations of the other sites' updates, each update alone among them, in up to 24 models in each round"
+        in words
+    )
+    assert "sees  " not in "\n".join(in_words(other.approved, other.settings, "hungary"))
+    assert len(asked_for_losses(hospital.begin(), 8)) == 8
+    with pytest.raises(InputError, match="its shape is"):
+        asked_for_losses(hospital, 9)
+    with pytest.raises(InputError, match="does not ask 'contribution:candidate_losses'"):
+        asked_for_losses(other.begin(), 1)
+
+
+def test_losses_for_contributions_are_behind_secret_noise(tmp_path):
+    (tmp_path / "plain").mkdir()
+    plain, noisy = Hospital(tmp_path / "plain", **MEASURED), Hospital(tmp_path, **MEASURED, filters=[CLIP, NOISE])
+    exact, told = asked_for_losses(plain.begin(), 4), asked_for_losses(noisy.begin(), 4)
+    assert float((exact - told).abs().min()) > 0
+    assert torch.equal(told, asked_for_losses(noisy, 4))
+
+
+def asked_for_losses(hospital, count):
+    """What the site tells of the losses of some models."""
+    models = torch.stack([hospital.x + 0.1 * i for i in range(count)])
+    return hospital.ask(candidate_losses, xs=PerClient(models[None]))["losses"][0]

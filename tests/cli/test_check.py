@@ -44,3 +44,31 @@ def test_check_of_many_clients_says_the_extremes(coterie, tmp_path):
     assert row == ["age", "number", "0%", "0.5", "to", "4.5", "30"]
     assert ended.out.startswith("client ")
     assert "\n\n\n" not in ended.out
+
+
+def test_check_forecasts_partners_before_training(coterie, tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name, turned in (("a", 0), ("b", 0), ("c", 1)):
+        rows = [(i * 7919 % 1000 / 500 - 1, i) for i in range(600)]
+        lines = [f"{x:.4f},{int((x > 0) != turned)}" for x, _ in rows]
+        (tmp_path / "mine" / f"{name}.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    ended = coterie("check", "mine", "--label", "y", "--partners")
+    assert (ended.status, ended.err) == (0, "")
+    assert "coalitions: a, b | c" in ended.out
+    assert "3 small classifiers, one for each pair" in ended.out
+    assert "two accuracies of each pair" in ended.out
+    found = json.loads(coterie("check", "mine", "--label", "y", "--partners", "--json").out)["partners"]
+    assert found["divergences"]["a"]["b"] < 0.1 < 0.5 < found["divergences"]["a"]["c"]
+    assert (found["classifiers"], found["rows"]["a"]) == (3, 400)
+
+
+def test_partners_need_two_clients_and_tables_without_problems(coterie, tmp_path):
+    write(tmp_path / "one", "a")
+    ended = coterie("check", "one", "--label", "y", "--partners")
+    assert ended.status == 2
+    assert "partners are for two clients at least" in ended.err
+    write(tmp_path / "two", "a")
+    write(tmp_path / "two", "b", "AGE,y")
+    ended = coterie("check", "two", "--label", "y", "--partners")
+    assert ended.status == 2
+    assert "who belongs together" not in ended.out

@@ -121,10 +121,10 @@ class Direct:
         return name not in self.delay and self.sites[name].is_free(SERVER)
 
 
-def experiment(methods, rounds=3, seeds=1, filters=(), **data):
+def experiment(methods, rounds=3, seeds=1, filters=(), run=None, **data):
     tables = preset("heart-disease")
     tables["filters"] = list(filters)
-    tables["run"] = {"rounds": rounds, "seeds": seeds}
+    tables["run"] = {"rounds": rounds, "seeds": seeds, **(run or {})}
     tables["methods"] = methods
     tables["data"].update(data)
     for key in ("tune", "split"):
@@ -227,6 +227,22 @@ def test_replies_leave_a_site_through_the_filters_of_its_plan(hospitals, tmp_pat
         site._newest = -1  # a job of its own
     with pytest.raises(RunError, match="is packed, although no filter packs it"):
         run_experiment(plain, tmp_path / "other", backend=Sites(remote(sites)))
+
+
+def test_contributions_at_sites_are_those_of_one_process(hospitals, tmp_path):
+    _, make = hospitals
+    methods = [{"name": "fedavg"}, {"name": "meritfed", "targets": "all"}]
+    as_preset = [{**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in methods]
+    measured = {"contribution": {"every": 2}}
+    for name in HOSPITALS:
+        sites = make(name, plan={"methods": as_preset, "run": {"rounds": 3, "seeds": 1, **measured}})
+    plan = experiment(methods, run=measured)
+    run_experiment(plan, tmp_path / "here")
+    run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
+    assert set(differences(tmp_path / "here", tmp_path / "there")) <= {"preprocess.json"}
+    here, there = ((tmp_path / place / "contribution.csv").read_text() for place in ("here", "there"))
+    assert here == there
+    assert [here.count(f"\n{name},0,,{r},") for name in ("fedavg", "meritfed") for r in (1, 3)] == [16, 16, 12, 12]
 
 
 def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_path):

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from coterie.base.spelling import listing
+from coterie.base.spelling import count, listing
 from coterie.data.tables.check import Facts, TableCheck, short
+
+if TYPE_CHECKING:
+    from coterie.study.partners import Forecast
 
 FEW_CLIENTS = 5
 """So many clients have a column each; of more, the table says the extremes."""
+
+MOST_SHOWN = 8
+"""So many clients have a column of divergences each; of more, each client's nearest is named."""
 
 MOST_DRIFTS = 10
 APART = {"mean difference": 0.5, "total variation": 0.2}
@@ -31,9 +39,36 @@ def lines(check: TableCheck, width: int | None = None) -> list[str]:
     rows = [_of_clients(c, by, check.clients) if few_clients else _of_many(c, by) for c, by in check.columns.items()]
     printed += ["", *_table(header, [row for row in rows if row[0] != check.label], width)]
     printed += ["", *_drifts(check), ""]
-    count = len(check.problems)
     printed = printed if check.problems or check.notes else printed[1:]
-    return [*printed, f"{count} problem{'s' * (count > 1)} to solve before a run" if count else "a run can start"]
+    problems = len(check.problems)
+    return [*printed, f"{count(problems, 'problem')} to solve before a run" if problems else "a run can start"]
+
+
+def partner_lines(forecast: Forecast, width: int | None = None) -> list[str]:
+    """FedCollab's forecast: sizes, divergences, coalitions, what it costs and what it would reveal at sites."""
+    names = tuple(forecast.rows)
+    few_clients = len(names) <= MOST_SHOWN
+    rows: list[tuple[str, ...]] = []
+    for name, by_other in forecast.divergences.items():
+        others = {other: value for other, value in by_other.items() if other != name}
+        nearest = min(others, key=others.__getitem__)
+        cells = [f"{by_other[other]:.2f}" for other in names] if few_clients else [nearest, f"{others[nearest]:.2f}"]
+        rows.append((name, str(forecast.rows[name]), *cells))
+    header = ("client", "training rows", *(names if few_clients else ("nearest", "divergence")))
+    width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
+    closing = (
+        "divergence: 0 if no classifier can tell the rows of two clients apart, 1 if one always can",
+        f"coalitions: {' | '.join(map(', '.join, forecast.coalitions))}",
+        f"cost: {count(forecast.pairs, 'small classifier')}, one for each pair of clients",
+        f"reveals: of sites, two accuracies of each pair, on either half of the rows, and its classifiers, {forecast.asks} times",
+        "A forecast is no verdict. A run with --methods local,fedavg,fedcollab checks it: its report counts hits and misses.",
+    )
+    return [
+        "who belongs together? FedCollab's forecast, before any model is trained",
+        *_table(header, rows, width),
+        "",
+        *(line for text in closing for line in textwrap.wrap(text, width, break_on_hyphens=False)),
+    ]
 
 
 def _of_clients(column: str, by_client: Mapping[str, Facts], clients: Iterable[str]) -> tuple[str, ...]:

@@ -380,18 +380,28 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from coterie.cli.check import lines
+    from coterie.cli.check import lines, partner_lines
     from coterie.cli.settings import override
     from coterie.config.data import Tables
+    from coterie.config.registry import DATASETS
     from coterie.config.schema import build
     from coterie.data.tables.check import check_folder
 
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
-    settings = build(Tables, tables["data"], "[data]", named="data")
-    checked = check_folder(args.data, tables=settings, split=tables.get("split"))
-    say(json.dumps(checked.to_json(), indent=1) if args.json else "\n".join(lines(checked)))
-    return 2 if checked.problems else 0
+    printed, answer, problems = list[str](), dict[str, Any](), ()
+    if not (args.partners and args.data in DATASETS):  # whose tables need no check
+        settings = build(Tables, tables["data"], "[data]", named="data")
+        checked = check_folder(args.data, tables=settings, split=tables.get("split"))
+        printed, answer, problems = [*lines(checked), ""], checked.to_json(), checked.problems
+    if args.partners and not problems:
+        from coterie.data.registry import load
+        from coterie.study.partners import forecast_partners
+
+        forecast = forecast_partners(load(args.data, split=tables.get("split"), **tables["data"]))
+        printed, answer = [*printed, *partner_lines(forecast)], {**answer, "partners": forecast.to_json()}
+    say(json.dumps(answer, indent=1) if args.json else "\n".join(printed).rstrip())
+    return 2 if problems else 0
 
 
 def _track(args: argparse.Namespace) -> int:

@@ -93,6 +93,11 @@ def _add_experiments(commands: Any) -> None:
         commands, "check", "check a folder of tables: what is wrong, and how alike its clients are; nothing is trained"
     )
     check.add_argument("data", help="a folder with one file per client, or one table, which --split deals to clients")
+    check.add_argument(
+        "--partners",
+        action="store_true",
+        help="also forecast who belongs together, by training a small classifier for each pair of clients (FedCollab)",
+    )
     _add_set(check, "any key of [data] or [split], such as data.missing.chol=[0]")
     check.add_argument("--json", action="store_true", help="print JSON")
     add_flags(check, "data", "split")

@@ -17,6 +17,7 @@ from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
+from coterie.report.forecasts import forecasts
 from coterie.report.grids import budget, grid
 from coterie.report.pictures import forest_picture, link, network_picture
 from coterie.report.results import Results
@@ -130,6 +131,10 @@ def _context(results: Results) -> dict[str, Any]:
         "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),
+        "forecasts": [
+            {**f._asdict(), "client": results.names[f.client], "forecast": f.in_words(results.names)}
+            for f in forecasts(results, story.verdicts)
+        ],
         "contributions": _contributions(results, measured),
         "signs": [f"{printable(m)}: {sign.in_words(results.names, *times)}" for m, sign, *times in signs(results)],
         "unmeasured": list(unmeasured(results, measured)),

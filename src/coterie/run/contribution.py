@@ -47,7 +47,7 @@ MISFIT = 1e-3
 class CandidateLosses(NamedTuple):
     """Mean losses of candidate models on the rows kept for contribution, [n, q]."""
 
-    losses: Annotated[Tensor, "other", Form(lambda p, layout: (p["xs"].shape[1],))]
+    losses: Annotated[Tensor, "loss", Form(lambda p, layout: (p["xs"].shape[1],))]
 
 
 @task
@@ -57,6 +57,16 @@ def candidate_losses(
     """Losses of the candidates xs [n, q, d + b] at each client."""
     each = [cohort.only([i]).losses(xs[i], part="contribution") for i in range(len(cohort.names))]
     return CandidateLosses(torch.cat(each))
+
+
+def most_candidates(settings: Contribution, per_round: int) -> int:
+    """Return about how many models a round asks a target about at most, with so many clients in it."""
+    exact = 2 ** min(per_round, 64)
+    if settings.estimator == "leave-one-out":
+        return per_round + 2
+    if settings.estimator == "exact" or (settings.estimator is None and per_round <= MOST_EXACT):
+        return exact
+    return min(exact, shapley.most_orders(per_round) * per_round) + 2
 
 
 class ContributionRow(NamedTuple):
@@ -145,7 +155,9 @@ class Contributions:
             InputError: The models did not move by a weighted sum of updates that the server holds.
         """
         sizes = view.engine.sizes("contribution")
-        targets = [n for n in self.everyone if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS and (n in after or "*" in after)]
+        targets = [
+            n for n in self.everyone if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS and (n in after or "*" in after)
+        ]
         steps, names = {}, {}
         for target in targets:
             key = target if target in after else "*"

@@ -159,7 +159,8 @@ def fit(
     if attack is not None:
         rows = with_lies(rows, attack, wrong)
     merging = settings.merge_validation and not keeps_validation(settings.callbacks)
-    prepared = _prepare(chosen, rows, merging, contribution=settings.contribution is not None)
+    prepared = share_validation(rows, chosen, rows.names, merging, contribution=settings.contribution is not None)
+    prepared = prepared.with_server(prepared.pool_training_rows()) if chosen.pooled else prepared
     with one_thread(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, reply_filters)
@@ -292,11 +293,20 @@ def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: Run
     return opened
 
 
-def _prepare(method: Method[Any], clients: Clients, merge_validation: bool, *, contribution: bool = False) -> Clients:
-    choosing = clients_keeping_validation(method, clients.names) if merge_validation else clients.names
-    prepared = clients.reserve_validation(choosing) if contribution else clients
-    prepared = prepared.merge_validation(choosing)
-    return prepared.with_server(prepared.pool_training_rows()) if method.pooled else prepared
+def share_validation(
+    clients: Clients, method: Method[Any], everyone: Sequence[str], merge_validation: bool, *, contribution: bool
+) -> Clients:
+    """Return the clients with each validation row where it belongs: to contributions, to a method that chooses on it, or to training.
+
+    Args:
+        clients: All clients, or the one of a site.
+        method: What trains on them.
+        everyone: Sorted names of all clients.
+        merge_validation: Whether rows train on which the method does not choose.
+        contribution: Whether contributions are measured.
+    """
+    choosing = clients_keeping_validation(method, everyone) if merge_validation else everyone
+    return (clients.reserve_validation(choosing) if contribution else clients).merge_validation(choosing)
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:

@@ -20,6 +20,7 @@ from coterie.contract.replies import LOSSES
 from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declarations
 from coterie.contract.task import Form
 from coterie.filters.gaussian_noise import GaussianNoise
+from coterie.run.contribution import candidate_losses
 from coterie.run.files import ALL
 from coterie.sites.comparisons import note_outcomes
 from coterie.sites.settings import short
@@ -41,6 +42,7 @@ class Allowed:
         rounds: number of rounds of the plan.
         metrics: metrics of the plan.
         filters: filters of the plan, through which replies leave the site whatever the server asks for; none for a reference.
+        candidates: models of a round about which contributions ask at most; 0: they are not measured.
         fold: fold that is tested, `all` for a training on all rows; empty without folds. What a model says of its rows stays.
         secret: whether the plan has noise that is drawn under the site's key. Then losses and metrics of all its methods have noise,
             those of references too.
@@ -53,6 +55,7 @@ class Allowed:
     filters: tuple[Filter, ...] = ()
     fold: str = ""
     secret: bool = False
+    candidates: int = 0
 
     @cached_property
     def exposed(self) -> str:
@@ -79,6 +82,7 @@ class Allowed:
             asks(evaluate, models=len(parts.values), part=parts, metrics=self.metrics),
             asks(baselines, models=len(parts.values), part=parts),
             *([asks(note_outcomes)] if self.fold != ALL else []),
+            *([asks(candidate_losses, models=self.candidates)] if self.candidates else []),
         )
         return {**declarations(self.method), **{look.task.name: (look, self) for look in looks}}
 

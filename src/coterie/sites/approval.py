@@ -14,6 +14,7 @@ from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
+from coterie.run.contribution import most_candidates
 from coterie.run.files import turn
 from coterie.sites.allowed import Allowed, RefusedError, is_secret
 from coterie.sites.comparisons import comparisons
@@ -50,12 +51,14 @@ class Approved:
     def pairs(self) -> dict[str, Allowed]:
         """The rights of each training: of each method with each seed, and each fold where the plan has folds."""
         experiment = self.plan.experiment
-        allowed = {}
+        allowed, run = {}, experiment.run
+        per_round = run.per_round(len(self.plan.deployment.sites))
+        candidates = 0 if run.contribution is None else most_candidates(run.contribution, per_round)
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
             for seed, fold in trainings(experiment):
-                about = (method, seed, experiment.run.rounds, metric_names(experiment), filters, fold, self.secret)
+                about = (method, seed, run.rounds, metric_names(experiment), filters, fold, self.secret, candidates)
                 allowed[f"{entry.label}-{turn(seed, fold)}"] = Allowed(*about)
         return allowed
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.base.clients import Clients
+from coterie.base.clients import PARTS, Clients
 from coterie.config.rules import is_number
 from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
@@ -177,9 +177,9 @@ def within_reach(table: Table, recipe: Mapping[str, Any]) -> Table:
 
 
 def parts_withheld(clients: Clients, least: int) -> Clients:
-    """The client of a site without a validation or test part of fewer than `least` rows."""
+    """The client of a site without a part beside its training rows of fewer than `least` rows."""
     client = copy(clients)
-    for part in ("validation", "test"):
+    for part in PARTS[1:]:
         if sum(client.sizes(part).values()) < least:
             setattr(client, part, None)
     return client

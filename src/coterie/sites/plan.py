@@ -159,10 +159,6 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         if step.stage == "attack":
             lie = FILTERS.name_of(type(step)) or type(step).__name__
             raise InputError(f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
-    if experiment.run.contribution is not None:
-        raise InputError(
-            f"{path}, [run]: contribution asks every site for its loss with hundreds of models, so it is for one machine; drop it"
-        )
     if experiment.run.save_every > 1:
         raise InputError(
             f"{path}, [run]: sites keep what they remember of two rounds, so save_every is for one machine; drop it"

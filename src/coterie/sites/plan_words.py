@@ -38,7 +38,7 @@ from coterie.sites.tables import left_out, read_site, settings_of_file, table_op
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
-FACTS = 6
+FACTS = 7
 """Numbers about its rows that a site tells when they were encoded, and when a model was prepared."""
 
 
@@ -147,6 +147,13 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
                 f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
                 f"{size.numbers(declaration, owner, approved) * times} numbers in all for each {of_each}"
             )
+    if run.contribution is not None:
+        candidates = max(allowed.candidates for allowed in approved.pairs.values()) * deployment.runs
+        yield (
+            f"sees      combinations of the other sites' updates, each update alone among them, in up to {candidates} models in each "
+            "round of each method, and tells their losses on validation rows that nobody trains on; the others see this site's updates "
+            "so (run.contribution)"
+        )
     noise = f", {_BEHIND_NOISE if approved.secret else 'as they are'}"
     hidden = f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"

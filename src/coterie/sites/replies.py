@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from coterie.base.clients import PARTS
 from coterie.base.errors import InputError, plain, require
 from coterie.base.vector import Layout
 from coterie.config.data import Tables
@@ -124,7 +125,7 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
     require(set(facts) == {"sizes", "lowest", "highest", "fingerprint"}, "its facts are not those that were asked for")
     require(
         isinstance(sizes, dict)
-        and set(sizes) == {"train", "validation", "test"}
+        and set(sizes) == {*PARTS}
         and all(is_count(rows) for rows in sizes.values())
         and sizes["train"] > 0,
         "its facts count an impossible number of rows",

@@ -21,7 +21,6 @@ from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.cells import Table
@@ -29,6 +28,7 @@ from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.models import build_shape, freeze
 from coterie.run.files import ALL
+from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved, layers_fit
 from coterie.sites.comparisons import note_outcomes, paired_errors
@@ -192,9 +192,10 @@ class SiteRows:
             raise RefusedError(f"a message with a model has no field {beside[0][:40]!r}; the plan says the rest")
         allowed = self._rights_of(message["pair"])
         clients = self._deal(self.clients, allowed)
-        if self.experiment.run.merge_validation:
-            sites = tuple(sorted(self.approved.plan.deployment.sites))
-            clients = clients.merge_validation(clients_keeping_validation(allowed.method, sites))
+        sites, run = tuple(sorted(self.approved.plan.deployment.sites)), self.experiment.run
+        clients = share_validation(
+            clients, allowed.method, sites, run.merge_validation, contribution=run.contribution is not None
+        )
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)

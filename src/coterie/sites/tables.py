@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from coterie.base.clients import Client, Clients
+from coterie.base.clients import PARTS, Client, Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
 from coterie.config.data import EVERY_FILE, Split, Tables
@@ -117,7 +117,7 @@ def facts_of(clients: Clients, name: str, fingerprint: str) -> Facts:
     labels = [part.labels for _, part in clients[name].parts()]
     counted = not labels[0].is_floating_point()
     return Facts(
-        {key: clients.sizes(key)[name] for key in ("train", "validation", "test")},
+        {key: clients.sizes(key)[name] for key in PARTS},
         min(int(v.min()) for v in labels) if counted else 0,
         max(int(v.max()) for v in labels) if counted else 0,
         fingerprint,

@@ -93,6 +93,11 @@ class Estimate(NamedTuple):
     truncated: float
 
 
+def most_orders(players: int) -> int:
+    """Return how many orders `permutations` draws at most."""
+    return 30 * players
+
+
 def permutations(
     worth: Callable[[Sequence[int]], Sequence[float]],
     players: int,
@@ -136,7 +141,7 @@ def permutations(
     gains: list[Tensor] = []
     means: list[Tensor] = []
     truncated = 0
-    while len(gains) < (30 * players if most is None else most) and not _is_settled(means):
+    while len(gains) < (most_orders(players) if most is None else most) and not _is_settled(means):
         orders = [_order_led_by(leader, players, generator) for leader in range(players)]
         prefixes = [0] * players
         gain = torch.zeros(players, players, dtype=torch.float64)  # [order, player]

@@ -191,13 +191,12 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
         experiment.attack,
         experiment.callbacks,
         run.appeal,
-        run.contribution,
         run.yardstick,
         *(m.personalise for m in experiment.methods),
     )
     if backend is not None and any(here_alone):
         raise InputError(
-            f"{where}: [attack], [[callbacks]], run.appeal, run.contribution, run.yardstick and personalise work where all rows are "
+            f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are "
             "on this machine; leave them out of a plan for sites"
         )
     if run.jobs != 1 and (backend is not None or not experiment.engine.forks):
