@@ -389,7 +389,7 @@ def _check(args: argparse.Namespace) -> int:
 
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
-    printed, answer, problems = list[str](), dict[str, Any](), ()
+    printed, answer, problems = list[str](), dict[str, Any](), tuple[str, ...]()
     if not (args.partners and args.data in DATASETS):  # whose tables need no check
         settings = build(Tables, tables["data"], "[data]", named="data")
         checked = check_folder(args.data, tables=settings, split=tables.get("split"))

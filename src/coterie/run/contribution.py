@@ -61,7 +61,7 @@ def candidate_losses(
 
 def most_candidates(settings: Contribution, per_round: int) -> int:
     """Return about how many models a round asks a target about at most, with so many clients in it."""
-    exact = 2 ** min(per_round, 64)
+    exact = 1 << min(per_round, 62)
     if settings.estimator == "leave-one-out":
         return per_round + 2
     if settings.estimator == "exact" or (settings.estimator is None and per_round <= MOST_EXACT):

@@ -294,7 +294,7 @@ def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: Run
 
 
 def share_validation(
-    clients: Clients, method: Method[Any], everyone: Sequence[str], merge_validation: bool, *, contribution: bool
+    clients: Clients, method: Method[Any], everyone: tuple[str, ...], merge_validation: bool, *, contribution: bool
 ) -> Clients:
     """Return the clients with each validation row where it belongs: to contributions, to a method that chooses on it, or to training.
 

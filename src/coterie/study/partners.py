@@ -12,7 +12,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import require
 from coterie.config.run import RunSettings
 from coterie.contract.federation import Federation
-from coterie.engines.specs import InProcess
+from coterie.engines.inprocess import InProcess
 from coterie.models import Logistic, build_model
 from coterie.run.fit import one_thread
 
