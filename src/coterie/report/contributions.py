@@ -76,7 +76,7 @@ class Contribution(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """What contributions alone show of one client, or of two.
+    """A pattern in the contributions of one client, or of two.
 
     Attributes:
         kind: `rider`: no update changed the loss of anybody, which in the fixed game is so for zeros; `saboteur`: all updates together

@@ -16,7 +16,7 @@ JOINS, STAYS = ("join", "probably join", "safe to join"), ("stay alone", "probab
 
 
 class Forecast(NamedTuple):
-    """What was forecast for one client, beside its verdict.
+    """The forecast for one client beside its verdict.
 
     Attributes:
         client: whose.
