@@ -44,10 +44,6 @@ class Appeal:
     mandatory_rounds: Annotated[int, COUNT] = 10
 
 
-FEWEST_VALIDATION_ROWS = 10
-"""Validation rows of a client below which no contribution to it is told."""
-
-
 @options
 class Contribution:
     """Settings of `[run] contribution`: what the update of each client adds to each target, measured while a method trains.

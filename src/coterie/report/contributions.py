@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.compute.outcomes import student
-from coterie.config.run import FEWEST_VALIDATION_ROWS
 from coterie.report.files import Columns, csv_columns
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_SEEDS, over_seeds
 from coterie.report.text import number, printable
+from coterie.run.files import FEWEST_VALIDATION_ROWS
 
 _COLUMNS: Columns = {"method": str, "seed": int, "fold": str, "round": int, "target": str, "client": str, "phi": float}
 SMALLEST_WEIGHT = 0.01

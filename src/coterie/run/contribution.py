@@ -26,12 +26,13 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
-from coterie.config.run import FEWEST_VALIDATION_ROWS, Contribution
+from coterie.config.run import Contribution
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.method import Log
 from coterie.contract.replies import VECTORS, Replies
 from coterie.contract.task import Form, Holds, Task, task
 from coterie.contract.wire import PerClient
+from coterie.run.files import FEWEST_VALIDATION_ROWS
 from coterie.solvers import shapley
 
 MOST_EXACT = 8

@@ -49,6 +49,8 @@ _LOWER = ("loss", "error", "mse", "mae", "rmse", "deviance", "brier", "ece", "pe
 
 HISTORY: tuple[str, ...] = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
 WEIGHTS: tuple[str, ...] = ("method", "seed", "fold", "round", "target", "client", "weight")
+FEWEST_VALIDATION_ROWS = 10
+"""Validation rows of a client below which no contribution to it is told."""
 CONTRIBUTIONS: tuple[str, ...] = ("method", "seed", "fold", "round", "target", "client", "phi", "error")
 TIMING: tuple[str, ...] = ("method", "seed", "fold", "round", "seconds", "own")
 ASKS: tuple[str, ...] = ("method", "seed", "fold", "round", "ask", "task")
