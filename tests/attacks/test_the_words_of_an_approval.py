@@ -132,7 +132,7 @@ def test_a_choice_among_models_is_named_and_made_of_losses_behind_the_plans_nois
 MEASURED = {"methods": [FEDAVG], "deploy": {"sites": ["hungary", "a", "b"]}, "run": {"contribution": {"every": 1}}}
 
 
-def test_contributions_show_combinations_of_updates_and_are_asked_as_the_plan_says_alone(tmp_path):
+def test_contributions_show_updates_and_are_asked_as_planned(tmp_path):
     (tmp_path / "other").mkdir()
     hospital, other = Hospital(tmp_path, **MEASURED), Hospital(tmp_path / "other", **{**MEASURED, "run": {}})
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))

@@ -87,7 +87,7 @@ def test_a_report_names_who_shows_in_most_trainings_and_who_has_too_few_rows(tmp
 
 
 @pytest.mark.slow
-def test_planted_clients_are_named_in_nine_of_ten_trainings_and_honest_ones_in_at_most_one(monkeypatch):
+def test_planted_clients_are_named_in_nine_of_ten_trainings(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent.parent))
     from benchmarks.contribution import PLANTED, VICTIM, Job, measure
 

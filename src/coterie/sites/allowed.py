@@ -42,10 +42,10 @@ class Allowed:
         rounds: number of rounds of the plan.
         metrics: metrics of the plan.
         filters: filters of the plan, through which replies leave the site whatever the server asks for; none for a reference.
-        candidates: models of a round about which contributions ask at most; 0: they are not measured.
         fold: fold that is tested, `all` for a training on all rows; empty without folds. What a model says of its rows stays.
         secret: whether the plan has noise that is drawn under the site's key. Then losses and metrics of all its methods have noise,
             those of references too.
+        candidates: models of a round about which contributions ask at most; 0: they are not measured.
     """
 
     method: Any

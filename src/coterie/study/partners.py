@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from coterie.algorithms.fedcollab import ROUNDS, FedCollab
 from coterie.base.clients import Clients
 from coterie.base.errors import require
 from coterie.config.run import RunSettings
 from coterie.contract.federation import Federation
+from coterie.contract.requests import declarations
 from coterie.engines.inprocess import InProcess
 from coterie.models import Logistic, build_model
+from coterie.run.experiment import find_method
 from coterie.run.fit import one_thread
 
 
@@ -24,39 +25,36 @@ class Forecast(NamedTuple):
         rows: training rows of each client, by name.
         divergences: D by client and client, from 0 (nobody can tell their rows apart) to 1 (a classifier always can).
         coalitions: names of the clients that are to train together, the coalition of the first client first.
+        asks: how often each client is asked.
     """
 
     rows: dict[str, int]
     divergences: dict[str, dict[str, float]]
     coalitions: tuple[tuple[str, ...], ...]
+    asks: int
 
     @property
     def pairs(self) -> int:
         """Pairs of clients, for each of which a classifier is trained, and two accuracies are told."""
         return len(self.rows) * (len(self.rows) - 1) // 2
 
-    @property
-    def asks(self) -> int:
-        """How often each client is asked."""
-        return ROUNDS + 1
-
     def to_json(self) -> dict[str, Any]:
         """The same for JSON, with what it costs and reveals."""
-        return {**self._asdict(), "classifiers": self.pairs, "asks": self.asks}
+        return {**self._asdict(), "classifiers": self.pairs}
 
 
-def forecast_partners(clients: Clients, seed: int = 0, method: FedCollab | None = None) -> Forecast:
+def forecast_partners(clients: Clients, seed: int = 0) -> Forecast:
     """Estimate divergences and find the partition, as a run of `fedcollab` with this seed does before its first round.
 
     Raises `InputError` for a single client.
     """
     require(len(clients) > 1, "partners are for two clients at least, and there is one; give --split to deal its rows")
-    rows = clients.merge_validation()
+    rows, method = clients.merge_validation(), find_method("fedcollab")()
     with one_thread():
         module = build_model(Logistic(), rows, seed)  # which an engine needs, and no classifier
         engine = InProcess().open(rows, module, RunSettings().row_loss(rows))
         try:
-            state = (method or FedCollab()).init(engine.x, Federation(engine, engine.clients, seed))
+            state = method.init(engine.x, Federation(engine, engine.clients, seed))
         finally:
             engine.close()
     members: dict[int, list[str]] = {}
@@ -67,4 +65,5 @@ def forecast_partners(clients: Clients, seed: int = 0, method: FedCollab | None 
         rows.sizes("train"),
         dict(zip(state.names, table, strict=True)),
         tuple(tuple(names) for names in members.values()),
+        max(asked.most_models(len(clients)) for asked, _ in declarations(method).values()),
     )
