@@ -260,7 +260,8 @@ class Exchange(Generic[R]):
         refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
         blocks = [block for b in answer.blocks if (block := b.without(refused) if refused else b).names]
         replies: Replies[R] = stack(ask.names, blocks, {**answer.failed, **refused})
-        lost, norms = not_finite(kinds, replies, lambda key: self.task.layout_of(key, ask.arguments, layout).dim)
+        dims = {key: self.task.layout_of(key, ask.arguments, layout).dim for key in kinds if kinds[key] in VECTORS}
+        lost, norms = not_finite(kinds, replies, dims)
         if lost:
             rows = [i for i, n in enumerate(replies.clients) if n not in lost]
             replies, norms = replies.without(lost), {k: v[rows] for k, v in norms.items()}

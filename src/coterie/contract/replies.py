@@ -247,9 +247,12 @@ def _out_of_range(
 
 
 def not_finite(
-    kinds: Mapping[str, str], replies: Replies[Any], dim_of: Callable[[str], int]
+    kinds: Mapping[str, str], replies: Replies[Any], dims: Mapping[str, int]
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Why replies are refused that have NaN or Inf in these fields, by client; and by field the norm of each update or gradient [n]."""
+    """Why replies are refused that have NaN or Inf in these fields, by client; and by field the norm of each update or gradient [n].
+
+    `dims` are the parameters of updates and gradients, by field, before their buffers.
+    """
     refused: dict[str, str] = {}
     norms: dict[str, Tensor] = {}
     for key, kind in kinds.items() if len(replies) else ():
@@ -259,7 +262,7 @@ def not_finite(
         # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
         sums = [value]
         if kind in VECTORS:
-            dim = dim_of(key)
+            dim = dims[key]
             heads = value[..., :dim].flatten(1)
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
             sums = [norms[key], value[..., dim:]] if value.shape[-1] > dim else [norms[key]]
