@@ -13,7 +13,7 @@ from coterie.base.errors import InputError
 from coterie.cli.main import main
 from coterie.contract.wire import Answer, Block
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.sites.descriptions import difference, parse_descriptions
+from coterie.sites.descriptions import difference, parse_descriptions, state_sites
 from coterie.sites.plan import read_plan, robustness_note
 
 
@@ -49,6 +49,25 @@ def lying(change):
         return {**values, "answer": Answer((Block(block.names, {"text": (json.dumps(table),)}),))}
 
     return altered(about)
+
+
+def test_what_a_site_sends_brings_the_plan_no_table_but_its_own(tmp_path):
+    """As it was: the operator appended the file as it was, so a site could add a method, which the operator then signed."""
+    plan = plan_file(tmp_path)
+    before, file = plan.read_text(), tmp_path / "hungary.described.toml"
+    text = state(tmp_path, "hungary", plan)
+    for more in ("\n[[methods]]\nname = 'sgd-full'\n", "\n[deploy.described.other]\nrows = []\n", "\n[engine]\n"):
+        file.write_text(text + more)
+        with pytest.raises(InputError, match="holds more than the table of one site"):
+            state_sites(plan, [file])
+        assert plan.read_text() == before
+    file.write_text(text)
+    with pytest.raises(InputError, match="states 'hungary' already"):
+        state_sites(plan, [file, file])
+    state_sites(plan, [file])
+    assert [*read_plan(plan).deployment.descriptions] == ["hungary"]
+    with pytest.raises(InputError, match="states 'hungary' already"):
+        state_sites(plan, [file])
 
 
 def test_a_site_writes_what_the_plan_should_state_and_a_person_can_read_it(tmp_path, capsys):

@@ -166,6 +166,13 @@ def _add_site_commands(commands: Any) -> None:
     deploy.add_argument(
         "--authority", metavar="FOLDER", help="where to keep the key that signs certificates; default: ca of the kits"
     )
+    deploy.add_argument(
+        "--described",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="what the sites have written with `coterie site describe`, to be stated in the plan before kits are made",
+    )
     add_wheels(deploy)
 
     site = commands.add_parser("site", help="at a site: check, approve and audit what a plan asks of it")

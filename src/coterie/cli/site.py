@@ -325,10 +325,13 @@ def _revoke(args: argparse.Namespace) -> int:
 
 
 def _deploy(args: argparse.Namespace) -> int:
+    from coterie.sites.descriptions import state_sites
     from coterie.sites.flare.kits import provision
     from coterie.sites.plan import read_plan, robustness_note
 
     path = Path(args.plan)
+    if args.described:
+        state_sites(path, [Path(file) for file in args.described])
     plan = read_plan(path)
     deployment = plan.deployment
     folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]

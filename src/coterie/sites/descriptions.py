@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, nearest, plain
-from coterie.base.files import write_atomically
+from coterie.base.files import read_toml, write_atomically
 from coterie.base.spelling import fold
 from coterie.data.tables.description import ColumnDescription, TableDescription
 from coterie.data.tables.recipe import RARE
@@ -138,6 +138,33 @@ def write_description(experiment: Experiment, settings: SiteSettings, site: str,
     text = tomli_w.dumps({"deploy": {"described": {site: asdict(about)}}})
     write_atomically(file, lambda p: p.write_text("\n" + text, encoding="utf-8"))
     return text
+
+
+def state_sites(plan: Path, files: Sequence[Path]) -> None:
+    """Append to a plan what its sites have sent, one file each. A file of a site may state that site, and bring nothing else.
+
+    Raises:
+        InputError: a file holds another table than one of a single site, or the plan states that site already.
+    """
+    import tomli_w
+
+    described: dict[str, Any] = {}
+    stated = read_toml(plan).get("deploy", {}).get("described", {})
+    for file in files:
+        tables = read_toml(file)
+        sites = tables.get("deploy", {}).get("described", {}) if isinstance(tables.get("deploy"), dict) else {}
+        if not isinstance(sites, dict) or len(sites) != 1 or tables != {"deploy": {"described": sites}}:
+            raise InputError(
+                f"{file} holds more than the table of one site; let that site write it with coterie site describe"
+            )
+        (site,) = sites
+        if site in stated or site in described:
+            raise InputError(
+                f"{file}: {plan} or another file states {plain(site, 40)!r} already; take one of the two out"
+            )
+        described |= sites
+    text = plan.read_text(encoding="utf-8") + "\n" + tomli_w.dumps({"deploy": {"described": described}})
+    write_atomically(plan, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def check_file(
