@@ -288,9 +288,10 @@ def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
     hospital = Hospital(tmp_path, methods=[{"name": "local"}], rounds=60, settings={"largest_layer": 0})
     where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
     assert main(["site", "approve", *where, "--yes"]) == 2
-    said = capsys.readouterr().err
-    assert "rows of this site without secret noise" in said
-    assert "the operator can give the plan clip and gaussian-noise with secret = true" in said
+    said = capsys.readouterr()
+    assert "danger    a dishonest server could find " in said.out
+    assert "'loss' of metrics:evaluate leaves local-0 without secret noise" in said.err
+    assert "The operator can give the plan the filters clip and gaussian-noise with secret = true" in said.err
 
 
 def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path):
