@@ -954,8 +954,12 @@ def test_what_does_not_fit_is_refused(settings, sentence):
         run(MeritFed(local=MINI, **settings), problem, 1, server=problem.clients["a"].validation)
 
 
-def test_one_target_ends_the_command_with_status_2(capsys, tmp_path):
+@pytest.mark.parametrize(("settings", "sentence"), [
+    (("meritfed.targets=cleveland", "meritfed.uploads=anchored"), 'with one take uploads = "each"'),
+    (("meritfed.uploads=anchored", "meritfed.server_optimiser=adam"), 'needs server_optimiser = "sgd"'),
+    (("model.name=mlp", "meritfed.oracle=delegated", "meritfed.oracle_steps=scores"), "needs one trained layer, and this model has 3"),
+])  # fmt: skip
+def test_cheap_forms_that_do_not_fit_end_the_command_with_status_2(settings, sentence, capsys, tmp_path):
     command = ["compare", "heart-disease", "--methods", "meritfed", "--out", str(tmp_path / "run")]
-    command += ["--set", "meritfed.targets=cleveland", "--set", "meritfed.uploads=anchored"]
-    assert main(command) == 2
-    assert 'with one take uploads = "each"' in capsys.readouterr().err
+    assert main([*command, *(word for setting in settings for word in ("--set", setting))]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
