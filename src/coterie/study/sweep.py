@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, RunError
+from coterie.base.errors import InputError, RunError, cut
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
@@ -219,13 +219,14 @@ def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> 
 
 
 def _notes(experiment: Experiment, clients: Clients) -> list[str]:
-    """Sentences about the data, the experiment, and what its methods do with so many clients."""
-    of_methods = [
-        f"{entry.label}: {note}"
-        for entry in experiment.methods
-        for note in experiment.build_method(entry).notes(clients.names)
-    ]
-    return [*clients.notes, *experiment.notes, *of_methods]
+    """Sentences about the data, the experiment, and what its methods do with these clients."""
+    sentences = [*clients.notes, *experiment.notes]
+    for entry in experiment.methods:
+        notes = experiment.build_method(entry).notes(clients.names)
+        if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
+            raise InputError(f"{entry.label}: notes must return a list of sentences; got {cut(notes)}")
+        sentences += [f"{entry.label}: {note}" for note in notes]
+    return sentences
 
 
 def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_by: Mapping[str, Any]) -> None:
