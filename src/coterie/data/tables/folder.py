@@ -24,8 +24,8 @@ from coterie.data.splits import number_names
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import Column, Reading, Table, are_whole, complaint, number
 from coterie.data.tables.read import files_of, holds_arrays, notes_on_other_files, read, read_frame, reading_of
-from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
-from coterie.data.tables.suspicions import find_doubts, group_notes
+from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode, group_notes
+from coterie.data.tables.suspicions import find_doubts
 from coterie.data.tensors import from_array_files
 from coterie.data.values import names_as_texts
 

@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
@@ -397,3 +397,26 @@ def ask_about_units(names: Sequence[str], about: Moments, clients: Sequence[str]
             times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
             notes.append(f"{name}: numbers at {clients[i]} are about {times} those of the others; the same unit?")
     return notes
+
+
+_FEW_NOTES = 3  # columns up to which each has a note of a kind by itself
+_ENDINGS = ("the mean of all clients stands in", "name a code for missing under missing", "the same unit?")
+
+
+def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return each note once, and one for all columns of a kind where there are many.
+
+    >>> group_notes([f"{x} is mostly missing at a (60%): the mean of all clients stands in" for x in "uvwxy"])
+    ('u is mostly missing at a (60%): the mean of all clients stands in; the same of v, w, x and others',)
+    """
+    kinds: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        kinds.setdefault(next((ending for ending in _ENDINGS if note.endswith(ending)), note), []).append(note)
+    return tuple(
+        text for same in kinds.values() for text in (same if len(same) <= _FEW_NOTES else [_one_for_all(same)])
+    )
+
+
+def _one_for_all(notes: Sequence[str]) -> str:
+    columns = [re.split(r":| is ", note, maxsplit=1)[0] for note in notes]
+    return f"{notes[0]}; the same of {listing(columns[1:])}"

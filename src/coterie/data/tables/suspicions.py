@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,6 @@ _FAR_OFF = 3  # numbers at one end that can be far from all others together, suc
 _FEWEST_LABELS = 100  # rows of which 1 % is one
 _HEAVY = 1 / 3  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
-_FEW_NOTES = 3  # columns up to which each has a note of a kind by itself
-_KINDS = ("the mean of all clients stands in", "name a code for missing under missing", "the same unit?")
 
 _FIRST = 128  # numbers by which most columns tell that theirs are many
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
@@ -77,25 +75,6 @@ def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
     codes = [name for name in names if all(_two_codes(table.columns[name]) == [1.0, 2.0] for table in tables)]
     return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
-
-
-def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Return each note once, and one for all columns of a kind where there are many.
-
-    >>> group_notes([f"{x} is mostly missing at a (60%): the mean of all clients stands in" for x in "uvwxy"])
-    ('u is mostly missing at a (60%): the mean of all clients stands in; the same of v, w, x and others',)
-    """
-    kinds: dict[str, list[str]] = {}
-    for note in dict.fromkeys(notes):
-        kinds.setdefault(next((ending for ending in _KINDS if note.endswith(ending)), note), []).append(note)
-    return tuple(
-        text for same in kinds.values() for text in (same if len(same) <= _FEW_NOTES else [_one_for_all(same)])
-    )
-
-
-def _one_for_all(notes: Sequence[str]) -> str:
-    columns = [re.split(r":| is ", note, maxsplit=1)[0] for note in notes]
-    return f"{notes[0]}; the same of {listing(columns[1:])}"
 
 
 def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
