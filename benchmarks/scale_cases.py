@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.base.rows import Rows
+from coterie.run.loop import Forecast
 
 Case = Callable[[], dict[str, float]]
 WIDE, NARROW = (1900, 1900, 1900, 1900), (850, 400)
@@ -50,10 +52,16 @@ def _memory(
     some = _clients(clients, rows, 784, 10, parts)
     model, engine = _mlp(hidden), engine or ct.InProcess()
 
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    forecasts: list[int] = []
+
+    def check(self: Forecast, available: int | None) -> None:
+        forecasts.append(self.bytes)
+
     def measured() -> dict[str, float]:
-        ct.fit(method, some, model, 2, engine=engine, settings=ct.RunSettings(evaluate=2, strict_wire=False))
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        return {"model": size}
+        with patch.object(Forecast, "check", check):
+            ct.fit(method, some, model, 2, engine=engine, settings=ct.RunSettings(evaluate=2, strict_wire=False))
+        return {"model": size, "forecast": forecasts[0] / size}
 
     return measured
 

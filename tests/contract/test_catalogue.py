@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +18,8 @@ import coterie as ct
 from coterie.base.files import read_checkpoint
 from coterie.cli.catalogue import entries, traffic
 from coterie.config.registry import METHODS
+from coterie.contract import exchange
+from coterie.contract.replies import VECTORS
 from coterie.contract.wire import PerClient
 from coterie.engines.inprocess import InProcessEngine
 from federations import Make, Problem, build, seeded
@@ -64,7 +68,7 @@ def sent(monkeypatch, case, width, tmp_path, **options):
             up = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, is no float more
             asks.append((record.round, record.task.rpartition(":")[2], len(names), up, down))
     memory = read_checkpoint(tmp_path / "checkpoint.safetensors").memory
-    return asks, {k for k in memory if not k.endswith("/server")}
+    return asks, {k: value for k, value in memory.items() if not k.endswith("/server")}
 
 
 def _floats(value) -> int:
@@ -86,6 +90,11 @@ def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, t
     for width, participants in ((3, 5), (9, 3)):
         asks, memory = sent(monkeypatch, case, width, tmp_path, clients_per_round=participants)
         assert bool(memory) != said["memory"].startswith("none")
+        numbers: Counter[str] = Counter()  # by client, over what it keeps under each name
+        for place, value in {key.split("/", 1)[1]: value for key, value in memory.items()}.items():
+            numbers[place.rpartition("/")[2]] += value.numel()
+        most = max(numbers.values(), default=0) / (width + 1)
+        assert round(most) <= METHODS[name].keeps <= math.ceil(most)
         symbols = {"d": width + 1, "d_s": width, "n": participants, "N": 5, "C": 2, "T": targets(case)}
         for number, task, asked, up, down in asks:
             seen.add(task)
@@ -99,6 +108,21 @@ def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, t
     assert set(declared) <= seen
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs == "sum"])
+def test_a_method_that_needs_sums_alone_is_sent_one_vector_at_a_time(name, monkeypatch):
+    honest, seen = InProcessEngine.ask, []
+
+    def ask(self, ask):
+        if {*VECTORS}.intersection(ask.function.kinds.values()):
+            seen.append(len(ask.names))
+        return honest(self, ask)
+
+    monkeypatch.setattr(exchange, "HELD_BYTES", 1)
+    monkeypatch.setattr(InProcessEngine, "ask", ask)
+    quick(FIRST[name], rounds=2)
+    assert {*seen} == {1}
+
+
 def targets(case) -> int:
     """Clients that have a model of their own."""
     return len(run(case, rounds=0).models)
@@ -107,6 +131,7 @@ def targets(case) -> int:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_is(name):
     row = entries()[name].row()
+    assert row["needs"] in ("sum", "coordinates", "pairs", "all")
     for key in ("summary", "optimises", "sends", "memory"):
         assert row[key], key
         assert "\n" not in row[key]

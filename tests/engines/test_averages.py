@@ -259,7 +259,7 @@ def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, m
     fields = 2 if method is ct.SCAFFOLD else 1
     assert len(seen) == 16
     assert 64 * fields <= max(seen) - before <= (64 + 4) * fields  # and the sums
-    assert owner.memory_estimate(1000, 1000) == owner.memory_estimate(64, 1000)
+    assert owner.needs == "sum"
 
 
 def test_of_all_targets_of_a_large_model_the_updates_for_one_are_held(monkeypatch):

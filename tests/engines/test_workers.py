@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import FedAvg, MeritFed, task
+from coterie import SCAFFOLD, FedAvg, Median, MeritFed, task
 from coterie.base.errors import InputError, RunError
+from coterie.base.vector import Layout
 from coterie.base.vector import average as mean_of
 from coterie.compute.tasks import own_update
 from coterie.config.local import LocalSGD, Steps
@@ -29,7 +30,7 @@ from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.engines.workers import Arena
-from coterie.run.loop import check_free_memory
+from coterie.run.loop import Forecast
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
@@ -343,11 +344,54 @@ def test_names_of_clients_may_hold_any_character(workers):
     assert set(found.weights["*"]) == set(names)
 
 
-def test_a_round_that_does_not_fit_into_memory_is_refused():
-    assert check_free_memory(10, 100, 4, available=10**6) is None
-    assert check_free_memory(1000, 10**6, 4, available=10**10).endswith("1000000 numbers: 4.00 GB")
-    with pytest.raises(RunError, match=r"4.00 GB, but only 2.00 GB are free; ask fewer clients a round"):
-        check_free_memory(1000, 10**6, 4, available=2 * 10**9)
+def forecast(method, *, size=10**6, clients=10, workers=1, width=4) -> Forecast:
+    layout = Layout((("weight", torch.Size([size])),), (), torch.float32)
+    return Forecast(method, layout, clients, clients, workers, width)
+
+
+def test_the_forecast_of_memory_counts_vectors_by_method_kernel_and_workers():
+    sums, kept, every = FedAvg(LOCAL), SCAFFOLD(LOCAL), Median(LOCAL)
+    # Four models at the server, those of the replies, and for each process its model and what it trains with.
+    assert forecast(sums, width=0).vectors == 4 + 1 + 2
+    assert forecast(sums).vectors == 4 + 1 + (1 + 2 + 1)
+    assert forecast(sums, width=0, workers=2).vectors == 4 + 2 + 2 * (2 + 2)
+    assert forecast(kept).vectors == 4 + 3 + 2 * 10 + 4
+    assert forecast(kept, workers=2, width=0).vectors == 4 + 3 * 2 + 4 * 10 + 2 * (2 + 2)
+    assert forecast(every).vectors == 4 + 10 + (1 + 2 + 4)
+    assert forecast(every, workers=0).vectors == 4 + 10  # clients are elsewhere
+    assert forecast(MeritFed(local=LOCAL)).vectors == 4 + (10 + 3 * 10) + (1 + 2 + 4)
+    for clients in (100, 10_000):
+        assert forecast(sums, clients=clients).vectors == forecast(sums).vectors
+        assert forecast(every, clients=clients).vectors > clients
+
+
+def test_a_round_that_does_not_fit_into_memory_is_refused_with_the_cure():
+    assert forecast(FedAvg(LOCAL), size=1000).check(available=10**9) is None
+    held = forecast(Median(LOCAL), clients=1000)
+    assert held.check(available=10**10).endswith("1011 model vectors of 1000000 numbers")
+    for method, options, available, sentence in (
+        (
+            Median(LOCAL),
+            {"clients": 1000},
+            2 * 10**9,
+            "4.08 GB: .*, but only 2.00 GB are free; with .run. clients_per_round = 250 it",
+        ),
+        (FedAvg(LOCAL), {"workers": 8}, 2 * 10**8, "only 0.20 GB are free; with .engine. workers = 1 it takes 0.07 GB"),
+        (FedAvg(LOCAL), {"size": 10**8}, 3 * 10**9, 'free; with .engine. kernel = "loop" it takes 2.83 GB'),
+        (FedAvg(LOCAL), {"size": 10**9}, 3 * 10**9, "free; take a smaller model"),
+    ):
+        with pytest.raises(RunError, match=sentence):
+            forecast(method, **options).check(available)
+
+
+def test_an_engine_says_what_the_forecast_needs():
+    problem = logistic()
+    for workers, kernel in ((1, "auto"), (2, "loop")):
+        engine = InProcess(workers=workers, kernel=kernel).open(problem.clients, problem.model, "auto")
+        found = Forecast.of(FedAvg(LOCAL), engine, 3)
+        assert (found.workers, found.per_round, found.clients) == (workers, 3, len(problem.clients))
+        assert (found.width > 0) == (kernel == "auto")
+        engine.close()
 
 
 def test_a_message_of_any_size_fits_a_pipe_that_nobody_reads():

@@ -47,7 +47,6 @@ from coterie.compute.tasks import LocalUpdate, OwnModel, step_by_average
 from coterie.config.local import LocalSGD
 from coterie.config.rules import Rule, is_number
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
@@ -135,6 +134,8 @@ class APFL(Method[State]):
     alpha: Annotated[float, UNIT] = 0.5
     adaptive: bool = True
 
+    needs = "sum"
+    keeps = 1
     tasks = (apfl_update, mixture)
 
     def __post_init__(self) -> None:
@@ -164,5 +165,5 @@ class APFL(Method[State]):
         return federation.own_models(everybody, mixture, x=state.x, alpha=self.alpha)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and own models, and the own models of two rounds that clients keep."""
-        return 2 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates and own models."""
+        return 2 * per_round

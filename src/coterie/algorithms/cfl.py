@@ -101,6 +101,7 @@ class CFL(Method[State]):
     eps1: Annotated[float, NOT_NEGATIVE] = 0.4
     eps2: Annotated[float, NOT_NEGATIVE] = 1.6
 
+    needs = "pairs"
     tasks = (local_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

@@ -41,7 +41,6 @@ from coterie.compute.tasks import LocalUpdate, own_model, own_models, step_by_av
 from coterie.config.local import LocalSGD, rate_of
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -93,6 +92,8 @@ class Ditto(Method[State]):
             )
 
     exempt: ClassVar[Mapping[str, str]] = {"diverges": "it refuses a learning rate at which own models run away"}
+    needs = "sum"
+    keeps = 1
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
@@ -117,5 +118,5 @@ class Ditto(Method[State]):
         return own_models(federation, OWN, state.x)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and own models, and the own models of two rounds that clients keep."""
-        return 2 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates and own models."""
+        return 2 * per_round

@@ -50,7 +50,6 @@ from coterie.compute.tasks import LocalUpdate, OwnModel, step_by_average
 from coterie.config.local import Epochs, LocalSGD
 from coterie.config.rules import COUNT, NOT_NEGATIVE, SHARE, SIZE, optional
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
@@ -160,6 +159,8 @@ class FedALA(Method[State]):
     sample: Annotated[float, SHARE] = 0.8
     passes: Annotated[int | None, optional(SIZE, "until the loss has settled")] = None
 
+    needs = "sum"
+    keeps = 2
     tasks = (ala_update, ala_mixture)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -182,5 +183,5 @@ class FedALA(Method[State]):
         return federation.own_models(everybody, ala_mixture, x=state.x, layers=self.layers)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and mixtures, and at most two models of two rounds that clients keep."""
-        return 2 * min(per_round, AT_ONCE) + 4 * clients
+        """Updates and mixtures."""
+        return 2 * per_round

@@ -100,6 +100,7 @@ class FedAMP(Method[State]):
     alpha: Annotated[float | None, optional(POSITIVE, "sigma / n")] = None
     mu: Annotated[float, NOT_NEGATIVE] = 0.1
 
+    needs = "pairs"
     tasks = (attentive_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:

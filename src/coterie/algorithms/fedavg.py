@@ -37,7 +37,6 @@ from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -68,6 +67,8 @@ class FedAvg(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
+    needs = "sum"
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates."""
@@ -86,7 +87,3 @@ class FedAvg(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)

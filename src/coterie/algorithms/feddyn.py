@@ -44,7 +44,6 @@ from coterie.compute.tasks import OwnUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
@@ -91,6 +90,8 @@ class FedDyn(Method[State]):
     local: LocalSGD = LocalSGD()
     alpha: Annotated[float, POSITIVE] = 0.1
 
+    needs = "sum"
+    keeps = 1
     tasks = (dynamic_update,)
 
     @property
@@ -128,5 +129,5 @@ class FedDyn(Method[State]):
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and dual variables, and the dual variables of two rounds that clients keep."""
-        return 2 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates and dual variables."""
+        return 2 * per_round

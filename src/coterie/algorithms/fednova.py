@@ -47,7 +47,6 @@ from coterie.compute.local_training import Quadratic
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Form, OneModel, OneUpdate, task
@@ -134,6 +133,7 @@ class FedNova(Method[State]):
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 0.0
 
+    needs = "sum"
     tasks = (fednova_update,)
 
     def __post_init__(self) -> None:
@@ -163,7 +163,3 @@ class FedNova(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)

@@ -37,7 +37,6 @@ from coterie.compute.tasks import LocalUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
@@ -79,6 +78,7 @@ class FedProx(Method[State]):
     mu: Annotated[float, NOT_NEGATIVE] = 0.1
     lr: Annotated[float, POSITIVE] = 1.0
 
+    needs = "sum"
     tasks = (proximal_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -94,7 +94,3 @@ class FedProx(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)

@@ -105,6 +105,7 @@ class Local(Method[State]):
 
     participation = "own"
 
+    keeps = 1
     tasks = (train_alone, model_alone)
 
     @property
@@ -139,5 +140,5 @@ class Local(Method[State]):
         return federation.own_models(federation.everyone, model_alone, x=state.x)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Model vectors that a round holds."""
-        return 3 * clients
+        """Models of all, as they are evaluated."""
+        return clients

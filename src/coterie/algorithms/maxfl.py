@@ -143,6 +143,8 @@ class MaxFL(Method[State]):
     tuning_steps: Annotated[int, COUNT] = 0
     surrogate: Annotated[str, one_of(*appeal.SURROGATES)] = "sigmoid"
 
+    keeps = 1
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates with gaps, who stays in a flexible pool, and the appeal that is measured."""

@@ -359,14 +359,14 @@ class MeritFed(Method[State]):
         return self.target_names(names) if self.validation == "validation" else ()
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Model vectors that a round holds."""
+        """Models of the targets before and after, and once more in parts, and the updates for one target."""
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
-        is_anchored = self._form(targets).uploads == "anchored"
+        if self._form(targets).uploads == "each":
+            return per_round + 3 * targets + moments
         # Offsets and models at the last visits, before and after the round; updates at the anchor, and the targets' models twice.
-        anchored = 4 * targets * clients + per_round + 2 * targets if is_anchored else 0
-        return per_round * targets + moments + anchored
+        return per_round * targets + moments + 4 * targets * clients + per_round + 2 * targets
 
 
 @dataclass

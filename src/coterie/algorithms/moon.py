@@ -47,7 +47,6 @@ from coterie.compute.local_training import Step
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Flag, OneModel, OneUpdate, Rows, task
@@ -147,6 +146,8 @@ class MOON(Method[State]):
     temperature: Annotated[float, POSITIVE] = 0.5
     lr: Annotated[float, POSITIVE] = 1.0
 
+    needs = "sum"
+    keeps = 1
     tasks = (contrastive_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -167,5 +168,5 @@ class MOON(Method[State]):
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and two models of each, and the local models of two rounds that clients keep."""
-        return 3 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates, and two models of each."""
+        return 3 * per_round

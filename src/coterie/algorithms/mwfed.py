@@ -57,7 +57,6 @@ from coterie.compute.cohort import Cohort
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -133,6 +132,9 @@ class MWFed(Method[State]):
     warmup_steps: Annotated[int, SIZE] = 100
     requirements: Annotated[Requirements, REQUIREMENTS] = "train"
 
+    needs = "sum"
+    keeps = 1
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Gaps, updates and the appeal that is measured."""
@@ -183,10 +185,6 @@ class MWFed(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)
 
     def measure(self, state: State, federation: Federation) -> Log:
         """Appeal to seen and unseen clients, see `measure_appeal`."""

@@ -43,7 +43,6 @@ from coterie.compute.cohort import Cohort
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, OneUpdate, Rows, Size, task
@@ -107,6 +106,7 @@ class OCS(Method[State]):
 
     participation = "own"
 
+    needs = "sum"
     tasks = (local_update, norms)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -143,5 +143,5 @@ class OCS(Method[State]):
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Those that everybody trains for its norm, and a block of those that are sent."""
-        return clients + min(per_round, AT_ONCE)
+        """Those that everybody trains for its norm, and those that are sent."""
+        return clients + per_round

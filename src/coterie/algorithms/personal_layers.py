@@ -52,7 +52,6 @@ from coterie.compute.tasks import OwnModel
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import COUNT, Rule, one_of
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -155,6 +154,9 @@ class _PersonalLayers(Method[State]):
         """How the personal layers are trained, as the task takes it."""
         return {"head_steps": None, "trains_head": True}
 
+    needs = "sum"
+    keeps = 1
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates of what is shared, and the models that clients put together."""
@@ -193,8 +195,8 @@ class _PersonalLayers(Method[State]):
         return federation.own_models(everybody, put_together, x=state.x, **self._layers)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and models, and at most the personal layers of two rounds that clients keep."""
-        return 3 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates, and two models of each."""
+        return 3 * per_round
 
 
 @options
@@ -292,6 +294,8 @@ class FedBABU(_PersonalLayers):
 
     personal: Annotated[str | tuple[str, ...], PERSONAL] = "head"
     tune_steps: Annotated[int, COUNT] = 10
+
+    keeps = 0
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

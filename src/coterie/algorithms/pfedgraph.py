@@ -107,6 +107,7 @@ class PFedGraph(Method[State]):
     lam: Annotated[float, POSITIVE] = 0.8
     pull: Annotated[float, NOT_NEGATIVE] = 0.01
 
+    needs = "pairs"
     tasks = (pfedgraph_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

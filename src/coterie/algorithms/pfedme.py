@@ -45,7 +45,6 @@ from coterie.compute.tasks import OwnUpdate, own_model, own_models
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -116,6 +115,9 @@ class PFedMe(Method[State]):
     inner_lr: Annotated[float, POSITIVE] = 0.05
     beta: Annotated[float, POSITIVE] = 1.0
 
+    needs = "sum"
+    keeps = 1
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and the models that clients keep."""
@@ -143,5 +145,5 @@ class PFedMe(Method[State]):
         return own_models(federation, OWN, state.x)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates and own models, and the own models of two rounds that clients keep."""
-        return 2 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates and own models."""
+        return 2 * per_round

@@ -45,7 +45,6 @@ from coterie.compute.tasks import own_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE, SIZE, optional
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -110,6 +109,8 @@ class PowerOfChoice(Method[State]):
 
     participation = "own"
 
+    needs = "sum"
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Row counts and losses of candidates where not everybody takes part, and updates."""
@@ -149,7 +150,3 @@ class PowerOfChoice(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)

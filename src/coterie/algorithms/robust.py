@@ -121,6 +121,7 @@ class Median(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
+    needs = "coordinates"
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -135,10 +136,6 @@ class Median(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Model vectors that a round holds, see `COPIES`."""
-        return COPIES * per_round
 
 
 @options
@@ -170,6 +167,7 @@ class TrimmedMean(Method[State]):
     lr: Annotated[float, POSITIVE] = 1.0
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
 
+    needs = "coordinates"
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -187,10 +185,6 @@ class TrimmedMean(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Model vectors that a round holds, see `COPIES`."""
-        return COPIES * per_round
 
 
 @options
@@ -279,6 +273,7 @@ class MultiKrum(Method[State]):
     byzantine: Annotated[float, NUMBER_OR_SHARE] = 0.2
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
 
+    needs = "pairs"
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

@@ -49,7 +49,6 @@ from coterie.compute.cohort import Cohort
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Holds, OneModel, OneUpdate, task
@@ -74,9 +73,11 @@ def scaffold_update(
     controls = memory.values * memory.counted.to(control)[:, None]
     delta = cohort.updates(x, local, correction=control - controls)  # line 10
     moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
-    change = -control - delta[:, : cohort.layout.dim] / moved[:, None]  # line 12, option II: c_i+ - c_i
-    cohort.keep(CONTROL, controls + change)
-    return ControlledUpdate(delta, pad(change, (0, cohort.layout.size - cohort.layout.dim)))
+    # Line 12, option II: c_i+ - c_i = -c - delta / (K lr), in one memory, as what is kept.
+    change = (delta[:, : cohort.layout.dim] / moved[:, None]).neg_().sub_(control)
+    cohort.keep(CONTROL, controls.add_(change))
+    buffers = cohort.layout.size - cohort.layout.dim
+    return ControlledUpdate(delta, pad(change, (0, buffers)) if buffers else change)
 
 
 class State(NamedTuple):
@@ -107,6 +108,8 @@ class SCAFFOLD(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
+    needs = "sum"
+    keeps = 1
     tasks = (scaffold_update,)
 
     def __post_init__(self) -> None:
@@ -154,5 +157,5 @@ class SCAFFOLD(Method[State]):
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, changes and controls, and the controls of two rounds that clients keep."""
-        return 3 * min(per_round, AT_ONCE) + 2 * clients
+        """Updates, changes and controls."""
+        return 3 * per_round

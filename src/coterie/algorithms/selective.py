@@ -45,7 +45,6 @@ from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import COUNT, NAMES, POSITIVE, optional
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
@@ -96,6 +95,8 @@ class SelectiveLearning(Method[State]):
     participation = "own"
     exempt: ClassVar[Mapping[str, str]] = {"failures": "updates of all internal and chosen clients are needed"}
 
+    needs = "sum"
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and losses of external clients where some are drawn."""
@@ -137,8 +138,3 @@ class SelectiveLearning(Method[State]):
     def models(self, state: State) -> dict[str, Tensor]:
         """One model, which serves the internal clients only."""
         return dict.fromkeys(state.internal, state.x)
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        internal = 1 if isinstance(self.internal, str) else len(self.internal)
-        return min(AT_ONCE, max(per_round, internal) if self.budget is None else internal + self.budget)

@@ -38,7 +38,6 @@ from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, Rule, is_number, one_of
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 
@@ -68,6 +67,7 @@ class _ServerRule(Method[State]):
     lr: Annotated[float, POSITIVE] = 0.1
     weights: Annotated[str, one_of("size", "uniform")] = "size"
 
+    needs = "sum"
     tasks = (local_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -80,8 +80,8 @@ class _ServerRule(Method[State]):
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come, and the moments."""
-        return min(per_round, AT_ONCE) + 2
+        """Updates, and the moments."""
+        return per_round + 2
 
     def _mean_update(self, state: State, federation: Federation) -> tuple[Tensor, Log]:
         """D [d + b], and the weights by which clients count in it."""

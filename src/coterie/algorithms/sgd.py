@@ -44,7 +44,6 @@ from coterie.compute.tasks import own_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import BETAS, NAMES, POSITIVE, TEXT, one_of
 from coterie.config.schema import options
-from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation, Need
 from coterie.contract.method import Log, Method
 from coterie.solvers import adam
@@ -82,6 +81,7 @@ class _ServerOptimiser(Method[State]):
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
 
+    needs = "sum"
     tasks = (own_update,)
 
     @property
@@ -97,10 +97,6 @@ class _ServerOptimiser(Method[State]):
     def models(self, state: State) -> Tensor | Mapping[str, Tensor]:
         """One model for everybody."""
         return state.x
-
-    def memory_estimate(self, per_round: int, clients: int) -> int:
-        """A block of updates, which are added as they come."""
-        return min(per_round, AT_ONCE)
 
     def _step(
         self, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5

@@ -75,7 +75,7 @@ class Entry:
         return ""
 
     def row(self) -> dict[str, Any]:
-        """Return name, one line, paper, year, what it optimises, floats sent, and client memory."""
+        """Return name, one line, paper, year, what it optimises, floats sent, client memory, and what the server needs of updates."""
         about = {key: self.paragraph(key.capitalize()) for key in ("optimises", "sends", "memory")}
         return {
             "name": self.name,
@@ -83,6 +83,7 @@ class Entry:
             "paper": self.paragraph("Papers?"),
             "year": self.year,
             **about,
+            "needs": getattr(self.cls, "needs", "all"),
         }
 
 

@@ -178,9 +178,11 @@ def list_methods(args: argparse.Namespace) -> int:
     for row in rows:
         say(f"{row['name']:<{width}} {row['summary']}")
         about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
+        about = (*about, f"needs: {row['needs']}")
         for line in (line for text in about for line in _wrap(text, width + 1)):
             say(line)
     say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
+    say("needs: of updates their sum, which takes least memory here, coordinates, pairs, or all of them at once")
     say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
     return 0
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+
+from coterie.contract.method import Log
 
 
 class State(NamedTuple):
@@ -30,14 +31,21 @@ class State(NamedTuple):
         return State(self.targets[some], x, self.weights[some], self.moments[some], self.taken[some], *self[5:])
 
 
-def join_rounds(rounds: Sequence[tuple[State, Mapping[str, Any]]]) -> tuple[State, dict[str, Any]]:
-    """The round of all targets from those of some of them each: states, and logs whose values are by target."""
+def join_rounds(rounds: list[tuple[State, Log]]) -> tuple[State, Log]:
+    """Join the rounds of some targets each, states and logs by target. The list is emptied, so that no model is held twice."""
     if len(rounds) == 1:
-        return rounds[0][0], dict(rounds[0][1])
+        return rounds[0]
     states, log = [state for state, _ in rounds], dict[str, dict[str, Any]]()
     for _, part in rounds:
         for key, by_target in part.items():
-            log.setdefault(key, {}).update(by_target)
+            log.setdefault(key, {}).update(cast("dict[str, Any]", by_target))
     targets = tuple(name for state in states for name in state.targets)
-    x, weights, moments, taken = (torch.cat(values) for values in list(zip(*states, strict=True))[1:5])
-    return State(targets, x, weights, moments, taken, *states[0][5:]), log
+    weights, moments, taken = (torch.cat(values) for values in list(zip(*states, strict=True))[2:5])
+    first = states[0]
+    rounds.clear()
+    x, low = first.x.new_empty(len(targets), first.x.shape[1]), 0
+    while states:
+        models = states.pop(0).x
+        x[low : low + len(models)] = models
+        low += len(models)
+    return State(targets, x, weights, moments, taken, first.offsets, first.visited), cast("Log", log)

@@ -57,6 +57,10 @@ class Engine(Protocol):
     serves: int = 1
     honest: Engine | None = None
 
+    def width(self) -> int:
+        """Return how many clients a batched kernel trains side by side at most; 0: they train one after the other."""
+        return 0
+
     def sizes(self, part: str) -> Mapping[str, int]:
         """Rows of each client in `train`, `validation` or `test`, unseen ones behind the others."""
 

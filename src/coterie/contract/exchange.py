@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, cut, plain, shorten
-from coterie.base.vector import Sum, average
+from coterie.base.vector import Layout, Sum, average
 from coterie.contract.engine import Engine
 from coterie.contract.filters import unpack_answer
 from coterie.contract.memory import NEVER
@@ -113,6 +112,11 @@ A batched kernel gains nothing from company whose weights do not fit into the ca
 _SINGLE = "an average takes one vector [d + b] of each client"
 
 
+def clients_at_once(layout: Layout, serves: int) -> int:
+    """Return how many clients are asked at once for vectors of this layout if only their mean is wanted."""
+    return min(AT_ONCE, max(1, serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
+
+
 class QuorumError(RunError):
     """Too few clients answered; the sentence says who failed, why, and the cure."""
 
@@ -145,17 +149,12 @@ class Exchange(Generic[R]):
 
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors with these `weights` of clients, and all else stacked."""
-        if len(weights) <= self._at_once or self.engine.needs_all or self.observer is not None:
+        engine = self.engine
+        # An ask of real machines costs a message.
+        at_once = clients_at_once(engine.layout, engine.serves if engine.simulated else AT_ONCE)
+        if len(weights) <= at_once or engine.needs_all or self.observer is not None:
             return self.mean(self.collect(), weights)
-        return self._average_blocks(weights)
-
-    @cached_property
-    def _at_once(self) -> int:
-        """Clients that are asked at once; neither the sums nor their bits depend on it."""
-        if not self.engine.simulated:  # an ask of real machines costs a message
-            return AT_ONCE
-        layout = self.engine.layout
-        return min(AT_ONCE, max(1, self.engine.serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
+        return self._average_blocks(weights, at_once)
 
     def mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that were all collected; weights as for `average`."""
@@ -166,24 +165,24 @@ class Exchange(Generic[R]):
                 raise InputError(f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
         return Average(replies, {key: average(shares, value) for key, value in vectors.items()}, shares / shares.sum())
 
-    def _average_blocks(self, weights: Mapping[str, float]) -> Average[R]:
+    def _average_blocks(self, weights: Mapping[str, float], at_once: int) -> Average[R]:
         """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
 
         So if one is in the sums that is refused later, or a client that failed answers when it is asked again, all are asked anew, from
         the memory that they had before.
         """
         self._count()
-        tally = self._sum_blocks([self.ask], weights)
+        tally = self._sum_blocks([self.ask], weights, at_once)
         answers = [tally.answer]
         if self._too_few(tally.replies) and tally.replies.failed:
             self._count()
             asks = [self.ask.again(tally.replies.clients), self._retry(tally.replies.failed)]
-            tally = self._sum_blocks(asks, weights)
+            tally = self._sum_blocks(asks, weights, at_once)
             answers.append(tally.answer)
         while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
             refused = tally.replies.failed
             asks = [ask.again(tally.replies.clients) for ask in tally.asks]
-            tally = self._sum_blocks(asks, weights, tally.medians, refused)
+            tally = self._sum_blocks(asks, weights, at_once, tally.medians, refused)
             answers.append(tally.answer)
         self._settle(tally.replies, Answer.join(answers))
         return tally.average(weights)
@@ -283,6 +282,7 @@ class Exchange(Generic[R]):
         self,
         asks: Sequence[Ask],
         weights: Mapping[str, float],
+        at_once: int,
         usual: Mapping[str, float] | None = None,
         refused: Mapping[str, str] | None = None,
     ) -> _Tally[R]:
@@ -291,6 +291,7 @@ class Exchange(Generic[R]):
         Args:
             asks: to different clients.
             weights: by client.
+            at_once: how many clients are asked at once; neither the sums nor their bits depend on it.
             usual: norms of vectors by field, if they are known; a vector that is far longer is then in no sum.
             refused: who is asked no more, and why.
         """
@@ -301,10 +302,8 @@ class Exchange(Generic[R]):
         sums, norms = {key: Sum() for key in vectors}, {key: list[Tensor]() for key in vectors}
         block_answers: list[Answer] = []
         sent = 0
-        for low in range(0, len(names), self._at_once):
-            block_answer, bytes_of_one = self._add_block(
-                asks, names[low : low + self._at_once], weights, usual, sums, norms
-            )
+        for low in range(0, len(names), at_once):
+            block_answer, bytes_of_one = self._add_block(asks, names[low : low + at_once], weights, usual, sums, norms)
             block_answers.append(block_answer)
             sent = max(sent, bytes_of_one)
         answer = Answer.join([Answer(failed=refused or {}), *block_answers])

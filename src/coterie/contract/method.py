@@ -151,6 +151,11 @@ class Method(ABC, Generic[S]):
 
     `init`, `round` and `models` are the method; all other hooks have defaults.
 
+    Attributes:
+        needs: what a round needs of clients' updates at once: "sum", each is added as it comes (`federation.average`);
+            "coordinates", each over all clients; "pairs" of them; or "all".
+        keeps: model vectors that each client keeps from round to round.
+
     >>> import coterie as ct
     >>> @ct.options
     ... class HalfSteps(ct.Method):
@@ -166,6 +171,9 @@ class Method(ABC, Generic[S]):
     """
 
     _kind = Kind("method", "FedAvg()")
+
+    needs = "all"
+    keeps = 0
 
     @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:
@@ -230,7 +238,12 @@ class Method(ABC, Generic[S]):
         return ()
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Number of model vectors that a round holds at once, with `per_round` participants among all `clients`."""
+        """Number of model vectors that a round holds for its replies and what it makes of them.
+
+        Args:
+            per_round: participants; of a method that needs sums alone, those of them that are asked at once.
+            clients: all clients.
+        """
         return per_round
 
     def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor | None]:

@@ -101,11 +101,16 @@ class LocalEngine(Engine):
         self.layout = workspace.layout
         self.clients = clients.names
         self.serves = serves
+        self._kernel = workspace.batched
         self.has_server = clients.server is not None
         self.unseen = clients.unseen.names if clients.unseen is not None else ()
         self.x = workspace.x.clone()
         self._rows = clients
         self._sizes: dict[str, dict[str, int]] = {}
+
+    def width(self) -> int:
+        """Return how many clients the kernel trains side by side at most; 0 without one."""
+        return 0 if self._kernel is None else self._kernel.width(1)
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from torch import Tensor
 from coterie.base.errors import InputError, RunError, cut
 from coterie.base.files import state_type
 from coterie.base.rng import Rng
+from coterie.base.vector import Layout
 from coterie.compute.appeal import measure_appeal, staying
 from coterie.config.local import LocalSGD
 from coterie.config.rules import check_object
 from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
+from coterie.contract.exchange import clients_at_once
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
@@ -96,9 +98,10 @@ class _Loop:
         self._preflight()
 
     def _preflight(self) -> None:
-        vectors = self.method.memory_estimate(self.per_round, len(self.engine.clients))
-        itemsize = torch.empty(0, dtype=self.engine.layout.dtype).element_size()
-        sentence = check_free_memory(vectors, self.engine.layout.size, itemsize, free_bytes(self.engine.x.device))
+        layout = self.engine.layout
+        if 32 * len(self.engine.clients) * layout.size * layout.dtype.itemsize < SAID:  # no method here holds as much
+            return
+        sentence = Forecast.of(self.method, self.engine, self.per_round).check(free_bytes(self.engine.x.device))
         if sentence:
             logger.info("%s", sentence)
 
@@ -273,18 +276,92 @@ class _Loop:
         return models | self._check_models(personal, "personalised")
 
 
-def check_free_memory(vectors: int, layout_size: int, itemsize: int, available: int | None) -> str | None:
-    """The sentence that names the memory of a method's [n, d] matrix; None below 100 MB.
+SAID = 1e8
+"""Bytes from which the memory of a run is said."""
+RETAINED = 1 << 25
+"""Bytes that stay with this process after they were freed: the largest piece that glibc takes from its own heap."""
 
-    Raises `RunError` if it is more than what is `available`, in bytes; None: nobody knows.
+
+@dataclass(frozen=True)
+class Forecast:
+    """The memory of a run on this machine at its peak.
+
+    Attributes:
+        method: What is run.
+        layout: Of its model vectors.
+        clients: All clients.
+        per_round: Participants of a round.
+        workers: Processes that train on this machine; 0: clients are elsewhere.
+        width: Clients that a kernel trains side by side at most; 0: the plain loop.
     """
-    bytes_per_round = vectors * layout_size * itemsize
-    sentence = f"a round holds {vectors} model vectors of {layout_size} numbers: {bytes_per_round / 1e9:.2f} GB"
-    if available is not None and bytes_per_round > available:
-        raise RunError(
-            f"{sentence}, but only {available / 1e9:.2f} GB are free; ask fewer clients a round or take a smaller model"
+
+    method: Method[Any]
+    layout: Layout
+    clients: int
+    per_round: int
+    workers: int
+    width: int
+
+    @classmethod
+    def of(cls, method: Method[Any], engine: Engine, per_round: int) -> Forecast:
+        """The forecast for a method on an engine."""
+        workers = engine.serves if engine.simulated else 0
+        return cls(method, engine.layout, len(engine.clients), per_round, workers, engine.width())
+
+    @property
+    def vectors(self) -> int:
+        """Model vectors that are held at once."""
+        at_once, workers = self.per_round, max(1, self.workers)
+        if self.method.needs == "sum":
+            at_once = min(at_once, clients_at_once(self.layout, workers))
+        each = -(-at_once // workers)
+        # Of each process its model, a gradient or a kernel's copies, and of a worker its replies, once more where all can read them.
+        trained = 1 + (2 + min(each, self.width) if self.width else 1) + (2 * each if workers > 1 else 0)
+        copies = 4 if workers > 1 else 2  # of two rounds, and a worker's also here in case that it ends
+        kept = copies * self.method.keeps * self.clients if self.workers else 0
+        # The initial model, those before and after the round, and a sum.
+        return 4 + self.method.memory_estimate(at_once, self.clients) + kept + self.workers * trained
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of these vectors and of what a process retains."""
+        return self.vectors * self.layout.size * self.layout.dtype.itemsize + RETAINED
+
+    def check(self, available: int | None) -> str | None:
+        """Return the sentence that names the memory; None below `SAID`.
+
+        Raises `RunError` if it is more than what is `available`, in bytes; None: nobody knows.
+        """
+        sentence = (
+            f"a round takes about {_gigabytes(self.bytes)}: {self.vectors} model vectors of {self.layout.size} numbers"
         )
-    return sentence if bytes_per_round > 1e8 else None
+        if available is not None and self.bytes > available:
+            raise RunError(f"{sentence}, but only {_gigabytes(available)} are free; {self._cure(available)}")
+        return sentence if self.bytes > SAID + RETAINED else None
+
+    def _cure(self, available: int) -> str:
+        """Return the settings that change least with which a round fits."""
+        least = replace(self, workers=min(1, self.workers), width=0)
+        tries = {"[engine] workers = 1": replace(self, workers=min(1, self.workers))}
+        tries['[engine] kernel = "loop"'] = replace(self, width=0)
+        tries['[engine] workers = 1 and kernel = "loop"'] = least
+        fewer = self.per_round // 2
+        while fewer:
+            tries[f"[run] clients_per_round = {fewer}"] = replace(self, per_round=fewer)
+            tries[f'[run] clients_per_round = {fewer}, [engine] workers = 1 and kernel = "loop"'] = replace(
+                least, per_round=fewer
+            )
+            fewer //= 2
+        fitting = (
+            f"with {change} it takes {_gigabytes(other.bytes)}"
+            for change, other in tries.items()
+            if other.bytes <= available
+        )
+        return next(fitting, "take a smaller model, or a method that needs sums alone (coterie methods)")
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -176,7 +176,10 @@ def _by_coordinates(rows: Values, rule: Callable[[Tensor], Tensor]) -> Tensor:
     blocks = rows.detach().split(_COORDINATES, 1)
     if not all(bool(torch.linalg.vector_norm(block, torch.inf).isfinite()) for block in blocks):
         _matrix(rows)  # says how many are not
-    return torch.cat([rule(_sort(block)).to(dtype) for block in blocks])
+    result = rows.new_empty(rows.shape[1], dtype=dtype)
+    for block, place in zip(blocks, result.split(_COORDINATES), strict=True):
+        place.copy_(rule(_sort(block)))
+    return result
 
 
 def _sort(matrix: Tensor) -> Tensor:
