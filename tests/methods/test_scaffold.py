@@ -49,7 +49,7 @@ MUTANTS = {
     "scaffold": [
         ("algorithms/scaffold.py", "correction=control - controls", "correction=control"),
         ("algorithms/scaffold.py", "correction=control - controls", "correction=-controls"),
-        ("algorithms/scaffold.py", "change = -control - delta", "change = -delta"),
+        ("algorithms/scaffold.py", ".neg_().sub_(control)", ".neg_()"),
         ("algorithms/scaffold.py", "state.control + share * average", "state.control + average"),
         ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),
         ("algorithms/scaffold.py", "self.lr, federation.dim)", "1.0, federation.dim)"),

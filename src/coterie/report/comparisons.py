@@ -54,6 +54,8 @@ class Comparisons:
     _families: dict[str | None, Family] = field(default_factory=dict, repr=False)
     _gains: dict[tuple[str, str, str], Gain | None] = field(default_factory=dict, repr=False)
     _posteriors: dict[tuple[str, str], dict[str, Mixture]] = field(default_factory=dict, repr=False)
+    _rarest: dict[str, float] = field(default_factory=dict, repr=False)
+    _small: dict[str, bool] = field(default_factory=dict, repr=False)
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -62,6 +64,11 @@ class Comparisons:
 
     def rarest(self, client: str) -> float:
         """Test rows of the rarest class, in the seed that has fewest; an upper bound where only the largest share is known."""
+        if client not in self._rarest:
+            self._rarest[client] = self._count_rarest(client)
+        return self._rarest[client]
+
+    def _count_rarest(self, client: str) -> float:
         fewest = self.outcomes.rarest(self.results.against or "", client)
         if fewest is not None:
             return fewest
@@ -92,6 +99,11 @@ class Comparisons:
 
     def small(self, client: str) -> bool:
         """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
+        if client not in self._small:
+            self._small[client] = self._has_few_rows(client)
+        return self._small[client]
+
+    def _has_few_rows(self, client: str) -> bool:
         tested = self.outcomes.tested(self.results.against or "", client)
         if (self.results.size(client) if tested is None else tested) < FEWEST_ROWS:
             return True
@@ -359,7 +371,8 @@ class Comparisons:
             values = np.stack([self.results.values(method, c, metric) for c in among]).mean(axis=0)
         else:
             values = self.results.values(method, client, metric)
-        return np.asarray(values[np.isin(self.results.seeds, seeds)] if seeds else values, dtype=float)
+        chosen = values[np.isin(self.results.seeds, seeds)] if seeds and seeds != self.results.seeds else values
+        return np.asarray(chosen, dtype=float)
 
     def _ratio(self, client: str | None, seeds: Sequence[int] = ()) -> float | None:
         """Test rows over training rows; 0 where all seeds have the same test rows, or draw them from a test set of their own; None

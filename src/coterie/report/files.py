@@ -84,9 +84,14 @@ def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:
         if uneven is not None:
             raise ValueError(f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns")
         by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
-        return [_convert(name, [*map(unescape, by_name[name])], convert) for name, convert in columns.items()]
+        return [_convert(name, _unescape(by_name[name]), convert) for name, convert in columns.items()]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
+
+
+def _unescape(texts: Sequence[str]) -> Sequence[str]:
+    """The texts as they were; few columns of a long table have one that was escaped."""
+    return [*map(unescape, texts)] if any(text.startswith("'") for text in {*texts}) else texts
 
 
 def _convert(name: str, texts: Sequence[str], convert: Callable[[str], Any]) -> list[Any]:

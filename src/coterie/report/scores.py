@@ -117,7 +117,7 @@ class Scores:
 
     # Who takes part
 
-    @property
+    @cached_property
     def baseline(self) -> str | None:
         """The method that trains every client alone, if there is one."""
         return next((m for m in self.methods if self.algorithms[m] == "local"), None)
