@@ -33,10 +33,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ##! four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
 	$(BIN)/coterie compare heart-disease --seeds 5
 
-test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (5 minutes on 2 quiet cores)
+test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (7 to 9 minutes on 2 cores with other work)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
 
-test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation (4 minutes)
+test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation
 	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines' -n 2 --dist loadfile -q
 
 $(ENGINES)/.ready: pyproject.toml constraints.txt
@@ -45,7 +45,7 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt
 	$(ENGINES)/bin/pip check
 	@touch $@
 
-test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (14 minutes on 2 busy cores)
+test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (24 minutes on 2 busy cores)
 	$(ENGINES)/bin/python -m pytest tests -m 'engines and not slow' -q --reruns 1 --reruns-delay 5
 
 test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
@@ -156,7 +156,7 @@ rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them, as
 release: $(VENV)/.dev  ## build a release into dist/; refuses one without address, contact, date or the right TAG
 	$(BIN)/python docs/release.py --tag '$(TAG)'
 
-test-wheel: $(VENV)/.dev  ## build the wheel, and do four tasks of new users with it in a virtual environment of its own (5 minutes)
+test-wheel: $(VENV)/.dev  ## build the wheel, and do four tasks of new users with it in a virtual environment of its own
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python
 
 clean:  ## remove what was built

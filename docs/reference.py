@@ -92,6 +92,7 @@ class Parameter(NamedTuple):
     type: str
     default: str
     meaning: str
+    keyword: bool = False
 
 
 class Docstring:
@@ -211,17 +212,28 @@ def parameters(value: Any, meanings: dict[str, str]) -> list[Parameter]:
             plain_type(p.annotation),
             "" if p.default is p.empty else shown(p.default),
             meanings.get(name, "") or (METRIC.get(name, "") if set(METRIC) <= set(signature.parameters) else ""),
+            p.kind is p.KEYWORD_ONLY,
         )
         for name, p in signature.parameters.items()
         if not name.startswith("_") and name not in ("self", "cls") and p.kind is not p.VAR_KEYWORD
     ]
 
 
-def signature(name: str, listed: list[Parameter]) -> str:
-    """The call, on one line where it fits."""
+def returned(value: Any) -> str:
+    """The type that a function or a method returns, as a reader would say it; "" for a class, nothing, and what has no page."""
+    annotation = "" if isinstance(value, type) else getattr(value, "__annotations__", {}).get("return", "")
+    return "" if annotation in ("", "None", None) or str(annotation).startswith("_") else plain_type(annotation)
+
+
+def signature(name: str, listed: list[Parameter], result: str = "") -> str:
+    """The call and the type of its result, on one line where it fits."""
     each = [f"{p.name}{': ' + p.type if p.type else ''}{' = ' + p.default if p.default else ''}" for p in listed]
-    line = f"{name}({', '.join(each)})"
-    return line if len(line) <= 88 else f"{name}(\n" + "".join(f"    {one},\n" for one in each) + ")"
+    first = next((i for i, p in enumerate(listed) if p.keyword), None)
+    if first is not None and not any(p.name.startswith("*") for p in listed):
+        each.insert(first, "*")
+    end = f") -> {result}" if result else ")"
+    line = f"{name}({', '.join(each)}{end}"
+    return line if len(line) <= 88 else f"{name}(\n" + "".join(f"    {one},\n" for one in each) + end
 
 
 def page(entry: Entry, entries: list[Entry], prose: Callable[[str], str]) -> str:
@@ -244,7 +256,7 @@ def _body(name: str, value: Any, text: Docstring, prose: Callable[[str], str], *
     is_called = isinstance(value, type) or inspect.isroutine(value) or isinstance(value, Task)
     listed = parameters(value, text.meanings) if is_called else []
     if is_called:
-        yield f"```python\n{signature(name, listed)}\n```"
+        yield f"```python\n{signature(name, listed, returned(value))}\n```"
     yield "\n\n".join(map(prose, text.text.split("\n\n")))
     known = {p.name.lstrip("*") for p in listed}
     listed += [Parameter(key, "", "", said) for key, said in text.meanings.items() if key not in known]

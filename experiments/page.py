@@ -40,8 +40,11 @@ def pages(evidence: Evidence | None = None) -> dict[Path, str]:
         for kind, drawing in (("forest", forest(evidence, paper)), ("curves", curves(evidence, paper))):
             if drawing:
                 files[DOCS / "images" / "results" / f"{paper['key']}-{kind}.svg"] = drawing
-    text = readme(README.read_text(encoding="utf-8"), advice(evidence))
-    return {**files, README: readme(text, rivals_page.readme(rivals), "rivals")}
+        explained = DOCS / "explanation" / f"{paper['key']}.md"
+        lines = _wrap(_advice_for(evidence, paper), "")
+        files[explained] = between_marks(explained.read_text(encoding="utf-8"), "advice", lines)
+    text = between_marks(README.read_text(encoding="utf-8"), "advice", advice(evidence))
+    return {**files, README: between_marks(text, "rivals", rivals_page.readme(rivals))}
 
 
 def write() -> None:
@@ -51,12 +54,12 @@ def write() -> None:
         write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
 
 
-def readme(text: str, lines: str, mark: str = "advice") -> str:
-    """Return the README with these lines between its marks."""
+def between_marks(text: str, mark: str, lines: str) -> str:
+    """Return a text that is not written here with these lines between its marks."""
     before, begin, after = text.partition(f"<!-- {mark} -->")
     _, end, after = after.partition(f"<!-- /{mark} -->")
     if not end:
-        raise ValueError(f"README.md has no lines <!-- {mark} --> and <!-- /{mark} -->")
+        raise ValueError(f"there are no lines <!-- {mark} --> and <!-- /{mark} -->")
     return f"{before}{begin}\n\n{lines}\n\n{end}{after}"
 
 

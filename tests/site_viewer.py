@@ -1,19 +1,21 @@
-"""Look at every page of a built site in one headless browser: accessibility, console, and whether it is wider than the window."""
+"""Look at the pages of a built site in a headless browser: accessibility, console, width, and what its search finds."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
-FLAGS = (
+HEADLESS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-    *("--enable-logging=stderr", "--remote-debugging-port=0"),
 )
+FLAGS = (*HEADLESS, "--enable-logging=stderr", "--remote-debugging-port=0")
 VIEWS = (
     {"width": 1400, "theme": "light", "all": True},
     {"width": 390, "theme": "dark", "all": True},
@@ -124,3 +126,11 @@ def looked_at(
             *server.missing,
             *said,
         ]
+
+
+def searched(site: Path, browser: str, profile: Path, words: str) -> list[str]:
+    """The pages that the search of the site finds, best first."""
+    address = f"{(site / 'search.html').as_uri()}?q={quote(words)}"
+    shown = [browser, *HEADLESS, f"--user-data-dir={profile}", "--virtual-time-budget=30000", "--dump-dom", address]
+    page = subprocess.run(shown, capture_output=True, text=True, check=True, timeout=300).stdout
+    return re.findall(r'<li class="kind-\w+"><a href="([^"#]*)', page)

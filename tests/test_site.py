@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from site_viewer import looked_at
+from site_viewer import looked_at, searched
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -116,6 +116,13 @@ def test_a_browser_finds_no_page_too_wide_or_against_rules_of_level_a_and_aa(sit
     top = next(file.parent for file in site if file.name == "genindex.html")
     pages = sorted(str(file.relative_to(top)) for file in site)
     assert looked_at(top, AXE, BROWSER, tmp_path, pages) == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.parametrize("name", ["fit", "MeritFed", "data.from_frames", "EarlyStopping"])
+def test_a_search_for_a_public_name_finds_its_page_first(site, tmp_path, name):
+    top = next(file.parent for file in site if file.name == "search.html")
+    assert searched(top, BROWSER, tmp_path, f"ct.{name}")[:1] == [f"reference/api/{name}.html"]
 
 
 @pytest.mark.parametrize("page", SESSIONS)

@@ -155,10 +155,41 @@ def fit(method, **options):
         (Three(), r"Three.* is not a method; give one such as FedAvg\(\), of a class derived from ct.Method"),
         (Onw(LOCAL), r"Onw.participation must be run \| own; got 'onw'; did you mean 'own'\?"),
         (Pooled(LOCAL), "Pooled.pooled must be true or false; got 'no'"),
-        (ct.FedAvg, "is a class and not a method; call it"),
+        (ct.FedAvg, r"FedAvg is a class and not a method; write FedAvg\(\)"),
     ],
 )
 def test_a_misspelt_hook_is_refused_when_a_run_begins(method, sentence):
+    with pytest.raises(ct.InputError, match=sentence):
+        fit(method)
+
+
+def plain(cohort, *, x):
+    """A task without its decorator."""
+
+
+class Plain(Mine):
+    def round(self, state, federation, rng):
+        return federation.ask(federation.clients, plain, x=state.x)
+
+
+@ct.task
+def mean_step(cohort, *, x) -> Plain:
+    """A task that is asked before the clients."""
+
+
+class Turned(Mine):
+    def round(self, state, federation, rng):
+        return federation.ask(mean_step, federation.clients, x=state.x)
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Plain(), "is asked a function decorated with @task; got <function plain>"),
+        (Turned(), "clients come before the task"),
+    ],
+)
+def test_what_a_method_asks_and_whom_is_told_apart(method, sentence):
     with pytest.raises(ct.InputError, match=sentence):
         fit(method)
 
@@ -183,13 +214,13 @@ def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
         ),
         ({"filters": [OfGradient()]}, "OfGradient.kinds must be a tuple of update, .*; got 'gradient'"),
         ({"filters": [OfUpdates()]}, r"OfUpdates.kinds must be a tuple of update, .*; got \('updates',\)"),
-        ({"filters": [ct.TopK]}, "TopK'> is a class and not a filter; call it"),
+        ({"filters": [ct.TopK]}, r"TopK is a class and not a filter; write TopK\(\)"),
         ({"attack": Honest(on=("a",))}, "Honest has no hook of an attack and would do nothing; define corrupt, "),
         ({"attack": Fails()}, r"Fails.fails must be a function \(rng\); got True"),
         ({"settings": ct.RunSettings(callbacks=(Deaf(),))}, "Deaf has no hook of a callback and would do nothing"),
         ({"engine": Opens()}, r"Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class derived"),
         ({"engine": Closed()}, "Closed.open must return an engine, of a class derived from .*; got None"),
-        ({"engine": ct.InProcess}, "InProcess'> is a class and not an engine; call it"),
+        ({"engine": ct.InProcess}, r"InProcess is a class and not an engine; write InProcess\(\)"),
     ],
 )
 def test_what_would_be_ignored_or_break_later_is_refused_when_a_run_begins(options, sentence):

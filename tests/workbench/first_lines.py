@@ -248,4 +248,26 @@ NAMES = (
     Line("verdict_in_capitals", 'ct.compare(["local", "fedavg"], clients, rounds=2, seeds=2).verdict("A")'),
     Line("history_by_its_printed_name", 'ct.fit("fedavg", clients, rounds=2).history.select("AUC", "a", "test")'),
 )
-LINES = (*MODELS, *LABELS, *DATA, *FRAMES, *LOSSES, *KEYWORDS, *NAMES)
+FURTHER = (
+    Line("split_as_a_word", 'ct.data.from_dataset(dataset, split="dirichlet")', r'table such as \{"kind": '),
+    Line("method_behind_clients", 'ct.fit(clients, "fedavg")', r"ct\.fit\(method, clients"),
+    Line("model_before_clients", 'ct.fit("fedavg", Net(), clients)', r"ct\.fit\(method, clients, model"),
+    Line("classes_of_methods", "ct.compare([ct.Local, ct.FedAvg], clients, rounds=2)", r"Local is a class.*Local\(\)"),
+    Line("class_of_a_method", "ct.fit(ct.FedAvg, clients, rounds=2)", r"FedAvg is a class.*FedAvg\(\)"),
+    Line("class_of_a_loss", 'ct.fit("fedavg", clients, settings=ct.RunSettings(loss=nn.MSELoss))', r"MSELoss\(\)"),
+    Line("learning_rate", "ct.LocalSGD(learning_rate=0.1)", r"write lr="),
+    Line("local_epochs", "ct.LocalSGD(local_epochs=2)", r"steps=ct\.Epochs"),
+    Line("epochs_of_steps", "ct.Steps(epochs=2)", r"ct\.Epochs"),
+    Line("proximal_mu", "ct.FedProx(proximal_mu=0.1)", "write mu="),
+    Line("fraction_fit", 'ct.fit("fedavg", clients, fraction_fit=0.5)', r"ct\.RunSettings\(clients_per_round="),
+    Line("whole_numbers", 'ct.fit("fedavg", [(x.long(), y) for x, y in tensors.values()])', r"inputs as floats"),
+    Line("from_csv", 'ct.data.from_csv("clinic.csv")', r"from_folder"),
+    Line("from_pandas", "ct.data.from_pandas(tensors)", r"from_frames"),
+    Line("model_of_a_run", 'ct.fit("fedavg", clients, rounds=2).model', r"state_dict"),
+    Line("metrics_of_a_run", 'ct.fit("fedavg", clients, rounds=2).metrics', r"history\.select"),
+    Line("best_method", 'ct.compare(["local", "fedavg"], clients, rounds=2, seeds=2).best', r"verdict\("),
+    Line("frame_of_results", 'ct.compare(["local"], clients, rounds=2, seeds=2).to_dataframe()', r"to_pandas\("),
+    Line("metric_not_measured", 'ct.compare(["local"], clients, rounds=2, seeds=2).table("f1")', r"metrics=\[.*f1"),
+)
+"""Further mistakes of four kinds of newcomers, listed before the first of them was mended."""
+LINES = (*MODELS, *LABELS, *DATA, *FRAMES, *LOSSES, *KEYWORDS, *NAMES, *FURTHER)

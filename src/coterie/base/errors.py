@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import os
+import re
 import signal
 import threading
 import traceback
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 CRASH = "coterie-crash.txt"
@@ -141,7 +143,7 @@ def cut(value: Any) -> str:
         shape = getattr(value, "shape", None)
         size = f"{len(value)} entries" if shape is None else f"shape {list(shape)}"
         return f"a {type(value).__name__} of {size}"
-    text = " ".join(repr(value).split())
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))  # where in memory it lies says nothing
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
@@ -151,6 +153,17 @@ def _holds_numbers(value: Any, depth: int = 2) -> bool:
         return isinstance(value.shape, tuple)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return depth > 0 and any(_holds_numbers(part, depth - 1) for part in inner)
+
+
+def no_attribute(value: object, name: str, cures: Mapping[str, str]) -> AttributeError:
+    """Return the error of an attribute that is not there, with what to write where people look for it under this name.
+
+    >>> print(no_attribute(1, "size", {"size": "write x.bit_length()"}))
+    'int' object has no attribute 'size'; write x.bit_length()
+    """
+    called = f"module {value.__name__!r}" if isinstance(value, ModuleType) else f"{type(value).__name__!r} object"
+    cure = f"; {cures[name]}" if name in cures else ""
+    return AttributeError(f"{called} has no attribute {name!r}{cure}", name=name, obj=value)
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -150,6 +150,8 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
     Raises `InputError` if outputs and labels do not fit, or fit in two ways.
     """
     loss = next((module() for function, module in _FUNCTIONS.items() if loss is function), loss)
+    if isinstance(loss, type):
+        raise InputError(f"the loss is the class {loss.__name__}; write {loss.__name__}()")
     if isinstance(loss, nn.Module) and isinstance(loss, tuple(_KINDS)):
         per_row = TorchLoss(loss)
         return Loss("multilabel" if per_row.kind == "binary" and is_multi_hot(labels) else per_row.kind, per_row)

@@ -213,7 +213,8 @@ class Workspace:
             with torch.no_grad():
                 outputs = self._forward(inputs)
         except Exception as error:
-            raise InputError(f"the model cannot take inputs of shape {shape} of client {name!r}: {error}") from error
+            why = f"{error}; give inputs as floats: x.float()" if "Long and Float" in str(error) else error
+            raise InputError(f"the model cannot take inputs of shape {shape} of client {name!r}: {why}") from error
         if not isinstance(outputs, Tensor):
             kind, outputs = type(outputs).__name__, _logits(outputs)
             self.model.register_forward_hook(lambda module, given, result: _logits(result))

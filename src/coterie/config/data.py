@@ -285,8 +285,6 @@ class Split:
         """
         if split is None and not defaults:
             return _USUAL
-        if not isinstance(split, Split | Mapping | None):
-            raise InputError(f'split must be a Split or a table such as {{"kind": "iid"}}; got {cut(split)}')
         table = table_of(split)
         for key in table:
             if key not in _KEYS:
@@ -362,8 +360,12 @@ def _parts(fractions: Mapping[str, float]) -> dict[str, float]:
 
 
 def table_of(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a split as the table of a file that says the same."""
-    return split.changes() if isinstance(split, Split) else dict(split or {})
+    """Return a split as the table of a file that says the same. Raises `InputError` for what is neither."""
+    if isinstance(split, Split):
+        return split.changes()
+    if not isinstance(split, Mapping | None):
+        raise InputError(f'split must be a Split or a table such as {{"kind": "iid"}}; got {cut(split)}')
+    return dict(split or {})
 
 
 _USUAL = Split()

@@ -271,7 +271,8 @@ def overrides(candidate: Any, base: type[Any], hook: str) -> bool:
 def check_object(candidate: Any, base: type[Any]) -> None:
     """Raise `InputError` if an object cannot serve as `base`, as `check_hooks` does, or is a class in place of an object."""
     if isinstance(candidate, type):
-        raise InputError(f"{candidate!r} is a class and not {article(base._kind.name)}; call it")
+        name = candidate.__name__
+        raise InputError(f"{name} is a class and not {article(base._kind.name)}; write {name}()")
     check_hooks(candidate, base)
 
 
@@ -280,6 +281,12 @@ def check_object(candidate: Any, base: type[Any]) -> None:
 
 WORDS = {
     "learning_rate": "lr",
+    "bs": "batch_size",
+    "wd": "weight_decay",
+    "proximal_mu": "mu",
+    "min_delta": "smallest",
+    "fraction": "clients_per_round",
+    "fraction_fit": "clients_per_round",
     "num_rounds": "rounds",
     "n_rounds": "rounds",
     "num_workers": "workers",
@@ -294,6 +301,7 @@ WORDS = {
 
 PASSES = ("epochs", "num_epochs", "local_epochs")
 """Names that others have for passes over the rows, of which a round has some."""
+EPOCHS = "steps=ct.Epochs(...)"
 
 
 def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -331,7 +339,7 @@ def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P,
 def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type]) -> str:
     word = WORDS.get(name, name)
     if name in PASSES and "local" in settings:
-        return "write local=ct.LocalSGD(steps=ct.Epochs(...)); rounds=... says how often clients and server talk"
+        return f"write local=ct.LocalSGD({EPOCHS}); rounds=... says how often clients and server talk"
     if word in signature.parameters:
         return f"write {word}=..."
     defaults = {key: p.default for key, p in signature.parameters.items() if key in ("settings", "engine")}

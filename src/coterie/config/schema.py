@@ -25,7 +25,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
 from coterie.base.errors import InputError, nearest
-from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, native, obey, rule_of
+from coterie.config.rules import EPOCHS, NUMBER, PASSES, SIZE, WORDS, Rule, kinds_of, native, obey, rule_of
 
 T = TypeVar("T")
 
@@ -199,12 +199,19 @@ def _with_spellings(cls: type[T]) -> type[T]:
         for name in values.keys() - names:
             meant = SPELLINGS.get(name, name)
             if meant not in names or meant in values:
-                raise InputError(f"{cls.__name__} has no field {name!r}; {nearest(name, names)}")
+                raise InputError(f"{cls.__name__} has no field {name!r}; {_cure(name, names)}")
             values[meant] = values.pop(name)
         make(self, *args, **values)
 
     cls.__init__ = initialise  # type: ignore[method-assign]
     return cls
+
+
+def _cure(name: str, names: set[str]) -> str:
+    """Return what to write in place of a keyword that a class does not have."""
+    if name in PASSES and names & {"steps", "count"}:
+        return f"write {EPOCHS}"
+    return f"write {WORDS[name]}=..." if WORDS.get(name) in names else nearest(name, names)
 
 
 SPELLINGS = {"optimizer": "optimiser"}

@@ -146,7 +146,7 @@ class Federation:
             QuorumError: too few replies.
             InputError: unknown client, what is no task, another `need`, or a payload that cannot travel.
         """
-        return self._exchange(tuple(clients), task, payload, need).collect()
+        return self._exchange(clients, task, payload, need).collect()
 
     def own_models(self, clients: Iterable[str], task: Task[R], /, **payload: Any) -> dict[str, Tensor | None]:
         """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
@@ -193,13 +193,18 @@ class Federation:
         exchange = self._exchange(names := tuple(clients), task, payload, need)
         return exchange.average(exchange.weights(names, weights))
 
-    def _exchange(self, clients: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
+    def _exchange(self, clients: Iterable[str], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         if not isinstance(task, Task):
-            raise InputError(f"a federation is asked a function decorated with @task; got {cut(task)}")
+            raise InputError(
+                "clients come before the task: federation.ask(clients, task, ...)"
+                if isinstance(clients, Task)
+                else f"a federation is asked a function decorated with @task; got {cut(task)}"
+            )
+        given = tuple(clients)
         if need != "all" and not (is_number(need) and 0 <= need <= 1):
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
-        order = sorted(range(len(clients)), key=clients.__getitem__)
-        names = tuple([clients[i] for i in order])
+        order = sorted(range(len(given)), key=given.__getitem__)
+        names = tuple([given[i] for i in order])
         self._check_names(names)
         values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask_counts = self.session.standing(self.round, self.attempt)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.files import path_exists
@@ -98,6 +100,8 @@ def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
 
     Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
     """
+    if isinstance(clients, nn.Module):
+        raise InputError(f"clients is {type(clients).__name__}, a model; the order is ct.fit(method, clients, model)")
     if isinstance(clients, Clients) or (callable(clients) and not is_dataset(clients)):
         ready: Clients | Callable[..., Clients] = clients
         return ready

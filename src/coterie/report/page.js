@@ -233,7 +233,7 @@ function heat() {
   const top = Math.max(0.01, ...W.late.flat(), ...W.frames.flat(2)), fine = W.clients.length <= 10;
   $("#heat-title").textContent = late ? `${W.method}: mean of the second half of the rounds` : `${W.method}: round ${W.rounds[state.round]}`;
   $("#weights-label").textContent = late ? "" : W.rounds[state.round];
-  $("#heat-note").textContent = "Mean over seeds." + (W.omitted ? ` ${W.omitted} clients are left out; these have the largest harm and gain, or are served by a method for few.` : "");
+  $("#heat-note").textContent = "Mean over seeds." + (W.omitted ? ` ${W.omitted} clients are left out. Those shown have the largest gains and harms, or are among the few that a method serves.` : "");
   $("#weights-two").style.gridTemplateColumns = fine ? "" : "minmax(0, 1fr)";
   const text = values.map((row, t) => row.map((v, c) => `${W.targets[t]} takes ${pct(v)} from ${W.clients[c]}`)), most = narrow() ? 9 : 16;
   draw("heat", ["weights"], (box) => cells(box, { rows: W.targets.map((t) => cut(t, most + 3)), columns: W.clients.map((c) => cut(c, fine ? most : 12)), values, text, top, fine }));

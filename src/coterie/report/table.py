@@ -43,7 +43,10 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
     colour = _terminal() if colour is None else colour
     width = _columns(width)
     if metric is not None and metric not in results.metrics:
-        raise InputError(f"no metric {metric!r}; there is {listing(results.metrics)}")
+        raise InputError(
+            f"no metric {metric!r}; there is {listing(results.metrics)}. A run measures others that it is asked for: "
+            f"settings=ct.StudySettings(metrics=[{metric!r}]), or --metrics {metric}"
+        )
     metrics = (metric,) if metric else results.metrics
     crowded = metrics and len(results.clients) > MANY
     clients = results.extremes(metrics[0], SHOWN) if crowded else results.clients
@@ -190,8 +193,8 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     total = len(results.clients)
     if shown < total:
         lines.append(
-            f"{total - shown} of {total} clients are not shown; these {shown} have the largest harm and gain, or are served by a method"
-            " for few. All stand in summary.json and in report.html of the run directory."
+            f"{total - shown} of {total} clients are not shown. The {shown} in the table have the largest gains and harms, or are among"
+            " the few that a method serves. All stand in summary.json and in report.html of the run directory."
         )
     done = {m: results.seed_count(m) for m in results.methods}
     short = [f"{m} has {k} of {len(results.seeds)} seeds" for m, k in done.items() if k < len(results.seeds)]

@@ -120,6 +120,9 @@ def fit(
     2
     """
     _check(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
+    first: Any = method
+    if isinstance(first, Clients):
+        raise InputError("the method comes first: ct.fit(method, clients, model)")
     engine_spec = ENGINES.resolve(engine, "engine")
     attack = None if attack is None else ATTACKS.resolve(attack, "attack")
     reply_filters: list[Filter] = [FILTERS.resolve(item, "filters") for item in filters]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, explain_imports, nearest
+from coterie.base.errors import InputError, explain_imports, nearest, no_attribute
 from coterie.base.files import open_tensors, write_tensors
 from coterie.base.loss import Kind, Loss
 from coterie.base.metric_names import find_metric
@@ -115,6 +115,19 @@ class Meaning(NamedTuple):
         return cls(loss.kind, clients.classes, clients.label_scale, clients.recipe, loss.last)
 
 
+_CURES = {
+    **dict.fromkeys(
+        ("model", "global_model", "get_model"),
+        'write run.predict(inputs), or load run.state_dict("CLIENT") into a model of yours',
+    ),
+    **dict.fromkeys(
+        ("metrics", "accuracy", "losses", "scores", "results"),
+        'write run.history.select("accuracy", "CLIENT", "test"), or run.to_pandas()',
+    ),
+}
+"""The line to write where people look for results under another name."""
+
+
 @dataclass(repr=False)
 class Run:
     """A finished run: its models and its history.
@@ -158,6 +171,13 @@ class Run:
     failures: dict[str, str] = field(default_factory=dict)
     meaning: Meaning | None = None
     elsewhere: tuple[str, ...] = ()
+
+    if not TYPE_CHECKING:  # a type checker finds such a name itself
+
+        def __getattr__(self, name: str) -> object:
+            if name in _CURES:
+                raise no_attribute(self, name, _CURES)
+            return object.__getattribute__(self, name)  # Python's own error, or that of a property
 
     @property
     def label(self) -> str:

@@ -18,9 +18,11 @@ from coterie.base.identity import code_hash, identity
 from coterie.base.vector import add_tensors
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, DATASETS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.rules import check_object
 from coterie.config.run import StudySettings
 from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
+from coterie.contract.method import Method
 from coterie.run.callbacks import Callback
 from coterie.run.experiment import Experiment
 from coterie.run.files import OBJECT
@@ -155,6 +157,7 @@ class _Spelling:
     def _method(self, method: Any, local: LocalSGD | None) -> dict[str, Any]:
         if isinstance(method, str):
             return method_table(method)
+        check_object(method, Method)
         fields = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
         if local is not None and "local" in fields:
             method = dataclasses.replace(method, local=local)

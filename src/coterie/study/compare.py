@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest
+from coterie.base.errors import InputError, nearest, no_attribute
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import find_metric
 from coterie.base.spelling import count
@@ -171,6 +171,16 @@ def combine(
         raise
 
 
+_CURES = {
+    **dict.fromkeys(
+        ("best", "best_method", "winner"), 'write comparison.verdict("CLIENT"), which says what pays for a client'
+    ),
+    **dict.fromkeys(("to_dataframe", "to_df", "dataframe", "df"), "write comparison.to_pandas()"),
+    **dict.fromkeys(("metrics", "summary", "scores"), 'write comparison.table("auc"), or comparison.to_pandas()'),
+}
+"""The line to write where people look for results under another name."""
+
+
 class Comparison:
     """The results of a run directory, in Python. `compare` returns one, and `Comparison(folder)` reads any.
 
@@ -199,6 +209,13 @@ class Comparison:
         from coterie.report.results import Results
 
         return Results.load(self.folder)
+
+    if not TYPE_CHECKING:  # a type checker finds such a name itself
+
+        def __getattr__(self, name: str) -> object:
+            if name in _CURES:
+                raise no_attribute(self, name, _CURES)
+            return object.__getattribute__(self, name)  # Python's own error, or that of a property
 
     @property
     def methods(self) -> tuple[str, ...]:
