@@ -26,7 +26,7 @@ from coterie.base.files import read_toml
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.history import Run
-from coterie.run.method_tables import apply
+from coterie.run.method_tables import apply, label_of
 from coterie.study.preflight import model_to_train, run_settings, train
 from coterie.study.search import tune
 from experiments.documents import RESULTS, ROOT, Document, Row, read
@@ -43,12 +43,14 @@ class Problem(NamedTuple):
         name: of its files of results.
         title: for the page.
         experiment: with all methods that run on it, and their grid.
+        tables: of the experiment, as the file has them.
         left_out: why a method does not run on it, by label.
     """
 
     name: str
     title: str
     experiment: Experiment
+    tables: Mapping[str, Any]
     left_out: Mapping[str, str]
 
     @property
@@ -79,7 +81,7 @@ def _problem(tables: Mapping[str, Any], table: Mapping[str, Any]) -> Problem:
         },
         "tune": {key: values for key, values in tables["tune"].items() if key.partition(".")[0] in labels},
     }
-    return Problem(table["name"], table["title"], Experiment.from_tables(experiment, FILE.name), left_out)
+    return Problem(table["name"], table["title"], Experiment.from_tables(experiment, FILE.name), experiment, left_out)
 
 
 def trial_name(label: str, setting: Mapping[str, Any]) -> str:
@@ -87,9 +89,10 @@ def trial_name(label: str, setting: Mapping[str, Any]) -> str:
     return f"{label} {json.dumps(setting)}"
 
 
-def settings_with(experiment: Experiment, entry: MethodEntry, setting: Mapping[str, Any]) -> str:
-    """Return the hash of what the numbers of a method with this setting depend on."""
-    return settings_of(experiment.with_methods([apply(entry, setting)]).tables(), entry.label)
+def settings_with(problem: Problem, label: str, setting: Mapping[str, Any]) -> str:
+    """Return the hash of what the numbers of a method with this setting depend on, as the file has it."""
+    entry = next(table for table in problem.tables["methods"] if label_of(table) == label)
+    return settings_of({**problem.tables, "methods": [{**entry, "setting": setting}]}, label)
 
 
 def chosen(problem: Problem, entry: MethodEntry, results: Path = RESULTS) -> dict[str, Any] | None:
@@ -98,7 +101,7 @@ def chosen(problem: Problem, entry: MethodEntry, results: Path = RESULTS) -> dic
     losses = {row.method: row for row in trials.rows} if trials else {}
     settings = list(problem.experiment.trials_of(entry))
     rows = [losses.get(trial_name(entry.label, setting)) for setting in settings]
-    hashes = [settings_with(problem.experiment, entry, setting) for setting in settings]
+    hashes = [settings_with(problem, entry.label, setting) for setting in settings]
     if any(row is None or row.settings != known for row, known in zip(rows, hashes, strict=True)):
         return None
     found = [row.values.get(VALIDATION) for row in rows if row]
@@ -116,7 +119,7 @@ def run_missing(minutes: float = math.inf, results: Path = RESULTS, only: Sequen
                 _try_settings(problem, entry, results)
                 yield f"{problem.name}: {entry.label}: tried"
         plan = [
-            (apply(entry, setting), settings_with(problem.experiment, entry, setting))
+            (apply(entry, setting), settings_with(problem, entry.label, setting))
             for entry in problem.experiment.methods
             if (setting := chosen(problem, entry, results)) is not None
         ]
@@ -138,7 +141,7 @@ def _try_settings(problem: Problem, entry: MethodEntry, results: Path) -> None:
     origin["seconds"] = round(origin["seconds"] / len(trials), 1)
     for trial in trials:
         loss = float(f"{trial.loss:.6g}") if math.isfinite(trial.loss) else None
-        settings = settings_with(experiment, entry, trial.setting)
+        settings = settings_with(problem, entry.label, trial.setting)
         row = Row(
             trial_name(entry.label, trial.setting),
             seed,

@@ -146,7 +146,7 @@ def test_every_row_of_rivals_has_the_setting_that_was_best_and_names_a_clean_com
                 assert re.fullmatch(r"[0-9a-f]{12}", row.commit), f"{name}: {row.method}"
         judged = read(problem.documents[1])
         for row in judged.rows if judged else ():
-            known = rivals.settings_with(problem.experiment, entries[row.method], best[row.method])
+            known = rivals.settings_with(problem, row.method, best[row.method])
             assert row.settings == known, f"{problem.name}: {row.method} has old rows"
 
 
