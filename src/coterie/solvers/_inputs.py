@@ -51,14 +51,20 @@ def as_double(values: Values, name: str, *, ndim: int) -> Tensor:
     return tensor
 
 
-def as_distribution(values: Values, name: str) -> Tensor:
-    """A float64 vector of n >= 1 entries >= 0 with sum 1."""
+def as_not_negative(values: Values, name: str) -> Tensor:
+    """A float64 vector of n >= 1 entries >= 0."""
     tensor = as_double(values, name, ndim=1)
     if tensor.numel() == 0:
         raise ValueError(f"{name} must have at least one entry; got none")
-    smallest, total = float(tensor.min()), float(tensor.sum())
-    if smallest < 0:
-        raise ValueError(f"{name} must be >= 0 everywhere; got {smallest:.6g}")
+    if float(tensor.min()) < 0:
+        raise ValueError(f"{name} must be >= 0 everywhere; got {float(tensor.min()):.6g}")
+    return tensor
+
+
+def as_distribution(values: Values, name: str) -> Tensor:
+    """A float64 vector of n >= 1 entries >= 0 with sum 1."""
+    tensor = as_not_negative(values, name)
+    total = float(tensor.sum())
     if abs(total - 1) > SUM_TOLERANCE:
         raise ValueError(f"{name} must sum to 1; got a sum of {total:.6g}")
     return tensor

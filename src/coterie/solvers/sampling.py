@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_count, as_distribution, as_double, as_number, dtype_of
+from coterie.solvers._inputs import Values, as_count, as_distribution, as_double, as_not_negative, as_number, dtype_of
 
 __all__ = ["inclusion_probabilities", "row_weights", "with_replacement", "without_replacement"]
 
@@ -37,7 +37,7 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
     >>> inclusion_probabilities([1.0, 1.0, 2.0, 8.0], 2)
     tensor([0.2500, 0.2500, 0.5000, 1.0000], dtype=torch.float64)
     """
-    values = _not_negative(norms, "norms")
+    values = as_not_negative(norms, "norms")
     n = values.numel()
     m = as_number(expected, "expected", above=0.0, most=float(n))
     # Only ratios matter; with the largest at 1 no sum overflows.
@@ -72,7 +72,7 @@ def without_replacement(weights: Values, uniform: Values, count: int) -> Tensor:
     >>> without_replacement([1.0, 5.0, 1.0], [0.5, 0.5, 0.9], 2).tolist()
     [0, 1]
     """
-    values = _not_negative(weights, "weights")
+    values = as_not_negative(weights, "weights")
     u = _uniform(uniform)
     if u.shape != values.shape:
         raise ValueError(f"uniform must have as many entries as weights ({values.numel()}); got {u.numel()}")
@@ -97,7 +97,7 @@ def with_replacement(weights: Values, uniform: Values) -> Tensor:
     >>> with_replacement([1.0, 0.0, 3.0], [0.2, 0.25, 0.99]).tolist()
     [0, 2, 2]
     """
-    edges = _not_negative(weights, "weights").cumsum(0)
+    edges = as_not_negative(weights, "weights").cumsum(0)
     if not float(edges[-1]) > 0:
         raise ValueError("weights must not all be 0")
     drawn = torch.searchsorted(edges / edges[-1], _uniform(uniform).to(edges.device), right=True)
@@ -129,15 +129,6 @@ def row_weights(labels: Values, shares: Values) -> Tensor:
     weights = q[classes] / torch.bincount(classes, minlength=q.numel())[classes]
     total = weights.sum()
     return weights / total if float(total) > 0 else torch.full_like(weights, 1 / len(weights))
-
-
-def _not_negative(values: Values, name: str) -> Tensor:
-    tensor = as_double(values, name, ndim=1)
-    if tensor.numel() == 0:
-        raise ValueError(f"{name} must have at least one entry; got none")
-    if float(tensor.min()) < 0:
-        raise ValueError(f"{name} must be >= 0 everywhere; got {float(tensor.min()):.6g}")
-    return tensor
 
 
 def _uniform(values: Values) -> Tensor:
