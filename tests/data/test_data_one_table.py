@@ -86,3 +86,19 @@ def test_a_client_under_two_spellings_is_asked_about(tmp_path):
     path.write_text(rows(x=range(N), site=(["Ulm", "Bonn", "ulm", "Kiel"] * N)[:N], y=[0, 1] * (N // 2)))
     with pytest.raises(InputError, match=r"all.csv: .* column 'site' has 'Ulm' and 'ulm': one client or 2"):
         load(path, label="y", split={"kind": "column", "column": "site"})
+
+
+def test_a_note_on_the_rows_of_one_client_names_it(tmp_path):
+    """Without its name the file had the same note for each client, with other categories."""
+    sites, words = np.repeat(["n", "s"], 30), np.array(["u", "v"] * 30, dtype=object)
+    for seed in range(20):  # until a word of one row is in no training row of either client
+        words[[7, 41]] = f"rare{seed}n", f"rare{seed}s"
+        text = rows(site=sites, word=words, x=range(60), y=np.arange(60) // 2 % 2)
+        (tmp_path / "one.csv").write_text(text)
+        split = {"kind": "column", "column": "site", "seed": seed}
+        clients = load(tmp_path / "one.csv", label="y", split=split)
+        found = [note for note in clients.notes if "which no training row has" in note]
+        if len(found) == 2:
+            break
+    ending = "which no training row has: taken as missing"
+    assert found == [f"{c} of {tmp_path / 'one.csv'}: word has 'rare{seed}{c}', {ending}" for c in "ns"]

@@ -120,6 +120,17 @@ def test_a_label_to_regress_on_in_other_units_is_named(tmp_path):
     assert "dose: says the label in all training rows" in said(tmp_path, columns, task="regression")
 
 
+def test_rows_that_are_equal_by_chance_are_no_copies(tmp_path):
+    """One column with few values: 6 % of a client's rows have a twin there, and so many more have one among all others."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for name in "abcd":
+            value = np.exp(rng.normal(1, 0.5, 80)).round(2)
+            (tmp_path / f"{name}.csv").write_text(rows(crp=value, y=np.arange(80) % 2))
+        clients = load(tmp_path, label="y")
+        assert not any("other clients have too" in note for note in clients.notes), seed
+
+
 def test_rows_of_another_client_are_named(tmp_path):
     half = np.r_[AGE["a"][:20], AGE["c"][20:]], np.r_[DOSE["a"][:20], DOSE["c"][20:]]
     text = said(tmp_path, {"a": {}, "b": {}, "c": {"age": half[0], "dose": half[1]}})

@@ -46,6 +46,28 @@ def test_several_rows_of_a_patient_are_asked_about_and_stay_together(tmp_path):
     assert len(folded.row_groups["a"]["train"]) == folded.sizes("train")["a"] == len(folded["a"].row_groups["train"])
 
 
+def test_visits_of_patients_who_are_counted_from_one_at_each_centre_are_asked_about(tmp_path):
+    """The form of a public table of 444 rows: one file, `id` 1 to 56 and 1 to 55, four visits each."""
+    sizes = {1: 56, 2: 55}
+    columns = {
+        "center": [c for c, n in sizes.items() for _ in range(4 * n)],
+        "id": [i // 4 + 1 for n in sizes.values() for i in range(4 * n)],
+        "visit": [i % 4 + 1 for n in sizes.values() for i in range(4 * n)],
+    }
+    outcome = RNG.integers(0, 2, len(columns["id"]))
+    (tmp_path / "one.csv").write_text(rows(**columns, age=RNG.normal(40, 9, len(outcome)).round(1), outcome=outcome))
+    split = {"kind": "column", "column": "center"}
+    asked_about = from_folder(tmp_path / "one.csv", label="outcome", split=split).questions
+    assert [text.partition(";")[0] for text in asked_about] == ["id: 444 rows have 111 values"]
+    clients = from_folder(tmp_path / "one.csv", label="outcome", split=split, tables=Tables(group="id"))
+    assert clients.questions == ()
+    assert clients.recipe["features"] == ["visit", "age"]
+    assert {c: len({*np.concatenate([*groups.values()])}) for c, groups in clients.row_groups.items()} == {
+        "1": 56,
+        "2": 55,
+    }
+
+
 @pytest.mark.parametrize(
     ("group", "sentence"),
     [("y", "is the label"), ("patiant", "did you mean 'patient'"), ("gap", "missing in data row 1")],
@@ -66,12 +88,13 @@ def test_counts_are_asked_about(tmp_path):
     assert asked(tmp_path) == ""
 
 
-def test_the_time_beside_an_event_is_left_out(tmp_path):
-    text = rows(**table(time=lambda x, y: RNG.integers(1, 99, N))).replace("y\n", "DEATH_EVENT\n", 1)
-    clients = from_folder(folder(tmp_path, a=text), label="DEATH_EVENT")
-    assert "left out: time (the time beside DEATH_EVENT, known only afterwards; keep uses it)" in notes(clients)
+@pytest.mark.parametrize("event", ["DEATH_EVENT", "status", "event"])
+def test_the_time_beside_an_event_is_left_out(tmp_path, event):
+    text = rows(**table(time=lambda x, y: RNG.integers(1, 99, N))).replace("y\n", f"{event}\n", 1)
+    clients = from_folder(folder(tmp_path, a=text), label=event)
+    assert f"left out: time (the time beside {event}, known only afterwards; keep uses it)" in notes(clients)
     assert clients.recipe["features"] == ["x"]
-    kept = from_folder(tmp_path, label="DEATH_EVENT", tables=Tables(keep=["time"]))
+    kept = from_folder(tmp_path, label=event, tables=Tables(keep=["time"]))
     assert kept.recipe["features"] == ["x", "time"]
 
 
@@ -179,3 +202,33 @@ def test_a_label_with_a_heavy_tail_is_to_be_put_on_a_log_scale(tmp_path):
         said = [note for note in from_folder(place, label="y").notes if "log scale" in note]
         assert len(said) == (name == "cost"), name
         assert all(note.endswith("with a column log(1 + y) as the label, all rows count") for note in said)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_a_date_that_rows_of_one_class_alone_have_is_asked_about(tmp_path, share):
+    """A date of death beside an outcome "died" is left out as dates are, and what else comes with the outcome may not be."""
+    died = np.arange(N) % 3 == 0
+    dates = [f"2021-0{1 + i % 9}-1{i % 7}" if d and i % 10 < 10 * share else "" for i, d in enumerate(died)]
+    text = rows(x=RNG.normal(size=N).round(3), date_of_death=dates, seen=["2020-01-02"] * N, died=died.astype(int))
+    folder(tmp_path, a=text, b=text)
+    question = asked(tmp_path, label="died")
+    assert question == (
+        "date_of_death: has a value only where the label is 1; does that follow from the outcome? Then drop = "
+        '["date_of_death"], else keep = ["date_of_death"]'
+    )
+    assert (
+        asked(tmp_path, label="died", drop=["date_of_death"])
+        == asked(tmp_path, label="died", keep=["date_of_death"])
+        == ""
+    )
+
+
+def test_a_value_that_rows_of_one_class_alone_have_is_asked_about(tmp_path):
+    y = np.arange(N) % 2
+    days = [i % 9 + 1 if c and i % 3 == 0 else "" for i, c in enumerate(y)]
+    text = rows(x=RNG.normal(size=N).round(3), icu_days=days, y=y)
+    folder(tmp_path, a=text, b=text)
+    assert asked(tmp_path).startswith(
+        "icu_days: has a value only where the label is 1; does that follow from the outcome?"
+    )
+    assert asked(tmp_path, keep=["icu_days"]) == ""

@@ -178,9 +178,8 @@ def within(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
 def _choose_rows(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
     keep = np.zeros(len(table), dtype=bool)
     keep[rows] = True
-    return replace(
-        table, name=name, notes=(), columns={key: _filter(column, keep) for key, column in table.columns.items()}
-    )
+    columns = {key: _filter(column, keep) for key, column in table.columns.items()}
+    return replace(table, name=name, source=f"{name} of {table.source}", notes=(), columns=columns)
 
 
 def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_label: bool = False) -> Encoded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,33 +12,25 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client
 from coterie.base.rows import Part
-from coterie.base.spelling import listing, names_rows, quote_toml, spell
+from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
+from coterie.data.tables.questions import LOOKED_AT, Far, ask_about
 from coterie.data.tables.recipe import Recipe
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
-_FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
-_REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip
-_FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
-_FEWEST_CASES = 15  # training rows of each class from which on a column hardly tells them apart by chance
-_LOOKED_AT = 4096  # training rows, evenly over all, by which columns are looked at one by one
-_TELLING = 0.95  # area under the ROC curve of one column from which on it may say the label
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
 _DISTINCT = 0.9  # share of different rows at one client below which equal rows mean nothing
+_FEWEST_LABELS = 100  # rows of which 1 % is one
+_HEAVY = 1 / 3  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
+
 _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
 _FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
-_FEWEST_LABELS = 100  # rows of which 1 % is one
-_HEAVY = 1 / 3  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
-_CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
-
 _FIRST = 128  # numbers by which most columns tell that theirs are many
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
 Array = NDArray[Any]
-Far = dict[tuple[str, str], dict[float, Array]]
-"""Data rows of the numbers that are far from all others, by client and column."""
 
 
 def find_doubts(
@@ -49,7 +41,7 @@ def find_doubts(
     """
     columns = _that_say_the_label([client.train for client in clients], recipe)
     filled = [name for name in _columns_of_one_class(clients, tables, recipe) if name not in columns]
-    copied = [f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items() if share >= _SHARED]
+    copied = [f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items()]
     doubts = {
         "says the label in all training rows; drop what is known only afterwards": columns,
         "has a value in the training rows of one class alone; drop what is known only afterwards": filled,
@@ -59,15 +51,7 @@ def find_doubts(
     far = _find_far_numbers(tables, recipe)
     notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe, far), *_of_codes(tables, recipe)]
     notes += _on_the_tail(tables, recipe)
-    telling = [*dict.fromkeys([*columns, *filled, *_telling_columns(clients, tables, recipe)])]
-    questions = [
-        *_on_patients(tables, recipe, settings),
-        *_on_the_task(tables, recipe, settings),
-        *_on_telling_columns([name for name in telling if name not in settings.keep]),
-        *_on_gaps(clients, tables, recipe, far, (*telling, *settings.keep)),
-        *_on_units(recipe, settings),
-    ]
-    return notes, questions
+    return notes, ask_about(clients, tables, recipe, settings, far, [*dict.fromkeys([*columns, *filled])])
 
 
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -75,41 +59,6 @@ def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
     codes = [name for name in names if all(_two_codes(table.columns[name]) == [1.0, 2.0] for table in tables)]
     return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
-
-
-def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
-    """Ask of a column that names patients, and has several rows for them, whether these belong together."""
-    if settings.group is not None:
-        return
-    for name in tables[0].columns:
-        if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
-            continue
-        values = [table.columns[name].spelled for table in tables if name in table.columns]
-        different = sum(len({value for value in column if value is not None}) for column in values)
-        total = sum(map(len, values))
-        if (
-            len(values) == len(tables)
-            and different >= _FEWEST_PATIENTS * len(tables)
-            and total >= _REPEATED * different
-        ):
-            yield (
-                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quote_toml(name)} "
-                f"(--group), else keep = [{quote_toml(name)}] to use it as it is"
-            )
-            return
-
-
-def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
-    """Ask whether whole numbers are classes or counts."""
-    label = recipe["label"]
-    chosen = settings.task or settings.classes or settings.above is not None
-    if chosen or label["kind"] != "number" or not len(label["values"]) >= _FEWEST_COUNTS or not label["classes"]:
-        return
-    low, high = label["values"][0], label["values"][-1]
-    yield (
-        f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
-        "Then --task regression, else --task classification"
-    )
 
 
 def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -129,120 +78,6 @@ def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     return [f"{note}with a column log(1 + {name}) as the label, all rows count"]
 
 
-def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
-    """Return columns that tell two classes apart by themselves, or by where they have no value."""
-    labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
-    two = len(recipe["label"]["classes"]) == 2
-    if not two or np.bincount(labels.astype(np.int64), minlength=2).min() < _FEWEST_CASES:
-        return []
-    step = -(-len(labels) // _LOOKED_AT)
-    looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
-    cases, columns = labels[::step], []
-    for name in [column["name"] for column in recipe["columns"] if column["kind"] == "number"]:
-        parts = []
-        for table, at in zip(tables, looked, strict=True):
-            numbers = table.columns[name].numbers
-            parts.append(np.full(len(at), np.nan) if numbers is None else numbers[at])
-        values = np.concatenate(parts)
-        there = ~np.isnan(values)
-        by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
-        if by_gaps or _auc(values[there], cases[there]) > _TELLING:
-            columns.append(name)
-    return columns
-
-
-def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
-    """Ask whether columns that tell the label are known beforehand."""
-    if names:
-        listed = ", ".join(map(quote_toml, names[:3]))
-        yield (
-            f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = "
-            f"[{listed}], else keep = [{listed}]"
-        )
-
-
-def _on_gaps(
-    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, far: Far, answered: Sequence[str]
-) -> Iterator[str]:
-    """Ask about columns whose missing values, or numbers far from all others, are those of one class alone."""
-    classes = recipe["label"]["classes"]
-    if not classes:
-        return
-    labels = np.concatenate([np.asarray(client.train.labels) for client in clients]).astype(np.int64)
-    shares = np.bincount(labels, minlength=len(classes)) / len(labels)
-    names: dict[str, list[str]] = {}
-    for column in recipe["columns"]:
-        name = column["name"]
-        if name in answered:
-            continue
-        for what, odd in (
-            ("missing", _are_missing(tables, name)),
-            ("far from all others", _are_far_off(tables, name, far)),
-        ):
-            if not odd.any():
-                continue
-            count = np.bincount(labels[odd], minlength=len(classes))
-            only = int(count.argmax())
-            if count[only] == count.sum() >= _FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
-                names.setdefault(f"{what} only where the label is {classes[only]}", []).append(name)
-    for what, columns in names.items():
-        listed = ", ".join(map(quote_toml, columns[:3]))
-        yield (
-            f"{listing(columns)}: {what}; does that follow from the outcome? Then drop = [{listed}] (or list a code under missing), "
-            f"else keep = [{listed}]"
-        )
-
-
-def _are_missing(tables: Sequence[Table], name: str) -> Array:
-    """Return which training rows have no value, [rows of all clients]."""
-    return np.concatenate([~table.columns[name].present[table.parts["train"]] for table in tables])
-
-
-def _are_far_off(tables: Sequence[Table], name: str, far: Far) -> Array:
-    """Return which training rows have a number that is far from all others of their client, [rows of all clients]."""
-    masks = []
-    for table in tables:
-        mask = np.zeros(len(table), dtype=bool)
-        for rows in far.get((table.name, name), {}).values():
-            mask[rows] = True
-        masks.append(mask[table.parts["train"]])
-    return np.concatenate(masks)
-
-
-def _starts(clients: Sequence[Client], step: int) -> list[int]:
-    """Return for each client its first training row among every `step`-th of all behind each other."""
-    offsets = np.cumsum([0, *(len(client.train) for client in clients)])[:-1]
-    return [int(-rows % step) for rows in offsets]
-
-
-def _auc(values: Array, classes: Array) -> float:
-    """Return the area under the ROC curve of numbers for two classes, or 1 minus it if that is larger; .5 without both classes.
-
-    It is the statistic of Mann and Whitney (1947), with mean ranks for ties.
-    """
-    cases = int((classes == 1).sum())
-    if not 0 < cases < len(classes):
-        return 0.5
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
-    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (cases * (len(classes) - cases))
-    return float(max(area, 1 - area))
-
-
-def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
-    """Ask of all columns at once whose numbers at one client may have another unit."""
-    doubts = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
-    where: dict[str, list[str]] = {}
-    for column, _, how in doubts:
-        if column not in settings.keep:
-            where.setdefault(how.partition(" are about ")[0], []).append(column)
-    for client, names in where.items():
-        yield (
-            f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
-            f"[{', '.join(map(quote_toml, names[:3]))}], else correct that file or drop them"
-        )
-
-
 def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
     """Return columns from which the label of every training row follows: the label in other words or in another unit."""
     labels = np.concatenate([np.asarray(part.labels) for part in parts])
@@ -250,7 +85,7 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         return []
     rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
-    apart = bool(classes) and _are_apart_in(rows[:_LOOKED_AT], labels[:_LOOKED_AT]).any()
+    apart = bool(classes) and _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT]).any()
     tells = _are_apart_in(rows, labels) if apart else np.zeros(rows.shape[1], dtype=bool)
     tells = tells if classes else _are_in_a_line_with(rows, labels)
     names, at = [], 0
@@ -308,7 +143,7 @@ def _names_the_class(categories: Array, classes: Array) -> bool:
 def _find_far_numbers(tables: Sequence[Table], recipe: Recipe) -> Far:
     """Return the numbers of each column that are far from all others there, in the order of clients."""
     names = [recipe["label"]["column"], *(column["name"] for column in recipe["columns"])]
-    far: Far = {}
+    far: dict[tuple[str, str], dict[float, Array]] = {}
     for table in tables:
         for name in names:
             numbers = table.columns[name].numbers if table.columns[name].kind == "number" else None
@@ -316,45 +151,6 @@ def _find_far_numbers(tables: Sequence[Table], recipe: Recipe) -> Far:
             if numbers is not None and values:
                 far[table.name, name] = {value: np.flatnonzero(numbers == value) for value in values}
     return far
-
-
-def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
-    """Questions about numbers that are far from all others of their client, and about two ways to write yes and no."""
-    label = recipe["label"]["column"]
-    names = [label, *(column["name"] for column in recipe["columns"] if column["kind"] == "number")]
-    far = {key: extremes for key, extremes in far.items() if key[1] in names}
-    odd = Counter(
-        (client, int(at[0])) for (client, _), extremes in far.items() for at in extremes.values() if len(at) == 1
-    )
-    notes = [
-        f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
-        for (client, row), n in odd.items()
-        if n > 1
-    ]
-    for name in names:
-        where = [
-            f"{spell(value)} (data row {at[0] + 1}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
-            for client in (table.name for table in tables)
-            for value, at in far.get((client, name), {}).items()
-            if len(at) > 1 or odd[client, int(at[0])] == 1
-        ]
-        cure = "correct a slip, name a code for missing under missing"
-        notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
-        values = {table.name: _two_codes(table.columns[name]) for table in tables if name != label}
-        written = [[client for client, pair in values.items() if pair == codes] for codes in ([0.0, 1.0], [1.0, 2.0])]
-        if all(written):
-            notes.append(
-                f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
-            )
-    return notes
-
-
-def _two_codes(column: Column) -> list[float]:
-    """Return the two numbers that a column consists of; none if there are more, or fewer."""
-    if column.numbers is None or column.kind != "number" or len({*column.numbers[:_FIRST].tolist()}) > _FAR_OFF:
-        return []
-    codes: list[float] = np.unique(column.numbers[~np.isnan(column.numbers)]).tolist()
-    return codes if len(codes) == 2 else []
 
 
 def _may_be_far(numbers: Array) -> bool:
@@ -403,6 +199,45 @@ def _is_apart_from(ends: list[float], nearest: float, last: float, count: int, n
     return (gap > spread or negative) and all(_CODE.fullmatch(spell(end)) for end in ends)
 
 
+def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
+    """Questions about numbers that are far from all others of their client, and about two ways to write yes and no."""
+    label = recipe["label"]["column"]
+    names = [label, *(column["name"] for column in recipe["columns"] if column["kind"] == "number")]
+    far = {key: extremes for key, extremes in far.items() if key[1] in names}
+    odd = Counter(
+        (client, int(at[0])) for (client, _), extremes in far.items() for at in extremes.values() if len(at) == 1
+    )
+    notes = [
+        f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
+        for (client, row), n in odd.items()
+        if n > 1
+    ]
+    for name in names:
+        where = [
+            f"{spell(value)} (data row {at[0] + 1}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
+            for client in (table.name for table in tables)
+            for value, at in far.get((client, name), {}).items()
+            if len(at) > 1 or odd[client, int(at[0])] == 1
+        ]
+        cure = "correct a slip, name a code for missing under missing"
+        notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
+        values = {table.name: _two_codes(table.columns[name]) for table in tables if name != label}
+        written = [[client for client, pair in values.items() if pair == codes] for codes in ([0.0, 1.0], [1.0, 2.0])]
+        if all(written):
+            notes.append(
+                f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
+            )
+    return notes
+
+
+def _two_codes(column: Column) -> list[float]:
+    """Return the two numbers that a column consists of; none if there are more, or fewer."""
+    if column.numbers is None or column.kind != "number" or len({*column.numbers[:_FIRST].tolist()}) > _FAR_OFF:
+        return []
+    codes: list[float] = np.unique(column.numbers[~np.isnan(column.numbers)]).tolist()
+    return codes if len(codes) == 2 else []
+
+
 def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     used = {recipe["label"]["column"], *(column["name"] for column in recipe["columns"])}
     where: dict[str, list[str]] = {}
@@ -421,16 +256,23 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
 
 
 def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
-    """The share of its different rows that some other client has, too, of each client that hardly has a row twice."""
+    """The share of its different rows that some other client has, too, of each client of which that is no coincidence.
+
+    Where few columns with few values make rows equal by chance, a client has rows twice itself. So often do the more rows of all
+    others equal one of its rows that the share must be `_SHARED` above what follows from that.
+    """
     rows = {client.name: _rows(client) for client in clients}
-    different = {name: np.unique(numbers) for name, numbers in rows.items()}
-    numbers, owners = np.unique(np.concatenate(list(different.values())), return_counts=True)
-    shared = numbers[owners > 1]
-    return {
-        name: np.isin(numbers, shared).sum() / len(numbers)
-        for name, numbers in different.items()
-        if len(numbers) >= _DISTINCT * len(rows[name])
-    }
+    different = {name: np.unique(numbers, return_counts=True) for name, numbers in rows.items()}
+    numbers, owners = np.unique(np.concatenate([own for own, _ in different.values()]), return_counts=True)
+    shared, total = numbers[owners > 1], sum(map(len, rows.values()))
+    shares = {}
+    for name, (own, counts) in different.items():
+        twice = counts[counts > 1].sum() / len(rows[name])
+        by_chance = 1 - (1 - twice) ** ((total - len(rows[name])) / max(1, len(rows[name]) - 1))
+        share = float(np.isin(own, shared).mean())
+        if len(own) >= _DISTINCT * len(rows[name]) and share >= by_chance + _SHARED:
+            shares[name] = share
+    return shares
 
 
 def _rows(client: Client) -> Array:

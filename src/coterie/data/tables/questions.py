@@ -1,0 +1,218 @@
+"""Ask about tables what may make results wrong: each question names the setting for either answer, and none is answered already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.base.clients import Client
+from coterie.base.spelling import listing, names_rows, quote_toml
+from coterie.config.data import Tables
+from coterie.data.tables.cells import Table
+from coterie.data.tables.recipe import Recipe
+
+FEWEST_CASES = 15
+"""Training rows of each class from which on a column hardly tells them apart by chance."""
+LOOKED_AT = 4096
+"""Training rows, evenly over all, by which columns are looked at one by one."""
+_FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
+_REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip
+_FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
+_TELLING = 0.95  # area under the ROC curve of one column from which on it may say the label
+_CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
+
+Array = NDArray[Any]
+Far = Mapping[tuple[str, str], Mapping[float, Array]]
+"""Data rows of the numbers that are far from all others, by client and column."""
+
+
+def ask_about(
+    clients: Sequence[Client],
+    tables: Sequence[Table],
+    recipe: Recipe,
+    settings: Tables,
+    far: Far,
+    suspected: Sequence[str],
+) -> list[str]:
+    """Return the questions about the rows of all clients, encoded and as `tables`.
+
+    Args:
+        clients: Their encoded rows.
+        tables: The same rows before any preprocessing.
+        recipe: How these became those.
+        settings: What the user has answered.
+        far: Numbers that are far from all others.
+        suspected: Columns that are known to say the label already.
+    """
+    telling = [*dict.fromkeys([*suspected, *_telling_columns(clients, tables, recipe)])]
+    return [
+        *_on_patients(tables, recipe, settings),
+        *_on_the_task(tables, recipe, settings),
+        *_on_telling_columns([name for name in telling if name not in settings.keep]),
+        *_on_columns_of_one_class(
+            clients, tables, recipe, far, {*telling, *settings.keep, *settings.columns_to_drop()}
+        ),
+        *_on_units(recipe, settings),
+    ]
+
+
+def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask of a column that names patients, and has several rows for them, whether these belong together."""
+    if settings.group is not None:
+        return
+    for name in tables[0].columns:
+        if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
+            continue
+        values = [table.columns[name].spelled for table in tables if name in table.columns]
+        different = sum(len({value for value in column if value is not None}) for column in values)
+        total = sum(map(len, values))
+        if (
+            len(values) == len(tables)
+            and different >= _FEWEST_PATIENTS * len(tables)
+            and total >= _REPEATED * different
+        ):
+            yield (
+                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quote_toml(name)} "
+                f"(--group), else keep = [{quote_toml(name)}] to use it as it is"
+            )
+            return
+
+
+def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask whether whole numbers are classes or counts."""
+    label = recipe["label"]
+    chosen = settings.task or settings.classes or settings.above is not None
+    if chosen or label["kind"] != "number" or not len(label["values"]) >= _FEWEST_COUNTS or not label["classes"]:
+        return
+    low, high = label["values"][0], label["values"][-1]
+    yield (
+        f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
+        "Then --task regression, else --task classification"
+    )
+
+
+def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Return columns that tell two classes apart by themselves, or by where they have no value."""
+    labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
+    two = len(recipe["label"]["classes"]) == 2
+    if not two or np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES:
+        return []
+    step = -(-len(labels) // LOOKED_AT)
+    looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
+    cases, columns = labels[::step], []
+    for name in [column["name"] for column in recipe["columns"] if column["kind"] == "number"]:
+        parts = []
+        for table, at in zip(tables, looked, strict=True):
+            numbers = table.columns[name].numbers
+            parts.append(np.full(len(at), np.nan) if numbers is None else numbers[at])
+        values = np.concatenate(parts)
+        there = ~np.isnan(values)
+        by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
+        if by_gaps or _auc(values[there], cases[there]) > _TELLING:
+            columns.append(name)
+    return columns
+
+
+def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
+    """Ask whether columns that tell the label are known beforehand."""
+    if names:
+        listed = ", ".join(map(quote_toml, names[:3]))
+        yield (
+            f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = "
+            f"[{listed}], else keep = [{listed}]"
+        )
+
+
+def _on_columns_of_one_class(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, far: Far, answered: Set[str]
+) -> Iterator[str]:
+    """Ask about columns whose values, missing values, or numbers far from all others, are those of one class alone; also about dates,
+    which no model uses: what else is known only with the outcome may be told by them.
+    """
+    classes = recipe["label"]["classes"]
+    if not classes:
+        return
+    labels = np.concatenate([np.asarray(client.train.labels) for client in clients]).astype(np.int64)
+    shares = np.bincount(labels, minlength=len(classes)) / len(labels)
+    dates = dict.fromkeys(name for table in tables for name, column in table.columns.items() if column.kind == "date")
+    names: dict[str, list[str]] = {}
+    for name in [*(column["name"] for column in recipe["columns"]), *dates]:
+        if name in answered:
+            continue
+        missing = _are_missing(tables, name)
+        for what, odd in (
+            ("has a value", ~missing),
+            ("missing", missing),
+            ("far from all others", _are_far_off(tables, name, far)),
+        ):
+            count = np.bincount(labels[odd], minlength=len(classes))
+            only = int(count.argmax())
+            if count[only] == count.sum() >= FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
+                names.setdefault(f"{what} only where the label is {classes[only]}", []).append(name)
+                break
+    for what, columns in names.items():
+        listed = ", ".join(map(quote_toml, columns[:3]))
+        code = " (or list a code under missing)" if what.startswith("far") else ""
+        yield (
+            f"{listing(columns)}: {what}; does that follow from the outcome? Then drop = [{listed}]{code}, else keep = [{listed}]"
+        )
+
+
+def _are_missing(tables: Sequence[Table], name: str) -> Array:
+    """Return which training rows have no value, [rows of all clients]; none has one where a client lacks the column."""
+    return np.concatenate(
+        [
+            ~table.columns[name].present[table.parts["train"]]
+            if name in table.columns
+            else np.ones(len(table.parts["train"]), dtype=bool)
+            for table in tables
+        ]
+    )
+
+
+def _are_far_off(tables: Sequence[Table], name: str, far: Far) -> Array:
+    """Return which training rows have a number that is far from all others of their client, [rows of all clients]."""
+    masks = []
+    for table in tables:
+        mask = np.zeros(len(table), dtype=bool)
+        for rows in far.get((table.name, name), {}).values():
+            mask[rows] = True
+        masks.append(mask[table.parts["train"]])
+    return np.concatenate(masks)
+
+
+def _starts(clients: Sequence[Client], step: int) -> list[int]:
+    """Return for each client its first training row among every `step`-th of all behind each other."""
+    offsets = np.cumsum([0, *(len(client.train) for client in clients)])[:-1]
+    return [int(-rows % step) for rows in offsets]
+
+
+def _auc(values: Array, classes: Array) -> float:
+    """Return the area under the ROC curve of numbers for two classes, or 1 minus it if that is larger; .5 without both classes.
+
+    It is the statistic of Mann and Whitney (1947), with mean ranks for ties.
+    """
+    cases = int((classes == 1).sum())
+    if not 0 < cases < len(classes):
+        return 0.5
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (cases * (len(classes) - cases))
+    return float(max(area, 1 - area))
+
+
+def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask of all columns at once whose numbers at one client may have another unit."""
+    doubts = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
+    where: dict[str, list[str]] = {}
+    for column, _, how in doubts:
+        if column not in settings.keep:
+            where.setdefault(how.partition(" are about ")[0], []).append(column)
+    for client, names in where.items():
+        yield (
+            f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
+            f"[{', '.join(map(quote_toml, names[:3]))}], else correct that file or drop them"
+        )
