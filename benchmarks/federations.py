@@ -1,6 +1,7 @@
 """Simulated federations whose true gains are known: kinds of clients, and what a run sees of them.
 
-Three sets of kinds. `DEVELOPMENT` was looked at while the rule was built. `ALIKE_OR_IN_GROUPS` and `DRAWN` were written down, with
+Four sets of kinds. `DEVELOPMENT` was looked at while the rule was built, and `WEAK_PLACES` are kinds in which a simulation of it had
+failed. `ALIKE_OR_IN_GROUPS` and `DRAWN` were written down, with
 the bars of `benchmarks/verdicts.py`, in a commit that came before their first run; what they show is reported and changes nothing.
 
 A federation is trained and tested as a run with five folds and two repeats is, by the same folds and outcomes. Training is ridge
@@ -158,6 +159,28 @@ ALIKE_OR_IN_GROUPS: Mapping[str, Kind] = {
 }
 
 
+def _one_unlike(members: int, rows: int, its_rows: int) -> Kind:
+    """Alike clients, and a small one with coefficients of its own."""
+
+    def draw(rng: np.random.Generator) -> list[Client]:
+        return [*_alike(members - 1, rows)(rng), Client(its_rows, rng.normal(0, 0.6, INPUTS))]
+
+    return draw
+
+
+def _with_numbers(kind: Kind) -> Kind:
+    """The same clients with quantities as labels."""
+    return lambda rng: [client._replace(numbers=True) for client in kind(rng)]
+
+
+WEAK_PLACES: Mapping[str, Kind] = {
+    "numbers, one of 5 opposite, 120 rows": _with_numbers(_groups((4, 1), 120, (1, -1))),
+    "one of 70 rows unlike five of 400": _one_unlike(6, 400, 70),
+    "seven mildly unlike, 80 rows": _alike(7, 80, 0.35),
+    "prevalence in a gradient, 6 clients of 200 rows": _differing(6, (200,), intercept=(-1.5, 1.5)),
+}
+
+
 DRAWN_BY = 20261124
 
 
@@ -201,6 +224,7 @@ SETS: Mapping[str, Mapping[str, Kind]] = {
     "seen while the rule was built": DEVELOPMENT,
     "clients alike or in groups": ALIKE_OR_IN_GROUPS,
     "drawn by a seed": _drawn(),
+    "where the rule is known to be weak": WEAK_PLACES,
 }
 
 
@@ -213,14 +237,14 @@ def _mean(scores: Array, numbers: bool) -> Array:
     return scores if numbers else 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
 
 
-def fit_ridge(inputs: Array, labels: Array, numbers: bool) -> Array:
-    """Coefficients [p + 1] of ridge regression by Newton's method; the constant is not penalised."""
+def fit_ridge(inputs: Array, labels: Array, numbers: bool, counts: Array | float = 1.0) -> Array:
+    """Coefficients [p + 1] of ridge regression by Newton's method; the constant is not penalised. A row counts `counts` times."""
     penalty = np.diag([RIDGE] * (inputs.shape[1] - 1) + [1e-3])
     x = np.zeros(inputs.shape[1])
     for _ in range(1 if numbers else 8):
         mean = _mean(inputs @ x, numbers)
-        weight = np.ones(len(labels)) if numbers else np.maximum(mean * (1 - mean), 1e-4)
-        gradient = inputs.T @ (mean - labels) + penalty @ x
+        weight = counts * (np.ones(len(labels)) if numbers else np.maximum(mean * (1 - mean), 1e-4))
+        gradient = inputs.T @ (counts * (mean - labels)) + penalty @ x
         x = x - np.linalg.solve((inputs.T * weight) @ inputs + penalty, gradient)
     return x
 
@@ -334,15 +358,37 @@ class _Federation:
         return scores, weights
 
 
-def estimate(kind: str, draw: Kind, number: int) -> list[dict[str, Any]]:
-    """What the rule and its rivals see, and what is true, client by client."""
+class World(NamedTuple):
+    """One federation as it is drawn: its clients, what a run sees of them, and the rows that tell the truth.
+
+    Attributes:
+        clients: How the rows of each client are distributed.
+        federation: The rows that a run sees.
+        fresh: `FRESH` rows of each client, on which gains are measured.
+        further: As many training sets as `TRUTHS`, each of the sizes of the clients.
+    """
+
+    clients: list[Client]
+    federation: _Federation
+    fresh: Parts
+    further: list[Parts]
+
+
+def draw_world(kind: str, draw: Kind, number: int) -> World:
+    """The same federation of a kind whenever it is drawn."""
     rng = np.random.default_rng([*kind.encode(), number])
     clients = draw(rng)
     federation = _Federation(clients, f"{kind}/{number}", rng)
     fresh = [c.draw(FRESH, rng)[:2] for c in clients]
+    return World(clients, federation, fresh, [[c.draw(c.rows, rng)[:2] for c in clients] for _ in range(TRUTHS)])
+
+
+def estimate(kind: str, draw: Kind, number: int) -> list[dict[str, Any]]:
+    """What the rule and its rivals see, and what is true, client by client."""
+    clients, federation, fresh, further = draw_world(kind, draw, number)
     truths = np.zeros((len(clients), len(METHODS)))
-    for _ in range(TRUTHS):
-        truths += _true_gains(fresh, [c.draw(c.rows, rng)[:2] for c in clients], federation.numbers) / TRUTHS
+    for parts in further:
+        truths += _true_gains(fresh, parts, federation.numbers) / TRUTHS
     of_this = _true_gains(fresh, federation.parts, federation.numbers)
     folds = [[federation.folds(i, r) for i in range(len(clients))] for r in range(REPEATS)]
     by_repeat = [federation.scores(dealt, range(FOLDS)) for dealt in folds]

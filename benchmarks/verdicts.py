@@ -1,11 +1,12 @@
-"""How often does the rule of verdicts err, and what does it find? Three sets of simulated federations whose true gains are known.
+"""How often does the rule of verdicts err, and what does it find? Four sets of simulated federations whose true gains are known.
 
 `benchmarks/federations.py` has the kinds, what a run sees of them and the truth. This file judges them by the rule of
 `coterie.report.evidence`, beside the rule that coterie had before and a t test, and counts. `BARS` were set before the first run of
 the two fresh sets; a bar missed by less than one standard error over data sets counts as met.
 
 Estimates are kept by federation in runs/verdicts.jsonl, so that a run that was stopped goes on. Writes
-benchmarks/results/verdicts.json and what stands between the `verdicts` markers of docs/statistics.md.
+benchmarks/results/verdicts.json and what stands between the markers of each set in docs/statistics.md. `python -m
+benchmarks.verdicts 20 "drawn by a seed"` estimates and writes one set alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.federations import DEVELOPMENT, METHODS, SETS, estimate
+from benchmarks.federations import METHODS, SETS, estimate
 from benchmarks.pages import between
 from coterie.base.files import write_atomically
 from coterie.report.evidence import CONFIDENT, Gain, Mixture, Statement, share, state, vetoes
@@ -251,18 +252,18 @@ def shares(judged: Sequence[Judged], federations: Sequence[Sequence[Mapping[str,
 
 def groups_found(federations: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Share | None]:
     """The share of federations with groups, 100 rows and two or more clients each, that are shown the true ones; and the share of
-    those without groups and without a shift that are shown some.
+    those without groups, without and with a shift, that are shown some.
     """
-    right, false = [], []
+    right, false, shifted = [], [], []
     for clients in federations:
         truth, shown = [c["group"] for c in clients], [c["shown"] for c in clients]
         sizes = [truth.count(g) for g in set(truth)]
         if len(sizes) > 1 and min(sizes) > 1 and min(c["rows"] for c in clients) >= 100:
             pairs = {*zip(truth, shown, strict=True)}
             right.append((int(None not in shown and len(pairs) == len(sizes) == len(set(shown))), 1))
-        if len(sizes) == 1 and not clients[0]["shifted"]:
-            false.append((int(None not in shown), 1))
-    return {"groups right": ratio(right), "groups false": ratio(false)}
+        if len(sizes) == 1:
+            (shifted if clients[0]["shifted"] else false).append((int(None not in shown), 1))
+    return {"groups right": ratio(right), "groups false": ratio(false), "groups shifted": ratio(shifted)}
 
 
 # The page
@@ -270,6 +271,7 @@ def groups_found(federations: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str
 GROUPS = {
     "groups right": ("true groups of two and more, 100 rows: shown", True),
     "groups false": ("no groups and no shift: groups shown", False),
+    "groups shifted": ("no groups but a shift: groups shown", False),
 }
 
 
@@ -284,7 +286,7 @@ def bars(figures: Mapping[str, Share | None], limits: Mapping[str, float]) -> st
         limit = limits.get(key)
         answer = "" if limit is None else standing(found, limit, high)
         bar = "" if limit is None else f"{limit:g}".lstrip("0")
-        cells = [str(found.count), _cell(found.value), _cell(found.error), bar]
+        cells = [str(found.count), decimals(found.value), decimals(found.error), bar]
         lines.append(f"| {text} | {' | '.join(cells)} | {answer} |")
     return "\n".join(lines)
 
@@ -311,10 +313,11 @@ def by_kind(rows: Mapping[str, Mapping[str, Share | None]]) -> str:
     for kind, figures in rows.items():
         everyone, gaining = figures["coverage"], figures["join"]
         counts = [str(s.count if s else 0) for s in (everyone, gaining)]
-        cells = [*counts, *(_cell(s.value if (s := figures[key]) else None) for key in COLUMNS)]
-        right, false = figures["groups right"], figures["groups false"]
-        groups = [f"{_cell(right.value)} right"] if right else []
-        groups += [f"{_cell(false.value)} shown where none are"] if false else []
+        cells = [*counts, *(decimals(s.value if (s := figures[key]) else None) for key in COLUMNS)]
+        right, false, shifted = (figures[key] for key in GROUPS)
+        groups = [f"{decimals(right.value)} right"] if right else []
+        groups += [f"{decimals(shifted.value)} shown where none are but a shift"] if shifted else []
+        groups += [f"{decimals(false.value)} shown where none are"] if false else []
         lines.append(f"| {kind} | {' | '.join(cells)} | {', '.join(groups)} |")
     return "\n".join(lines)
 
@@ -332,11 +335,11 @@ def by_size(judged: Sequence[Judged]) -> str:
             bounds = [("-" if b < 0 else "") + f"{abs(b):g}".lstrip("0") if b else "0" for b in (low, high)]
             title = {(-math.inf, high): f"below {bounds[1]}", (low, math.inf): f"above {bounds[0]}"}.get((low, high))
             title = title or " to ".join(bounds)
-            lines.append(f"| {title} | {len(some)} | " + " | ".join(_cell(c / len(some)) for c in counts) + " |")
+            lines.append(f"| {title} | {len(some)} | " + " | ".join(decimals(c / len(some)) for c in counts) + " |")
     return "\n".join(lines)
 
 
-def _cell(value: float | None) -> str:
+def decimals(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}".replace("0.", ".", 1)
 
 
@@ -351,21 +354,22 @@ def _in_lines(results: Mapping[str, Mapping[str, Any]]) -> str:
     return "{\n" + ",\n".join(sets) + "\n}\n"
 
 
-def main(sets: int = 20) -> int:
-    """Estimate what is missing, judge, and write the results."""
+def main(sets: int = 20, *titles: str) -> int:
+    """Estimate what is missing of the sets with these titles (default: of all), judge, and write the results."""
     ESTIMATES.parent.mkdir(exist_ok=True)
+    chosen = {title: SETS[title] for title in titles or SETS}
     known = [json.loads(line) for line in ESTIMATES.read_text().splitlines()] if ESTIMATES.is_file() else []
     done = {(clients[0]["kind"], clients[0]["number"]) for clients in known}
     with ESTIMATES.open("a") as file:
-        for kinds in reversed(SETS.values()):
+        for kinds in reversed(chosen.values()):
             for number in range(sets):
                 for kind, draw in kinds.items():
                     if (kind, number) not in done:
                         known.append(estimate(kind, draw, number))
                         file.write(json.dumps(known[-1]) + "\n")
                         file.flush()
-    text, results = [], {}
-    for title, kinds in SETS.items():
+    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    for title, kinds in chosen.items():
         federations = [c for kind in kinds for c in known if c[0]["kind"] == kind and c[0]["number"] < sets]
         judged = [j for clients in federations for j in judge(clients)]
         rows = {
@@ -378,16 +382,14 @@ def main(sets: int = 20) -> int:
             kind: {key: s and [round(s.value, 4), round(s.error, 4), s.count] for key, s in row.items()}
             for kind, row in rows.items()
         }
-        seen = (
-            "" if kinds is DEVELOPMENT else " Kinds and bars were fixed before the first run, which was the only one."
-        )
-        text += [f"### {len(kinds)} kinds, {title}", "", f"{sets} federations of each.{seen}", ""]
-        text += [bars(figures, BARS.get(title, {})), "", by_kind(rows), "", by_size(judged), ""]
+        fixed = " Kinds and bars were fixed before the first run, which was the only one." if title in BARS else ""
+        text = [f"### {len(kinds)} kinds, {title}", "", f"{sets} federations of each.{fixed}", ""]
+        text += [bars(figures, BARS.get(title, {})), "", by_kind(rows), "", by_size(judged)]
+        between(ROOT / "docs" / "statistics.md", "\n".join(text), f"verdicts, {title}")
+        print("\n".join(text))
     write_atomically(RESULTS, lambda p: p.write_text(_in_lines(results)))
-    between(ROOT / "docs" / "statistics.md", "\n".join(text).rstrip(), "verdicts")
-    print("\n".join(text))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(*map(int, sys.argv[1:2]), *sys.argv[2:]))

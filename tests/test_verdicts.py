@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks import federations, verdicts
+from benchmarks import federations, rival_answers, verdicts
 
 
 def test_a_share_has_the_error_of_its_clusters() -> None:
@@ -52,3 +52,26 @@ def test_an_estimate_is_of_one_federation_and_the_same_again(monkeypatch: pytest
     assert all(j.best >= j.truth for j in judged)
     figures = verdicts.shares(judged, [clients])
     assert figures["coverage"] == (np.mean([j.covered for j in judged]), 0.0, 6)
+
+
+def test_an_answer_that_names_all_is_worth_what_averaging_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federations, "FRESH", 2000)
+    monkeypatch.setattr(federations, "TRUTHS", 2)
+    kind, draw = "two groups of 2, 200 rows", federations.DEVELOPMENT["two groups of 2, 200 rows"]
+    world, clients = federations.draw_world(kind, draw, 0), federations.estimate(kind, draw, 0)
+    everybody = rival_answers.answer_truths(world, np.full((4, 4), 0.25))
+    assert everybody == pytest.approx([c["fedavg"]["truth"] for c in clients])
+    assert rival_answers.answer_truths(world, np.eye(4)).tolist() == [0.0] * 4
+    groups = np.kron(np.eye(2), np.full((2, 2), 0.5))
+    assert (rival_answers.answer_truths(world, groups) > everybody).all()
+    weights = {"right": groups.tolist(), "alone": np.eye(4).tolist()}
+    record = {"clients": clients, "weights": weights, "truths": {key: [0.03, -0.02, 0.01, 0.0] for key in weights}}
+    assert rival_answers.found_groups(record) == {"coterie": True, "right": True, "alone": False}
+    answers = rival_answers.list_answers(record)
+    assert [(a.joins, a.stays, a.truth) for a in answers["right"]] == [
+        (True, False, t) for t in (0.03, -0.02, 0.01, 0.0)
+    ]
+    assert all(a.stays and not a.joins for a in answers["alone"])
+    figures = rival_answers.figures_of([record], "right")
+    assert (figures["joins"], figures["gain"]) == ((1.0, 0.0, 4), pytest.approx(0.005))
+    assert (figures["sign"], figures["lost"], figures["groups"]) == ((0.25, 0.0, 4), (0.25, 0.0, 4), (1.0, 0.0, 1))
