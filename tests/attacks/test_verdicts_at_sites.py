@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -12,15 +13,19 @@ from hospital import FEDAVG, Hospital
 from test_a_site_obeys_its_plan import refused
 from three_sites import ThreeSites
 
+from coterie.cli.main import main
 from coterie.compute.metrics import baselines, evaluate
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
+from coterie.report.card import card
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict
+from coterie.report.words import badge, headline
 from coterie.run.files import PAIRED
 from coterie.sites.backend import Sites
 from coterie.sites.comparisons import note_outcomes, paired_errors
 from coterie.sites.plan_words import in_words
 from coterie.sites.server import Remote
+from coterie.study.compare import Comparison
 from coterie.study.sweep import run_experiment
 
 METHODS = (
@@ -307,3 +312,32 @@ def test_the_words_say_whether_differences_are_behind_noise(tmp_path):
         assert all(
             said in next(line for line in lines if line.startswith(start)) for start in ("each time", "at the end of")
         )
+
+
+def spoken(text):
+    """Words alone: no markup, no breaks of lines, and of hard blanks ordinary ones."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+def test_terminal_report_json_python_card_and_sites_say_the_same_words(in_folds, capsys):
+    """In all six places a client reads one sentence; at sites its numbers may differ by the error of the resampling."""
+    for results in in_folds:
+        answers = {c: verdict(results, c) for c in results.clients}
+        assert main(["report", str(results.folder)]) == 0
+        terminal = spoken(capsys.readouterr().out)
+        assert main(["report", str(results.folder), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["verdicts"]
+        page = spoken((results.folder / "report.html").read_text(encoding="utf-8"))
+        comparison = Comparison(results.folder)
+        for client, answer in answers.items():
+            assert spoken(headline(results, answer)) in terminal
+            assert (told[client]["kind"], told[client]["reason"]) == (answer.kind, answer.reason)
+            assert f"{spoken(badge(results, answer))} " in page
+            assert spoken(answer.reason) in page
+            assert comparison.verdict(client) == answer
+            method = answer.method or "local"
+            made = card(results, client, method, dict.fromkeys(results.clients, 80), rounds=1)
+            assert spoken(headline(results, answer)) in spoken(made)
+    here, there = ({c: verdict(r, c) for c in r.clients} for r in in_folds)
+    for client, answer in here.items():
+        assert re.sub(r"[\d.,]+", "#", there[client].reason) == re.sub(r"[\d.,]+", "#", answer.reason)

@@ -181,6 +181,26 @@ def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> N
     assert all(sum(chances.values()) == pytest.approx(1.0) for chances in outlook.words.values())
 
 
+def test_rows_show_whether_a_safe_join_gains_or_that_no_gain_matters() -> None:
+    gain = Gain(0.004, 0.005, 300)
+    [posterior] = share([gain])
+    assert state(gain, posterior).word == "safe to join"
+    assert not state(gain, posterior).bounded
+    open_words = (*UNSURE, "safe to join")
+    outlook = foresee(gain, posterior, open_words=open_words)
+    rng = np.random.default_rng(1)
+    closed = 0
+    for _ in range(300):
+        at = rng.choice(len(posterior.weights), p=posterior.weights / posterior.weights.sum())
+        truth = rng.normal(posterior.means[at], np.sqrt(posterior.variances[at]))
+        new = rng.normal(truth, gain.spread * np.sqrt(300 / outlook.rows))
+        both = Gain((300 * 0.004 + outlook.rows * new) / (300 + outlook.rows), 0.0, 300 + outlook.rows)
+        both = both._replace(error=gain.error * np.sqrt(300 / both.rows))
+        after = state(both, share([both])[0])
+        closed += after.word not in open_words or after.bounded
+    assert closed / 300 == pytest.approx(0.85, abs=0.1)
+
+
 def test_a_single_model_is_less_sure_than_the_mean_over_training_sets() -> None:
     posterior = share([Gain(0.03, 0.01, 200), Gain(0.02, 0.01, 200)])[0]
     single = posterior.widen(0.0075**2)

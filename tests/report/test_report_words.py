@@ -159,7 +159,7 @@ def test_what_is_smaller_than_the_smallest_effect_is_no_gain(tmp_path: Path) -> 
     found = verdict(results, "a")
     said = words.headline(results, found)
     assert said.startswith("Safe to join (over 99 %): fedavg changes the log-loss by at most .01 (95 %: .00")
-    assert said.endswith(" better).")
+    assert said.endswith(" better), too little to matter.")
 
 
 def test_what_rests_on_the_others_alone_says_so(tmp_path: Path) -> None:
@@ -225,6 +225,19 @@ def test_probably_says_what_would_make_it_certain(tmp_path: Path) -> None:
         assert f"probably {way} the log-loss, by about ." in found.reason
         assert found.rows is not None
         assert found.reason.endswith(f"about {found.rows:,} more rows here would probably make it certain")
+
+
+def test_safe_to_join_says_what_would_show_a_gain(tmp_path: Path) -> None:
+    for name, noise, ends in (
+        ("open", 0.006, "probably show whether joining helps"),
+        ("closed", 0.0002, "better), too little to matter"),
+    ):
+        truth = {"local": {"a": ALONE}, "fedavg": {"a": (0.8, 0.78, 0.8, ALONE[3] - 0.0005)}}
+        found = verdict(Results.load(fake_run.write(tmp_path / name, truth, noise=noise)), "a")
+        assert found.kind == "safe to join"
+        assert found.reason.endswith(ends)
+        assert (found.rows is None) == (name == "closed")
+        assert name == "closed" or f"about {found.rows:,} more rows here" in found.reason
 
 
 @pytest.mark.parametrize("rows", [10, 29])
@@ -402,7 +415,7 @@ def test_small_clients_are_judged_together(tmp_path: Path) -> None:
     found = story.verdicts["c00"]
     assert (found.kind, found.together) == ("join", 60)
     group = "or the 60 clients with under 30 rows together, fedavg lowers the log-loss by up to .15 (95 %: .1"
-    own = "its own 12 rows ({} of the rarer class) cannot tell whether it is an exception"
+    own = "its own 12 rows ({} of the rarer class) cannot tell whether it is an exception (30, 5 of the rarer class could)"
     assert found.reason.startswith(f"f{group}")
     assert found.reason.endswith(f"; {own.format(results.comparisons.rarest('c00'))}")
     assert story.group.startswith(f"F{group}")
@@ -411,6 +424,20 @@ def test_small_clients_are_judged_together(tmp_path: Path) -> None:
     assert shown.headline == f"Join (over 99 %): like all small clients; {its_own}."
     assert story.answer[1].startswith("Averaging (fedavg): mean over clients log-loss −.150")
     assert " ".join(answer_lines(results, width=80)).count("together") == 1
+
+
+def test_small_clients_come_last_and_read_what_would_settle_it(tmp_path: Path) -> None:
+    names = "abcdef"
+    truth = {m: dict.fromkeys(names, n) for m, n in {"local": ALONE, "fedavg": (0.8, 0.78, 0.8, 0.44)}.items()}
+    results = Results.load(fake_run.write(tmp_path, truth, noise=0.1, n_test={**dict.fromkeys(names, 20), "e": 200}))
+    story = words.tell(results)
+    assert [c.client for c in story.clients] == ["e", "a", "b", "c", "d", "f"]
+    found = story.verdicts["a"]
+    assert (found.kind, found.together) == ("undecided", 5)
+    assert story.group.endswith(
+        f" is possible; about {found.rows:,} more rows of such clients would probably settle it."
+    )
+    assert story.clients[1].verdict.reason.startswith("like all small clients; its own 20 rows")
 
 
 def test_a_harm_of_small_clients_together_has_no_upper_bound(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ NAME = 14
 def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[str] = ()) -> list[str]:
     """The answer of a run directory, wrapped to `width` columns (default: of the terminal).
 
-    At most `LINES` lines with those of `ends` (where the report is): notes on the data give way, then clients.
+    At most `LINES` lines with those of `ends` (where the report is): notes on the data give way, then the means over clients, then
+    clients.
     """
     width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
     story, crowded = tell(results), len(results.clients) > MANY
@@ -31,8 +32,10 @@ def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[s
     tail = ["", *ends] if ends else []
     clients = [_client(client.name, client.headline, client.numbers, width) for client in story.clients]
     head += ["", *lead]
-    room = LINES - len(head) - len(overall) - len(remarks) - len(tail) - 3
-    shown = _fitting(clients, room - 2 * bool(results.notes))
+    room = LINES - len(head) - len(remarks) - len(tail) - 3 - 2 * bool(results.notes)
+    if overall and not crowded and sum(len(verdict) for verdict, _ in clients) > room - len(overall):
+        overall = wrap("Each method's mean over clients is in the report.", width, "  ")
+    shown = _fitting(clients, room - len(overall))
     body = [line for lines in shown for line in lines]
     if len(shown) < len(clients):
         body += wrap(f"{count(len(clients) - len(shown), 'client')} more in the report.", width)

@@ -293,9 +293,9 @@ def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Stateme
         _first_word(np.array([better]), np.array([mean]), np.array([safe]), np.array([safe_alone]), smallest)[0]
     )
     word = WORDS[index]
-    within = safe - posterior.above(smallest)
+    bounded = bool(_excludes_gain(np.array(index), np.array(safe), np.array(posterior.above(smallest))))
     probability = {"stay alone": 1 - better, "probably stay alone": 1 - better, "safe to join": safe}.get(word, better)
-    return Statement(word, probability, mean, low, high, gain.interval, word == "safe to join" and within >= CONFIDENT)
+    return Statement(word, probability, mean, low, high, gain.interval, bounded)
 
 
 WORDS: tuple[Word, ...] = ("join", "probably join", "stay alone", "probably stay alone", "safe to join", "undecided")
@@ -313,6 +313,13 @@ def _first_word(better: Vector, mean: Vector, safe: Vector, safe_alone: Vector, 
         (safe >= CONFIDENT) & (safe_alone >= ALONE_CONFIDENT),
     )
     return np.asarray(np.select(conditions, range(len(conditions)), default=len(conditions)), dtype=np.int64)
+
+
+def _excludes_gain(index: NDArray[np.int64], safe: Vector, gainful: Vector) -> NDArray[np.bool_]:
+    """Return where the word is *safe to join* and a gain above the smallest effect is excluded, from the probability that no harm above
+    it comes, and of such a gain.
+    """
+    return np.asarray((index == WORDS.index("safe to join")) & (safe - gainful >= CONFIDENT))
 
 
 def vetoes(ranking: Mixture, smallest: float = SMALLEST) -> bool:
@@ -348,7 +355,8 @@ def foresee(
         posterior: of its gain.
         smallest: the smallest effect of interest.
         further: numbers of rows; by default up to 31 times those it has, until 8 in 10 draws are settled.
-        open_words: the words that settle nothing.
+        open_words: the words that settle nothing; of these *safe to join* settles it where a gain above the smallest effect is
+            excluded, too.
     """
     numbers = tuple(further) or tuple(_two_digits(gain.rows * (factor - 1)) for factor in FACTORS)
     heavy = posterior.heaviest(DRAWS)
@@ -360,9 +368,10 @@ def foresee(
     for rows in numbers:
         variance = gain.spread**2 * gain.rows / rows
         observed = theta + math.sqrt(variance) * noise
-        index = _words_after(gain, heavy, rows, observed, variance, smallest)
+        index, bounded = _words_after(gain, heavy, rows, observed, variance, smallest)
         words[rows] = {word: float((index == i).mean()) for i, word in enumerate(WORDS) if (index == i).any()}
-        if not further and sum(words[rows].get(word, 0.0) for word in open_words) <= 1 - PROBABLE:
+        unsettled = np.isin(index, [WORDS.index(word) for word in open_words]) & ~bounded
+        if not further and unsettled.mean() <= 1 - PROBABLE:
             return Outlook(rows, words)
     return Outlook(None, words)
 
@@ -375,8 +384,10 @@ def _two_digits(rows: float) -> int:
 
 def _words_after(
     gain: Gain, heavy: Mixture, rows: float, observed: Vector, variance: float, smallest: float
-) -> NDArray[np.int64]:
-    """The word of each draw once `rows` rows with the mean gain `observed` [draws] have come, by Bayes."""
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The word of each draw once `rows` rows with the mean gain `observed` [draws] have come, by Bayes; and whether it is *safe to
+    join* with a gain above the smallest effect excluded.
+    """
     total = heavy.variances + variance
     gap = observed[:, None] - heavy.means
     log_weight = np.log(heavy.weights) - np.log(total) / 2 - gap**2 / (2 * total)
@@ -385,10 +396,10 @@ def _words_after(
     means = heavy.means + heavy.variances / total * gap
     deviations = np.sqrt(heavy.variances * variance / total)
     estimate, spread = gain.with_rows(rows, observed)
-    return _first_word(
-        (weights * _upper(means / deviations, heavy.freedom)).sum(axis=1),
-        (weights * means).sum(axis=1),
-        (weights * _upper((means + smallest) / deviations, heavy.freedom)).sum(axis=1),
-        _upper((estimate + smallest) / spread, heavy.freedom),
-        smallest,
-    )
+
+    def above(limit: float) -> Vector:
+        return np.asarray((weights * _upper((means - limit) / deviations, heavy.freedom)).sum(axis=1))
+
+    safe, alone = above(-smallest), _upper((estimate + smallest) / spread, heavy.freedom)
+    index = _first_word(above(0.0), (weights * means).sum(axis=1), safe, alone, smallest)
+    return index, _excludes_gain(index, safe, above(smallest))

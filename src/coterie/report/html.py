@@ -99,6 +99,7 @@ def _context(results: Results) -> dict[str, Any]:
         "facts": words.facts(results),
         "story": story,
         "badges": BADGES,
+        "gists": words.gists(results, story.verdicts),
         "predicts": results.predicts,
         "rule": words.RULE,
         "smallest": number(results.comparisons.smallest),

@@ -13,18 +13,26 @@ The rule is that of `coterie.report.evidence`, applied to log-loss (in regressio
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import count
 from coterie.report.comparisons import FEWEST_CASES
-from coterie.report.evidence import UNSURE, Statement, Word, foresee, state, vetoes
+from coterie.report.evidence import UNSURE, Gain, Mixture, Statement, Word, foresee, state, vetoes
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
 from coterie.report.text import printable, with_sign
 
 Kind = Word | Literal["mixed", "too few rows to tell", "no verdict"]
 CONCENTRATED = 1.1
+_EFFECTS: Mapping[Kind, tuple[str, tuple[Word, ...]]] = {
+    "undecided": ("settle it", ("undecided",)),
+    "safe to join": ("show whether joining helps", (*UNSURE, "safe to join")),
+    "probably join": ("make it certain", UNSURE),
+    "probably stay alone": ("make it certain", UNSURE),
+}
+"""The effect of further rows on a word that they can change, and the words that leave it open."""
 
 
 class Verdict(NamedTuple):
@@ -39,8 +47,9 @@ class Verdict(NamedTuple):
             of the label), with the 95 % interval, by what all clients show.
         own: the 95 % interval from the client's rows alone.
         smallest: the smallest effect of interest, in the same unit.
-        rows: about how many more rows of the client would probably settle an `undecided`, or make a `probably` certain; None for
-            other words, and where even 32 times its rows would not.
+        rows: about how many more rows of the client (of small clients together: of such clients) would probably settle an `undecided`,
+            make a `probably` certain, or show whether it is more than `safe to join`; None for other words, and where even 32 times
+            its rows would not.
         together: how many small clients are judged together; 0 for a client that has a verdict of its own.
         partners: the clients from which its weight comes and their shares.
         recalibrate: the bias of the model is to be tuned at the client after joining.
@@ -110,10 +119,7 @@ def verdict(results: Results, client: str) -> Verdict:
     ranking = compared.posteriors(method, "auc").get(client)
     if kind in ("join", "probably join", "safe to join") and ranking is not None and vetoes(ranking, compared.smallest):
         kind = "mixed"
-    rows = None
-    if kind in UNSURE:
-        open_words: tuple[Word, ...] = ("undecided",) if kind == "undecided" else UNSURE
-        rows = foresee(gain, posterior, compared.smallest, open_words=open_words).rows
+    rows = _rows_to_tell(statement, kind, gain, posterior, compared.smallest)
     return _verdict(results, client, method, statement, kind, rows=rows)
 
 
@@ -122,15 +128,21 @@ def _of_group(results: Results, client: str, judged: list[str]) -> Verdict:
     compared = results.comparisons
     evidence = {m: joint for m in judged if client in compared.group and (joint := compared.of_group(m)) is not None}
     if not evidence:
-        rows = count(round(results.size(client)), f"{results.split} row")
-        bar = str(FEWEST_ROWS)
+        size = count(round(results.size(client)), f"{results.split} row")
         if results.classification:
-            rows += f", {round(compared.rarest(client))} of the rarer class"
-            bar += f", {FEWEST_CASES} of the rarer class"
-        return Verdict("too few rows to tell", f"{rows}; a verdict needs {bar}")
+            size += f", {round(compared.rarest(client))} of the rarer class"
+        return Verdict("too few rows to tell", f"{size}; a verdict needs {_bar(results)}")
     method = max(evidence, key=lambda m: evidence[m][0].estimate)
     statement = state(*evidence[method], compared.smallest)
-    return _verdict(results, client, method, statement, statement.word, together=len(compared.group))
+    rows = _rows_to_tell(statement, statement.word, *evidence[method], compared.smallest)
+    return _verdict(results, client, method, statement, statement.word, rows=rows, together=len(compared.group))
+
+
+def _rows_to_tell(statement: Statement, kind: Kind, gain: Gain, posterior: Mixture, smallest: float) -> int | None:
+    """About how many more rows would probably change a word that rows can change."""
+    if kind not in _EFFECTS or statement.bounded:
+        return None
+    return foresee(gain, posterior, smallest, open_words=_EFFECTS[kind][1]).rows
 
 
 def _verdict(
@@ -182,8 +194,11 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
         )
     elif verdict.kind == "safe to join":
         bound = results.gain_text(verdict.smallest)
-        claim = f"{'changes' if bounded else 'raises'} the {metric} by at most {bound}"
-        text = f"{method} {claim} {between}{'' if bounded else ', and a gain is not shown'}"
+        text = (
+            f"{method} changes the {metric} by at most {bound} {between}, too little to matter"
+            if bounded
+            else f"{method} costs at most {bound} in {metric} {between}, and a gain is not shown"
+        )
     elif verdict.kind == "mixed":
         ranking = results.comparisons.posteriors(verdict.method or "", "auc")[client].mean
         change = with_sign(-(verdict.gain or 0.0))
@@ -193,21 +208,24 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     if verdict.joins and verdict.skill is False:
         same = "giving every row the same risk" if results.classification else "always predicting the training mean"
         text += f"; not shown to beat {same}"
-    if verdict.together:
-        return (
-            f"for the {verdict.together} clients with {_few(results)} together, {text}; {_exception(results, client)}"
-        )
-    if verdict.kind != "undecided" and verdict.own is not None and sum(verdict.own) * (verdict.gain or 0.0) < 0:
+    if (
+        not verdict.together
+        and verdict.kind != "undecided"
+        and verdict.own is not None
+        and sum(verdict.own) * (verdict.gain or 0.0) < 0
+    ):
         text += "; its own rows alone point the other way"
-    if verdict.kind in UNSURE:
-        effect = "settle it" if verdict.kind == "undecided" else "make it certain"
+    if verdict.kind in _EFFECTS and not bounded:
+        where, whose = ("of such clients", "their") if verdict.together else ("here", "its")
         more = (
-            f"about {verdict.rows:,} more rows here would probably"
+            f"about {verdict.rows:,} more rows {where} would probably"
             if verdict.rows
-            else "even 30 times its rows would hardly"
+            else f"even 30 times {whose} rows would hardly"
         )
-        text += f"; {more} {effect}"
-    return text
+        text += f"; {more} {_EFFECTS[verdict.kind][0]}"
+    if not verdict.together:
+        return text
+    return f"for the {verdict.together} clients with {_few(results)} together, {text}; {_exception(results, client)}"
 
 
 def _few(results: Results) -> str:
@@ -220,10 +238,17 @@ def _few(results: Results) -> str:
 
 
 def _exception(results: Results, client: str) -> str:
-    """That a small client may differ from those with which it is judged; sites withhold how many rows of a class they have."""
+    """That a small client may differ from those with which it is judged, and what a verdict of its own takes; sites withhold how many
+    rows of a class they have.
+    """
     rows, cases = count(round(results.size(client)), "row"), round(results.comparisons.rarest(client))
     rare = f" ({cases} of the rarer class)" if results.classification and cases else ""
-    return f"its own {rows}{rare} cannot tell whether it is an exception"
+    return f"its own {rows}{rare} cannot tell whether it is an exception ({_bar(results)} could)"
+
+
+def _bar(results: Results) -> str:
+    """Return how many rows a verdict of a client's own takes: `30`, or `30, 5 of the rarer class`."""
+    return f"{FEWEST_ROWS}, {FEWEST_CASES} of the rarer class" if results.classification else str(FEWEST_ROWS)
 
 
 def _side(results: Results, gain: float | None) -> str:

@@ -34,6 +34,12 @@ BACKWARDS = 0.35
 NAMED = 6
 PARTNERS = 1
 PLAIN_WORDS = {"fedavg": "averaging"}
+GISTS = {
+    "fedavg": "one model for all, the average of what each client learns",
+    "fedprox": "one model for all, the average of what each client learns while it is held near that model",
+    "meritfed": "a model for each client, which learns with those whose rows lower its own loss",
+}
+"""Methods by name, for readers who have not heard of them."""
 GROUPS: dict[Kind, str] = {
     "join": "Join",
     "probably join": "Probably join",
@@ -80,6 +86,7 @@ def tell(results: Results) -> Story:
     groupings = {m: grouping for m in results.federated if (grouping := groups(results, m))}
     crowded = len(results.clients) > MANY
     shown = results.extremes(results.comparisons.telling, SHOWN) if crowded and results.metrics else results.clients
+    shown = tuple(sorted(shown, key=lambda c: verdicts[c].together > 0))  # who has a word of its own comes first
     stories = [
         ClientStory(
             c,
@@ -204,6 +211,19 @@ def label(results: Results, method: str) -> str:
     words, name = PLAIN_WORDS.get(results.algorithms[method]), printable(method)
     tuned = ", recalibrated" if results.recalibrates(method) else ""
     return f"{words.capitalize()}{tuned} ({name})" if words else name
+
+
+def gists(results: Results, verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+    """Explain each method that verdicts speak of, by its label."""
+    methods = dict.fromkeys(v.method for v in verdicts.values() if v.method is not None)
+    texts = {}
+    for method in methods:
+        name = results.algorithms[method]
+        tuned = "; its bias is then tuned at each client" if results.recalibrates(method) else ""
+        texts[printable(method)] = (
+            GISTS.get(name, f"a way to train together; coterie methods {name} explains it") + tuned
+        )
+    return texts
 
 
 def constant(results: Results, client: str) -> str:
