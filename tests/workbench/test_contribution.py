@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import pytest
 import torch
+from safetensors import safe_open
 
 import coterie as ct
 from coterie.compute.tasks import local_update
@@ -63,6 +65,27 @@ def test_the_fall_of_the_loss_is_shared_out():
     assert sum(row.phi for row in run.contributions if row.target == "a") == pytest.approx(
         losses[0] - losses[6], abs=1e-5
     )
+
+
+def test_contributions_add_up_to_the_fall_within_rounding():
+    clients = quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (1.0, 20)})
+    doubles = clients.map_tensors(lambda tensor, _: tensor.double())
+    run = measure(ct.FedAvg(HALF_STEP), doubles, rounds=6, model=weight(2.0).double())
+    losses = dict(run.history.select("loss", "a", "test"))
+    shared = sum(row.phi for row in run.contributions if row.target == "a")
+    assert shared == pytest.approx(losses[0] - losses[6], abs=1e-12)
+
+
+def test_losses_of_all_sets_are_counted(tmp_path):
+    clients, spent = quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (1.0, 20)}), []
+    for every in (1, 3):  # rounds 1, 2 and 3; round 1
+        settings = ct.RunSettings(contribution=ct.Contribution(every=every))
+        folder = tmp_path / str(every)
+        ct.fit(ct.FedAvg(HALF_STEP), clients, weight(2.0), 3, settings=settings, checkpoint=folder)
+        with safe_open(folder / "checkpoint.safetensors", framework="pt") as saved:
+            spent.append(json.loads(saved.metadata()["coterie"])["meta"]["spent"])
+    assert spent[0]["row_gradients"] == spent[1]["row_gradients"]
+    assert spent[0]["row_losses"] - spent[1]["row_losses"] == 2 * 3 * 2**3 * 10  # rounds, targets, sets, rows
 
 
 def test_twins_contribute_alike():
