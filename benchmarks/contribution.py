@@ -194,7 +194,7 @@ def table(result: Mapping[str, Any]) -> str:
     pairs = [line for line in result["summary"] if "target" in line]
     clear = [line for line in pairs if _is_clear(line["retrained"])]
     seeds = next(line["seeds"] for line in result["summary"] if "planted" in line)
-    text = []
+    text = [f"{seeds} of {SEEDS} seeds are done."] if seeds < SEEDS else []
     for game in GAMES:
         agree = sum(np.sign(line[game][0]) == np.sign(line["retrained"][0]) for line in clear)
         opposed = sum(

@@ -23,9 +23,11 @@ NAMES = {"a": "Hungary", "b": "Cleveland"}
     (0.021, None, 0.2, "changed Cleveland's validation log-loss by -.021; fewer than 3 seeds tell no interval."),
 ])  # fmt: skip
 def test_sentences_claim_what_the_interval_shows(fall, half, weight, sentence):
-    words = Contribution("fedavg", "b", "a", weight, fall, half, 12, 60).in_words(NAMES)
+    words = Contribution("fedavg", "b", "a", weight, fall, half, 12, 60, "fixed").in_words(NAMES)
     assert sentence in words
     assert "worth" not in words
+    weaker = Contribution("fedavg", "b", "a", weight, fall, half, 12, 60).in_words(NAMES)
+    assert weaker == words.replace("60 rounds", "60 rounds, each taken alone,")
 
 
 def test_a_report_shows_weights_beside_contributions(tmp_path, monkeypatch):

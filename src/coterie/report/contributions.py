@@ -39,6 +39,7 @@ class Contribution(NamedTuple):
         fall: sum over the measured rounds of the fall of the target's validation log-loss, mean over seeds and folds.
         half: half of its 95 % interval over seeds; None for fewer than three.
         measured, rounds: how many rounds were measured, and how many there were.
+        game: what the others would have done without it.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Contribution(NamedTuple):
     half: float | None
     measured: int
     rounds: int
+    game: str = "renormalised"
 
     @property
     def sign(self) -> int:
@@ -62,6 +64,10 @@ class Contribution(NamedTuple):
         if self.client == self.target:
             whose, loss = f"{client}'s own updates", f"its validation {loss_name}"
         when = f"In {self.measured} measured of {self.rounds} rounds"
+        if (
+            self.game == "renormalised"
+        ):  # whose sums have the other sign than retraining in some pairs (benchmarks/contribution.py)
+            when += ", each taken alone,"
         if self.half is None:
             change = number(-self.fall)
             return f"{when} {whose} changed {loss} by {change}; fewer than {FEWEST_SEEDS} seeds tell no interval."
@@ -80,7 +86,7 @@ class Sign(NamedTuple):
 
     Attributes:
         kind: `rider`: no update changed the loss of anybody, which in the fixed game is so for zeros; `saboteur`: all updates together
-            raised the loss of every client, its own among them; `twin`: two clients did the same to everybody in each measured round.
+            raised the loss of most clients, its own among them; `twin`: two clients did the same to everybody in each measured round.
         clients: which one, or which two.
     """
 
@@ -95,7 +101,7 @@ class Sign(NamedTuple):
             return f"{when} {who[0]}'s updates changed nobody's loss at all: they were zeros, or had no weight."
         if self.kind == "saboteur":
             return (
-                f"{when} {who[0]}'s updates raised the validation loss of every client, its own among them: training there may be "
+                f"{when} {who[0]}'s updates raised the validation loss of most clients, its own among them: training there may be "
                 f"broken, or {who[0]} may mean harm."
             )
         return (
@@ -112,7 +118,7 @@ def conspicuous(phi: Phi) -> Iterator[Sign]:
     for client, falls in totals.items():
         if not any(by_client.get(client) for by_client in phi.values()):
             yield Sign("rider", (client,))
-        elif client in falls and max(falls.values()) < 0:
+        elif falls.get(client, 0.0) < 0 and 2 * sum(fall < 0 for fall in falls.values()) > len(falls):
             yield Sign("saboteur", (client,))
     for pair in combinations(sorted(totals), 2):
         both = np.array([[by[client] for client in pair] for by in phi.values() if {*pair} <= by.keys()])
@@ -167,6 +173,7 @@ def contributions(results: Results) -> list[Contribution]:
     if not sums:
         return []
     rounds = int(results.experiment.get("run", {}).get("rounds", max(max(seen) for seen in measured.values())))
+    game = str(results.experiment.get("run", {}).get("contribution", {}).get("game", "renormalised"))
     every = []
     for (method, target, client), by_seed in sums.items():
         falls = np.array([np.mean(list(folds.values())) for folds in by_seed.values()])
@@ -175,7 +182,7 @@ def contributions(results: Results) -> list[Contribution]:
         half = None if error is None else student(float(falls.mean()), error)[0]
         weight = _weight(results, method, target, client)
         every.append(
-            Contribution(method, target, client, weight, float(falls.mean()), half, len(measured[method]), rounds)
+            Contribution(method, target, client, weight, float(falls.mean()), half, len(measured[method]), rounds, game)
         )
     return every
 
