@@ -90,7 +90,7 @@ byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clien
 	$(BIN)/python benchmarks/run.py byzantine
 	$(BIN)/python -m experiments.page
 
-contribution: $(VENV)/.dev  ## what contributions say of four hospitals, beside FedAvg retrained on all coalitions (about 15 minutes; finished seeds are kept)
+contribution: $(VENV)/.dev  ## what contributions say of four hospitals, beside FedAvg retrained on all coalitions (a few minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py contribution --minutes '$(or $(MINUTES),30)'
 
 papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
