@@ -54,10 +54,11 @@ def assert_one_sentence(ended, *words, status=2):
 
 FLAGS = {
     "no data": (("compare",), "required: data"),
-    "unknown command": (("comapre", "heart-disease"), "invalid choice: 'comapre'"),
+    "unknown command": (("comapre", "heart-disease"), "no command 'comapre'; did you mean 'compare'?"),
+    "another spelling": (("finalize", "runs/heart"), "no command 'finalize'; did you mean 'finalise'?"),
     "unknown flag": ((*HEART, "--sedes", "3"), "there is no option --sedes; did you mean '--seeds'?"),
     "a flag cut short": ((*HEART, "--seed=3"), "there is no option --seed; did you mean '--seeds'?"),
-    "two data sets": ((*HEART, "digits"), "'digits' is one argument too many; see coterie compare --help"),
+    "two data sets": ((*HEART, "digits"), "'digits' is one argument too many: name one folder, and separate methods by commas"),
     "unknown data": (("compare", "haert-disease"), "did you mean 'heart-disease'?"),
     "a file as folder": (("compare", "good/a.csv"), "good/a.csv is a file; give the folder"),
     "unknown method": ((*HEART, "--methods", "local,fedagv"), "there is no method 'fedagv'; did you mean 'fedavg'?"),

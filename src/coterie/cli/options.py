@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, NoReturn
 
 from coterie import __version__
@@ -51,11 +52,17 @@ class _Parser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             hint = nearest(flag, {a.option_strings[-1] for a in self._actions if a.option_strings})
             self.error(
-                f"there is no option {flag}; {hint}" if flag[:1] == "-" else f"{word!r} is one argument too many"
+                f"there is no option {flag}; {hint}"
+                if flag[:1] == "-"
+                else f"{word!r} is one argument too many: name one folder, and separate methods by commas without blanks"
             )
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if unknown is not None:
+            commands = next(action.choices for action in self._actions if action.metavar == "COMMAND")
+            message = f"there is no command {unknown[1]!r}; {nearest(unknown[1], commands or ())}"
         raise InputError(f"{message}; see {self.prog} --help")
 
 
