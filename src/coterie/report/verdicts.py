@@ -243,7 +243,8 @@ def _exception(results: Results, client: str) -> str:
     """
     rows, cases = count(round(results.size(client)), "row"), round(results.comparisons.rarest(client))
     rare = f" ({cases} of the rarer class)" if results.classification and cases else ""
-    return f"its own {rows}{rare} cannot tell whether it is an exception ({_bar(results)} could)"
+    enough = FEWEST_ROWS if results.size(client) < FEWEST_ROWS else f"{FEWEST_CASES} of the rarer class"
+    return f"its own {rows}{rare} cannot tell whether it is an exception ({enough} could)"
 
 
 def _bar(results: Results) -> str:
