@@ -151,6 +151,13 @@ class ByRows(HeadFirst):
         return self.head(inputs) if inputs.sum() > 0 else self.head(self.body(inputs))
 
 
+class Twice(HeadFirst):
+    """Uses its body first, and last."""
+
+    def forward(self, inputs):
+        return self.body(self.head(self.body(inputs)).expand(-1, 2))
+
+
 class Tied(HeadFirst):
     """Takes the parameters of its head itself, and uses its body last."""
 
@@ -164,6 +171,7 @@ class Tied(HeadFirst):
         (HeadFirst, ("spare", "body", "head")),
         (ByRows, ("head", "body", "spare")),
         (Tied, ("spare", "head", "body")),
+        (Twice, ("spare", "head", "body")),
         (lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 1))), ("0", "1.0")),
     ],
 )
