@@ -196,7 +196,7 @@ def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
     for words in (
         hospital.approved.hash, "it alone may ask", "predicts  num", "by seed 0", "fedavg: 5 rounds",
         "2 steps with 16 rows each", "delta (a local model minus the one received)",
-        "meritfed:target_gradient leaves: gradient (a gradient); of up to 15 models",
+        "target_tasks:target_gradient leaves: gradient (a gradient); of up to 15 models",
         "budget    ", "stays     rows, identifiers", "of fewer than 8 rows",
     ):  # fmt: skip
         assert words in said, said

@@ -105,7 +105,7 @@ def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
 
 
 ASKS_LOSSES = {
-    "meritfed": ({**MERITFED, "oracle": "loss"}, "meritfed:target_losses", 5),
+    "meritfed": ({**MERITFED, "oracle": "loss"}, "target_tasks:target_losses", 5),
     "qffl": ({"name": "qffl", "local": LOCAL}, "qffl:local_update", 1),
 }
 
@@ -205,7 +205,7 @@ def test_losses_of_rows_are_computed_in_few_places():
 EXPOSED = {
     "varsel": ({"name": "varsel", "internal": ["a"], "local": LOCAL}, "'squared' of varsel:distances"),
     "ocs": ({"name": "ocs", "local": LOCAL}, "'norms' of ocs:norms"),
-    "meritfed": ({**MERITFED, "oracle": "delegated"}, "'weights' of meritfed:target_descent"),
+    "meritfed": ({**MERITFED, "oracle": "delegated"}, "'weights' of target_tasks:target_descent"),
 }
 
 

@@ -71,7 +71,7 @@ def everything(run):
 
 POINTS = {
     "after the ask for updates": ask("round 3 <task coterie.compute.tasks:local_updates"),
-    "after an ask to the oracle": ask("round 3 <task coterie.algorithms.meritfed:target_gradient", 2),
+    "after an ask to the oracle": ask("round 3 <task coterie.compute.target_tasks:target_gradient", 2),
     "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
     "before a checkpoint, its history appended": at(
         "coterie.run.checkpoint.write_checkpoint", "before", "'round': 4,", 3

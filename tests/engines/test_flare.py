@@ -257,7 +257,7 @@ def test_garbage_on_the_port_keeps_nobody_out(lonely):
 def moments(only, several):
     """When to kill: at which local update of FedAvg (`slow`), and at which query of MeritFed's, in the middle of a phase."""
     slow = pytest.param("tasks:local_update", only, marks=pytest.mark.slow)
-    return pytest.mark.parametrize(("task", "at"), [slow, ("meritfed:target_gradient", several)])
+    return pytest.mark.parametrize(("task", "at"), [slow, ("target_tasks:target_gradient", several)])
 
 
 @pytest.fixture(scope="module")

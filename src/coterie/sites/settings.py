@@ -29,7 +29,7 @@ class SiteSettings:
         minimum_batch: a gradient, a loss or a step of training that rests on fewer rows is refused.
         largest_layer: units of the widest layer that a plan's model may have (its last layer is one) where updates leave without
             secret noise; in them a dishonest server finds rows, the more the wider the layer. 0 refuses all such plans.
-        refuse: names of tasks that the site does not run, such as `meritfed:target_descent`, although its plan asks them.
+        refuse: names of tasks that the site does not run, such as `target_tasks:target_descent`, although its plan asks them.
         largest_message: megabytes (of 2^20 bytes); a longer message is refused before it is read.
         log: file to which every request is written.
     """
@@ -65,8 +65,8 @@ def read_settings(path: Path) -> SiteSettings:
 def short(task: str) -> str:
     """A task's name without its packages.
 
-    >>> short("coterie.algorithms.meritfed:target_descent")
-    'meritfed:target_descent'
+    >>> short("coterie.compute.target_tasks:target_descent")
+    'target_tasks:target_descent'
     """
     return task.rpartition(".")[2]
 

@@ -215,7 +215,7 @@ minimum_cell = 10            # what fewer rows stand behind stays here: metrics,
 minimum_batch = 8            # a gradient of fewer rows is refused
 largest_layer = 0            # units of the widest layer of a model whose updates leave without secret noise: rows can be found in them
 largest_message = 1024       # MB; a longer message is refused before it is read
-refuse = []                  # tasks of the plan that this site does not run, such as "meritfed:target_descent"
+refuse = []                  # tasks of the plan that this site does not run, such as "target_tasks:target_descent"
 log = "asks.jsonl"           # every request is written there; check it with: coterie site log KIT --check
 """
 
