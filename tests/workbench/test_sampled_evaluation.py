@@ -86,3 +86,27 @@ def test_a_comparison_needs_all_clients_at_the_end(tmp_path):
         settings=ct.StudySettings(evaluate={"clients": 5}),
     )
     assert "clients = 5" in (compared.folder / "experiment.toml").read_text()
+
+
+def test_a_run_goes_on_where_a_table_says_what_a_number_said(tmp_path):
+    one_step = ct.FedAvg(ct.LocalSGD(steps=ct.Steps(1)))
+    for rounds, every in ((2, 2), (4, {"every": 2}), (6, 2)):
+        settings = ct.RunSettings(evaluate=every, resume=rounds > 2)
+        run = ct.fit(one_step, CLIENTS, "logistic", rounds, checkpoint=tmp_path, settings=settings)
+    assert run.rounds == 6
+    sampled = ct.RunSettings(evaluate={"every": 2, "clients": 3}, resume=True)
+    with pytest.raises(InputError, match="evaluated"):
+        ct.fit(one_step, CLIENTS, "logistic", 8, checkpoint=tmp_path, settings=sampled)
+
+
+def test_parts_of_which_nobody_has_rows_are_said(caplog):
+    run = fitted(parts=["validation"])
+    assert "nobody has validation rows" in caplog.text
+    assert not looked_at(run)
+    assert run.summary == fitted().summary
+
+
+def test_divergence_is_said_where_training_rows_are_not_evaluated(caplog):
+    fast = ct.FedAvg(ct.LocalSGD(lr=1e4, steps=ct.Steps(1)))
+    ct.fit(fast, CLIENTS, "logistic", 1, settings=ct.RunSettings(evaluate={"every": 1, "parts": ["test"]}))
+    assert "training diverges: the mean loss on test rows is" in caplog.text

@@ -89,7 +89,7 @@ class Evaluation:
     Attributes:
         every: evaluate before the first round, after every so many rounds, and after the last; default: about twenty times.
         clients: which clients are evaluated: a number of them, a share, or their names; default: all. One sample is drawn for the whole
-            run, by the seed.
+            run, by the seed, among those that train: unseen ones are evaluated after the last round alone.
         parts: which of their rows: `train`, `validation`, `test`; default: all that there are.
         last: after the last round evaluate all rows of all clients, as the summary says them; without it the summary is of the sample,
             which is enough for `ct.fit`; a comparison gives verdicts, and needs all.

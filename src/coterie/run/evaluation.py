@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,12 +28,16 @@ Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
 
 
+logger = logging.getLogger("coterie")
+SPLITS = ("train", "validation", "test")
 GROWN = 10.0
 """Growth of the loss over that before training which counts as divergence."""
 
 
 class Divergence:
-    """Says once that training diverges: in the first round whose mean loss on training rows has grown `GROWN` times."""
+    """Says once that training diverges: in the first round whose mean loss has grown `GROWN` times, on training rows if they are
+    evaluated.
+    """
 
     def __init__(self) -> None:
         self._before: float | None = None
@@ -41,17 +46,19 @@ class Divergence:
     def notice(self, rows: Iterable[Row]) -> str:
         """A sentence if the next rows of the history, of one evaluation or of several, are the first to show divergence; else ""."""
         sentence = ""
-        curve: dict[int, dict[str, float]] = {}
+        curves: dict[str, dict[int, dict[str, float]]] = {}
         for row in rows:
-            if row.metric == "loss" and row.split == "train":
-                curve.setdefault(row.round, {})[row.client] = row.value
-        for number, losses in curve.items():
+            if row.metric == "loss":
+                curves.setdefault(row.split, {}).setdefault(row.round, {})[row.client] = row.value
+        split = min(curves, key=SPLITS.index, default="")
+        for number, losses in curves.get(split, {}).items():
             mean, worst = sum(losses.values()) / len(losses), max(losses, key=lambda client: losses[client])
             initial = self._before = mean if self._before is None else self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
+                which = "training" if split == "train" else split
                 sentence = (
-                    f"round {number}: training diverges: the mean loss on training rows is {mean / initial:.3g} times that before "
+                    f"round {number}: training diverges: the mean loss on {which} rows is {mean / initial:.3g} times that before "
                     f"training, largest for client {worst!r} ({losses[worst]:.3g}); lower the learning rate (local lr)"
                 )
         return sentence
@@ -98,8 +105,11 @@ class Evaluator:
     ) -> None:
         engine = federation.engine
         self._federation, self._attempt, self._engine, self._metrics = federation, attempt, engine, tuple(metrics)
-        self._splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
+        self._splits = [s for s in SPLITS if any(engine.sizes(s).values())]
         self._looked_at = [s for s in self._splits if settings.parts is None or s in settings.parts]
+        if not self._looked_at:
+            none = " or ".join(settings.parts or SPLITS)
+            logger.warning("run.evaluate: nobody has %s rows, so nothing is evaluated before the last round", none)
         self._sample: tuple[str, ...] | None = None
         if settings.clients is not None:
             self._sample = sample_clients(settings.clients, engine.clients, federation.seed)

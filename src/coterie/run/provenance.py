@@ -11,6 +11,7 @@ import json
 import platform
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, plain
 from coterie.base.identity import identity
 from coterie.config.registry import METRICS
-from coterie.config.run import Evaluation, RunSettings
+from coterie.config.run import EVERYBODY, RunSettings
 from coterie.run.callbacks import Callback
 from coterie.run.code_hashes import Description, hash_tensors
 from coterie.run.hashes import PROVENANCE, Tree, hash_of_tree, hash_texts, record_or_none, write_record
@@ -71,8 +72,9 @@ def describe_run(
     deciding = [callback for callback in settings.callbacks if isinstance(callback, Callback) and callback.decides]
     values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
     values |= {"seed": seed, "evaluate": settings.every(rounds), "loss": settings.loss, "filters": list(filters)}
-    if isinstance(settings.evaluate, Evaluation):
-        values["evaluated"] = list(vars(settings.evaluate).values())[1:]
+    evaluated = replace(settings.evaluation, every=None)  # a number alone and a table that says no more are the same
+    if evaluated != EVERYBODY:
+        values["evaluated"] = list(vars(evaluated).values())[1:]
     values |= {"engine": {} if engine is None else engine.results(), "callbacks": deciding}
     values["metrics"] = [[name, METRICS.find(name)] for name in settings.metrics]
     values |= {"attack": attack, "attackers": list(attackers), "transform": clients.transform}

@@ -1,0 +1,87 @@
+"""Local steps without a pause: no number is read between a client's first and last step, and nothing is held that grows."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from coterie.compute.kernels import Batched
+from coterie.compute.workspace import Workspace
+from coterie.config.local import LocalSGD, Steps
+from coterie.models import CNN, MLP
+from federations import Problem, build, cohort_of, seeded
+
+
+class Recurrent(nn.Module):
+    """An LSTM over the columns of a row, and a linear layer on its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(1, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(x.flatten(1)[..., None])[0][:, -1])
+
+
+MODELS = {
+    "kernel": (lambda: MLP((5,)).build((1, 8, 8), 2), False),
+    "loop": (lambda: MLP((5,)).build((1, 8, 8), 2), True),
+    "cnn": (lambda: CNN().build((1, 8, 8), 2), True),
+    "lstm": (Recurrent, True),
+}
+
+
+class Watched(TorchDispatchMode):
+    """The operations between the first and the last local step, and the bytes that tensors hold after each step."""
+
+    def __init__(self, monkeypatch) -> None:
+        super().__init__()
+        self.steps: list[int] = []  # how many operations came before the end of each
+        self.names: list[str] = []
+        self.held: list[int] = []
+        for owner, name in ((Workspace, "descend"), (Batched, "_step")):
+            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, step):
+        def counted(owner, *args):
+            step(owner, *args)
+            self.steps.append(len(self.names))
+            if len(self.steps) in (2, 50):
+                gc.collect()
+                storages = {
+                    t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+                    for t in gc.get_objects()
+                    if type(t) is Tensor
+                }
+                self.held.append(sum(storages.values()))
+
+        return counted
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_reads_no_number_and_leaves_nothing_behind(name, monkeypatch):
+    make, loop = MODELS[name]
+
+    def images(client):
+        return lambda count, g: (torch.randn(count, 1, 8, 8, generator=g), torch.arange(count) % 2)
+
+    cohort = cohort_of(Problem(build(images), seeded(make)), "a")
+    assert (cohort.workspace.batched is None) == (name in ("cnn", "lstm"))
+    if loop:
+        cohort.workspace.batched = None
+    watched = Watched(monkeypatch)
+    with watched:
+        cohort.train(cohort.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(50), batch_size=4))
+    assert len(watched.steps) == 50
+    between = watched.names[watched.steps[0] : watched.steps[-1]]
+    assert len(between) > 49
+    assert not [operation for operation in between if "_local_scalar_dense" in operation]
+    assert watched.held[0] == watched.held[1]
