@@ -119,8 +119,8 @@ def _after_signal(one: Try, ended: Ended) -> str:
 
 
 def _unexpected_end(whole: Ended) -> str:
-    """Say how a first run ended that was neither refused nor stopped by an attacker's update beyond the bound, or nothing."""
-    stopped = whole.status == 2 or "times the median" in whole.err
+    """Say how a first run ended that was neither refused nor stopped for want of an attacker's replies, or nothing."""
+    stopped = whole.status == 2 or "Correct or remove these clients" in whole.err
     return "" if stopped else f"other: status {whole.status}: {whole.err[-300:]}"
 
 
