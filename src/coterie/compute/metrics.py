@@ -358,15 +358,17 @@ def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
-    """The metrics of these names, or of FILE.py:FUNCTION. Raises `InputError` for one that there is not.
+    """The metrics of these names. Raises `InputError` for one that there is not.
+
+    Args:
+        names: of metrics, or FILE.py:FUNCTION.
 
     >>> sorted(find_metrics(["auc", "brier"]))
     ['auc', 'brier']
     """
     metrics = {}
     for name in names:
-        metric = METRICS.find(name)
-        metrics[name] = metric if metric.__module__ == __name__ else _guard(name, metric)
+        metrics[name] = metric if (metric := METRICS.find(name)).__module__ == __name__ else _guard(name, metric)
     return metrics
 
 
