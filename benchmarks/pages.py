@@ -17,10 +17,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.scale import table as growth
 
         between(docs / "performance.md", growth(results["scale"]), "scale")
-    if "work" in results:
-        from benchmarks.work import table as work
+    if "row_costs" in results:
+        from benchmarks.row_costs import table as row_costs
 
-        between(docs / "performance.md", work(results["work"]), "work")
+        between(docs / "performance.md", row_costs(results["row_costs"]), "row_costs")
     if "engines" in results:
         from benchmarks.engines import table as costs
 

@@ -21,7 +21,7 @@ NAMES = (
     "scaling",
     "heart",
     "engines",
-    "work",
+    "row_costs",
     "scale",
     "mean_estimation",
     "byzantine",
