@@ -75,9 +75,7 @@ def write(document: Document, folder: Path = RESULTS) -> None:
     """Write a document, one run a line, so that a further run adds a line."""
     head = {"name": document.name, "rounds": document.rounds}
     later = ("machine", "torch", "seconds")  # an older row has none
-    noted = [
-        {name: value for name, value in row._asdict().items() if value or name not in later} for row in document.rows
-    ]
+    noted = [{k: value for k, value in row._asdict().items() if value or k not in later} for row in document.rows]
     rows = ",\n".join(json.dumps(row, allow_nan=False) for row in noted)
     text = f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
     write_atomically(folder / f"{document.name}.json", lambda path: path.write_text(text, encoding="utf-8"))

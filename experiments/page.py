@@ -18,11 +18,7 @@ from experiments.judging import Interval
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 WORDS = ("confirmed", "opposite", "not clear", "cannot show here", "early training", "no verdict", "not run")
-MARKS = {
-    "confirmed": ("o", "black", "black"),
-    "opposite": ("X", "black", "black"),
-    "not clear": ("s", "white", "black"),
-}
+MARKS = {"confirmed": ("o", "black", "black"), "opposite": ("X", "black", "black"), "not clear": ("s", "white", "black")}  # fmt: skip
 
 
 def pages(evidence: Evidence | None = None) -> dict[Path, str]:
@@ -197,11 +193,8 @@ def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     margin = f" by {claim['margin']:g}" if "margin" in claim else ""
     why = f"; {claim['why']}" if "why" in claim else ""
     about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} settings."
-    notes = [
-        about,
-        *(f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim),
-    ]
-    lines += [" ".join(notes)]
+    notes = (f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim)
+    lines += [" ".join([about, *notes])]
     if judged.pairs:
         rows = [_row(evidence, claim, pair) for pair in judged.pairs]
         head = ("setting", "first", "second", "effect", "seeds", "room", "second computation", "verdict")
