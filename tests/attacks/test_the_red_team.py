@@ -192,8 +192,8 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
         assert [one.rows for one in every if filters and one.rows] == []
 
 
-LOSSES_OF_ROWS = {"cohort", "cohort_rows", "oracle", "workspace", "attack", "trees"}
-"""Files that compute losses of rows: `Cohort` and what goes through it, and what no site tells."""
+LOSSES_OF_ROWS = {"cohort", "cohort_rows", "oracle", "workspace", "attack", "trees", "target_tasks"}
+"""Files that compute losses of rows: `Cohort` and what goes through it, what no site tells, and slopes of delegated weights."""
 
 
 def test_losses_of_rows_are_computed_in_few_places():

@@ -48,7 +48,7 @@ def undisturbed(driver, tmp_path_factory):
 def killed_once(driver, tmp_path_factory):
     """A run that is killed in round 3 of its second method."""
     folder = tmp_path_factory.mktemp("killed")
-    assert driver(folder, *COMPARE, "--out", "run", arm=ask("round 3 <task coterie.algorithms.meritfed")).status == -9
+    assert driver(folder, *COMPARE, "--out", "run", arm=ask("round 3 <task coterie.compute.target_tasks")).status == -9
     return folder / "run"
 
 
@@ -182,7 +182,7 @@ def test_what_is_done_is_not_done_again(driver, killed, undisturbed):
     again = (*COMPARE, "--out", "run", "--resume")
     # If it asked for one of these, it would be killed.
     assert driver(killed.parent, *again, arm=ask("round 3 <task coterie_user_remembers:update")).status == -9
-    for forbidden in ("compute.tasks:own_update", "algorithms.meritfed", "round 2 "):
+    for forbidden in ("compute.tasks:own_update", "compute.target_tasks", "round 2 "):
         copy = shutil.copytree(killed, killed.parent / "copy")
         ended = driver(killed.parent, *COMPARE, "--out", "copy", "--resume", arm=ask(forbidden))
         assert ended.status == 0, (forbidden, ended.err)
@@ -206,7 +206,7 @@ def said(err):
 
 
 def test_ctrl_c_says_how_to_go_on_and_that_works(driver, tmp_path, undisturbed):
-    stop = ask("round 3 <task coterie.algorithms.meritfed", 2, "SIGINT")
+    stop = ask("round 3 <task coterie.compute.target_tasks", 2, "SIGINT")
     stopped = driver(tmp_path, *COMPARE, "--out", "my run/1", arm=stop)
     assert stopped.status == 130
     assert "every complete round is saved" in stopped.err

@@ -1,6 +1,7 @@
 """What an object of the user's is told when it resembles a method, a sampler, an attack, a filter, a callback or an engine."""
 
 from contextlib import suppress
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -172,9 +173,14 @@ class Plain(Mine):
         return federation.ask(federation.clients, plain, x=state.x)
 
 
+class Step(NamedTuple):
+    x: torch.Tensor
+
+
 @ct.task
-def mean_step(cohort, *, x) -> Plain:
+def mean_step(cohort, *, x) -> Step:
     """A task that is asked before the clients."""
+    return Step(x)
 
 
 class Turned(Mine):

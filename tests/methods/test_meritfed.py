@@ -855,8 +855,9 @@ def test_many_targets_take_the_cheap_form_and_the_report_says_so():
 
 
 def test_the_memory_estimate_counts_what_anchored_uploads_hold():
-    plain, anchored = MeritFed(), MeritFed(uploads="anchored")
-    assert anchored.memory_estimate(10, 10) - plain.memory_estimate(10, 10) == 4 * 100 + 10 + 20
+    updates, offsets_and_visits, at_the_anchor, models = 100, 4 * 100, 10, 2 * 10
+    held = updates + offsets_and_visits + at_the_anchor + models
+    assert MeritFed(uploads="anchored").memory_estimate(10, 10) == held
 
 
 def test_without_a_second_step_one_gradient_is_the_papers_form():

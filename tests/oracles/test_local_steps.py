@@ -55,7 +55,7 @@ class Watched(TorchDispatchMode):
                 storages = {
                     t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
                     for t in gc.get_objects()
-                    if type(t) is Tensor
+                    if type(t) is Tensor and t.layout == torch.strided
                 }
                 self.held.append(sum(storages.values()))
 

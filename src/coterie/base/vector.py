@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from coterie.base.errors import InputError, plain, require
+from coterie.base.rng import fork_generators
 
 # A BLAS may choose its way through a product, and so the order of its sums, by where its operands begin. Intel's library promises the
 # same bits only for arrays that begin at a multiple of 64 bytes (oneMKL, "Reproducibility Conditions"). A client's rows and models are
@@ -128,7 +129,7 @@ def _used_in_forward(model: nn.Module) -> list[str]:
     try:
         # A traced forward may write into its buffers and attributes; parameters are only read.
         traced = deepcopy(model, {id(p): p for p in model.parameters()})
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), fork_generators():
             warnings.simplefilter("ignore")
             graph = fx.Tracer().trace(traced)
     except Exception:  # a forward of a user's own may raise anything when it is given no rows
