@@ -239,8 +239,9 @@ def readme(found: Sequence[Table]) -> str:
     rivals = sorted((label for label in everywhere if label not in OURS), key=lambda label: _mean_rank(found, label))
     best, ours = rivals[0], next(label for label in reversed(OURS) if label in everywhere)
     won = [table.problem.title for table in found if table.standings[0].label in OURS]
+    count = "one problem" if len(found) == 1 else f"{len(found)} problems"
     text = (
-        f"The best rival is `{best}`: its mean rank over {len(found)} problems is {_mean_rank(found, best):.1f}, that of "
+        f"The best rival is `{best}`: its mean rank over {count} is {_mean_rank(found, best):.1f}, that of "
         f"`{ours}` {_mean_rank(found, ours):.1f}, of {len(labels)} methods tuned alike. "
         + (
             f"MeritFed has the best mean rank on {len(won)} of them ({'; '.join(won)})."
