@@ -139,7 +139,9 @@ def section(found: Sequence[Table]) -> str:
         "",
     ]
     lines += [_wrap(f"- {_winners(table)}", "  ") for table in found]
-    labels = sorted({s.label for table in found for s in table.standings}, key=lambda label: _mean_rank(found, label))
+    labels = sorted(
+        {s.label for table in found for s in table.standings}, key=lambda label: (_mean_rank(found, label), label)
+    )
     head = ("method", *(table.problem.name for table in found), "mean")
     lines += ["", _row(head), _row(["---"] * len(head))]
     for label in labels:
@@ -236,7 +238,9 @@ def readme(found: Sequence[Table]) -> str:
         return ""
     labels = {s.label for table in found for s in table.standings}
     everywhere = [label for label in labels if all(any(s.label == label for s in t.standings) for t in found)]
-    rivals = sorted((label for label in everywhere if label not in OURS), key=lambda label: _mean_rank(found, label))
+    rivals = sorted(
+        (label for label in everywhere if label not in OURS), key=lambda label: (_mean_rank(found, label), label)
+    )
     best, ours = rivals[0], next(label for label in reversed(OURS) if label in everywhere)
     won = [table.problem.title for table in found if table.standings[0].label in OURS]
     count = "one problem" if len(found) == 1 else f"{len(found)} problems"
