@@ -18,7 +18,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.base.rows import Rows
-from coterie.run.loop import Forecast
+from coterie.run.loop import MemoryForecast
 
 Case = Callable[[], dict[str, float]]
 WIDE, NARROW = (1900, 1900, 1900, 1900), (850, 400)
@@ -55,11 +55,11 @@ def _memory(
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     forecasts: list[int] = []
 
-    def check(self: Forecast, available: int | None) -> None:
+    def check(self: MemoryForecast, available: int | None) -> None:
         forecasts.append(self.bytes)
 
     def measured() -> dict[str, float]:
-        with patch.object(Forecast, "check", check):
+        with patch.object(MemoryForecast, "check", check):
             ct.fit(method, some, model, 2, engine=engine, settings=ct.RunSettings(evaluate=2, strict_wire=False))
         found = {"model": size}
         return {**found, "forecast": forecasts[0] / size} if forecasts else found  # a small model is not worth one

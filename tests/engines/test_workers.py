@@ -30,7 +30,7 @@ from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.engines.workers import Arena
-from coterie.run.loop import Forecast
+from coterie.run.loop import MemoryForecast
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
@@ -344,9 +344,9 @@ def test_names_of_clients_may_hold_any_character(workers):
     assert set(found.weights["*"]) == set(names)
 
 
-def forecast(method, *, size=10**6, clients=10, workers=1, width=4) -> Forecast:
+def forecast(method, *, size=10**6, clients=10, workers=1, width=4) -> MemoryForecast:
     layout = Layout((("weight", torch.Size([size])),), (), torch.float32)
-    return Forecast(method, layout, clients, clients, workers, width)
+    return MemoryForecast(method, layout, clients, clients, workers, width)
 
 
 def test_the_forecast_of_memory_counts_vectors_by_method_kernel_and_workers():
@@ -388,10 +388,18 @@ def test_an_engine_says_what_the_forecast_needs():
     problem = logistic()
     for workers, kernel in ((1, "auto"), (2, "loop")):
         engine = InProcess(workers=workers, kernel=kernel).open(problem.clients, problem.model, "auto")
-        found = Forecast.of(FedAvg(LOCAL), engine, 3)
+        found = MemoryForecast.of(FedAvg(LOCAL), engine, 3)
         assert (found.workers, found.per_round, found.clients) == (workers, 3, len(problem.clients))
         assert (found.width > 0) == (kernel == "auto")
         engine.close()
+
+
+def test_a_method_that_holds_vectors_of_each_pair_is_forecast_although_its_model_is_small(caplog):
+    problem = quadratic({f"c{i:02}": [float(i)] * 60_000 for i in range(12)}, rows=2, dtype=torch.float32)
+    anchored = MeritFed(("all",), LOCAL, uploads="anchored", oracle_steps="one", validation="train")
+    with caplog.at_level("INFO", logger="coterie"):
+        fit(anchored, problem.clients, problem.model, 0)
+    assert "model vectors of 60000 numbers" in caplog.text
 
 
 def test_a_message_of_any_size_fits_a_pipe_that_nobody_reads():

@@ -31,9 +31,8 @@ Laws:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from math import inf
+from math import ceil, inf
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -57,8 +56,8 @@ def most_steps(payload: Mapping[str, Any], rows: int) -> float:
     local: LocalSGD = payload["local"]
     if isinstance(local.steps, Steps):
         return local.steps.count
-    of_an_epoch = max(1, rows if local.sampler is None else math.ceil(local.sampler.sample_ratio * rows))
-    return local.steps.count * math.ceil(of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch))
+    of_an_epoch = max(1, rows if local.sampler is None else ceil(local.sampler.sample_ratio * rows))
+    return local.steps.count * ceil(of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch))
 
 
 def _farthest(payload: Mapping[str, Any], rows: int) -> float:

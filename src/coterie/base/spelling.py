@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-# Of `lru_cache` below: all clients write about the same names and categories.
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
 
@@ -71,7 +70,7 @@ def legible(text: str) -> str:
     return text.strip()
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 14)  # all clients write about the same names and categories
 def fold(text: str) -> str:
     """`text` without what is only a matter of style: capitals, blanks, hyphens between words, dots at the end.
 

@@ -115,7 +115,7 @@ def _order_layers(model: nn.Module, parameters: list[tuple[str, nn.Parameter]]) 
     if all(kind is nn.Sequential for kind in containers):
         return tuple(registered)
     order: dict[str, None] = {}
-    for module in _used_in_forward(model):
+    for module in _trace_modules(model):
         for layer in registered:
             if layer == module or layer.startswith(f"{module}."):
                 order.pop(layer, None)
@@ -124,7 +124,7 @@ def _order_layers(model: nn.Module, parameters: list[tuple[str, nn.Parameter]]) 
     return (*(layer for layer in registered if layer not in order), *order)
 
 
-def _used_in_forward(model: nn.Module) -> list[str]:
+def _trace_modules(model: nn.Module) -> list[str]:
     """Return the modules that a forward pass calls or takes parameters of, in its order; none if its way depends on the rows."""
     try:
         # A traced forward may write into its buffers and attributes; parameters are only read.

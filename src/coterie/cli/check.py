@@ -11,7 +11,7 @@ from coterie.base.spelling import count, listing
 from coterie.data.tables.check import Facts, TableCheck, short
 
 if TYPE_CHECKING:
-    from coterie.study.partners import Forecast
+    from coterie.study.partners import PartnerForecast
 
 FEW_CLIENTS = 5
 """So many clients have a column each; of more, the table says the extremes."""
@@ -44,7 +44,7 @@ def lines(check: TableCheck, width: int | None = None) -> list[str]:
     return [*printed, f"{count(problems, 'problem')} to solve before a run" if problems else "a run can start"]
 
 
-def partner_lines(forecast: Forecast, width: int | None = None) -> list[str]:
+def partner_lines(forecast: PartnerForecast, width: int | None = None) -> list[str]:
     """FedCollab's forecast: sizes, divergences, coalitions, what it costs and what it would reveal at sites."""
     names = tuple(forecast.rows)
     few_clients = len(names) <= MOST_SHOWN

@@ -149,13 +149,11 @@ def _approve(args: argparse.Namespace) -> int:
     _say(said[-1])
     fits(approved, settings, model_of(approved, settings, site))
     if rows and not settings.largest_layer:
-        larger, any_noise = (
-            "the filter gaussian-noise a larger sigma",
-            "the plan clip and gaussian-noise with secret = true",
-        )
-        cure = larger if approved.secret else any_noise
+        where, cure = "without", "the plan clip and gaussian-noise with secret = true"
+        if approved.secret:
+            where, cure = "behind", "the filter gaussian-noise a larger sigma"
         raise InputError(
-            f"our attacks find {rows} rows of this site {'behind' if approved.secret else 'without'} secret noise, and it takes none "
+            f"our attacks find {rows} rows of this site {where} secret noise, and it takes none "
             f"(largest_layer = 0); the operator can give {cure}"
         )
     if not args.yes:

@@ -179,6 +179,11 @@ def _find_strays(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, s
     }
 
 
+def row_shape(form: Form, payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    """Return the shape of each client's row in the answer to this payload, where models have this layout."""
+    return form.shape(payload, layout) if callable(form.shape) else form.shape
+
+
 def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
     """The form of a field as its task declares it; else that of more than half of the replies, and () where no form has so many.
 
@@ -186,8 +191,7 @@ def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], lay
     """
     form = task.forms.get(key)
     if form is not None:
-        shape = form.shape(ask.arguments, layout) if callable(form.shape) else form.shape
-        return torch.Size(shape), form.dtype or layout.dtype
+        return torch.Size(row_shape(form, ask.arguments, layout)), form.dtype or layout.dtype
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)

@@ -270,9 +270,11 @@ class Worker:
             target=_serve, args=(self._shard, theirs, self.pipe, self._down, self._up), daemon=True
         )
         gc.freeze()  # else the child's collector writes to each page that holds an object, and so copies it
-        with delay_interrupts():
-            self._process.start()
-        gc.unfreeze()
+        try:
+            with delay_interrupts():
+                self._process.start()
+        finally:
+            gc.unfreeze()
         self._why = ""
         theirs.close()
 

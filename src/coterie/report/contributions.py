@@ -21,8 +21,8 @@ _COLUMNS: Columns = {"method": str, "seed": int, "fold": str, "round": int, "tar
 SMALLEST_WEIGHT = 0.01
 """Weight from which on it is said that a client has one and yet raises the loss."""
 ALIKE = 0.1
-"""Twins: their contributions differ by less than this share of the larger ones. Two hospitals differ by .37 or more, one hospital
-that takes part twice, with batches in two orders, by .03."""
+"""Twins: their contributions differ by less than this share of the larger ones (planted and found in
+`benchmarks/contribution.py`)."""
 FEWEST_SHARED = 4
 """Rounds and targets in which both twins must have been measured."""
 
@@ -66,7 +66,7 @@ class Contribution(NamedTuple):
         when = f"In {self.measured} measured of {self.rounds} rounds"
         if (
             self.game == "renormalised"
-        ):  # whose sums have the other sign than retraining in some pairs (benchmarks/contribution.py)
+        ):  # in some pairs its sum has the other sign than retraining (benchmarks/contribution.py)
             when += ", each taken alone,"
         if self.half is None:
             change = number(-self.fall)
@@ -141,7 +141,7 @@ def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
             yield method, sign, times, runs[method]
 
 
-def unmeasured(results: Results, measured: Iterable[Contribution]) -> Iterator[str]:
+def silent_targets(results: Results, measured: Iterable[Contribution]) -> Iterator[str]:
     """Yield a sentence about each client that kept too few validation rows to be told anything, by method that was measured."""
     told: dict[str, set[str]] = defaultdict(set)
     for each in measured:

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.base.errors import explain_imports
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
-from coterie.report.contributions import Contribution, contributions, signs, unmeasured
+from coterie.report.contributions import Contribution, contributions, signs, silent_targets
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
@@ -138,7 +138,7 @@ def _context(results: Results) -> dict[str, Any]:
         ],
         "contributions": _contributions(results, measured),
         "signs": [f"{printable(m)}: {sign.in_words(results.names, *times)}" for m, sign, *times in signs(results)],
-        "unmeasured": list(unmeasured(results, measured)),
+        "unmeasured": list(silent_targets(results, measured)),
         "all_contributions": len(measured),
         "failures": [printable(text) for text in results.failures],
         "cost_unit": results.cost_unit and printable(results.cost_unit),

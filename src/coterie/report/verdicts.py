@@ -238,8 +238,9 @@ def _few(results: Results) -> str:
 
 
 def _exception(results: Results, client: str) -> str:
-    """That a small client may differ from those with which it is judged, and what a verdict of its own takes; sites withhold how many
-    rows of a class they have.
+    """Return that a small client may differ from those with which it is judged, and what a verdict of its own takes.
+
+    Sites withhold how many rows of a class they have.
     """
     rows, cases = count(round(results.size(client)), "row"), round(results.comparisons.rarest(client))
     rare = f" ({cases} of the rarer class)" if results.classification and cases else ""

@@ -220,9 +220,7 @@ def gists(results: Results, verdicts: Mapping[str, Verdict]) -> dict[str, str]:
     for method in methods:
         name = results.algorithms[method]
         tuned = "; its bias is then tuned at each client" if results.recalibrates(method) else ""
-        texts[printable(method)] = (
-            GISTS.get(name, f"a way to train together; coterie methods {name} explains it") + tuned
-        )
+        texts[printable(method)] = GISTS.get(name, f"a way to train together; coterie show {name} explains it") + tuned
     return texts
 
 

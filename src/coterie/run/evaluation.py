@@ -35,9 +35,7 @@ GROWN = 10.0
 
 
 class Divergence:
-    """Says once that training diverges: in the first round whose mean loss has grown `GROWN` times, on training rows if they are
-    evaluated.
-    """
+    """Says once that training diverges: in the first round whose mean loss (on training rows, if evaluated) has grown `GROWN` times."""
 
     def __init__(self) -> None:
         self._before: float | None = None

@@ -99,9 +99,12 @@ class _Loop:
 
     def _preflight(self) -> None:
         layout = self.engine.layout
-        if 32 * len(self.engine.clients) * layout.size * layout.dtype.itemsize < SAID:  # no method here holds as much
+        clients = len(self.engine.clients)
+        # Beside its replies a run holds at most 32 vectors for each client.
+        most = self.method.memory_estimate(self.per_round, clients) + 32 * clients
+        if most * layout.size * layout.dtype.itemsize < SAID:
             return
-        sentence = Forecast.of(self.method, self.engine, self.per_round).check(free_bytes(self.engine.x.device))
+        sentence = MemoryForecast.of(self.method, self.engine, self.per_round).check(free_bytes(self.engine.x.device))
         if sentence:
             logger.info("%s", sentence)
 
@@ -283,7 +286,7 @@ RETAINED = 1 << 25
 
 
 @dataclass(frozen=True)
-class Forecast:
+class MemoryForecast:
     """The memory of a run on this machine at its peak.
 
     Attributes:
@@ -303,7 +306,7 @@ class Forecast:
     width: int
 
     @classmethod
-    def of(cls, method: Method[Any], engine: Engine, per_round: int) -> Forecast:
+    def of(cls, method: Method[Any], engine: Engine, per_round: int) -> MemoryForecast:
         """The forecast for a method on an engine."""
         workers = engine.serves if engine.simulated else 0
         return cls(method, engine.layout, len(engine.clients), per_round, workers, engine.width())

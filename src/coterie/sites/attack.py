@@ -39,7 +39,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.compute.cohort import Shard
-from coterie.contract.replies import LOSSES, VECTORS
+from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
@@ -84,14 +84,14 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
     """
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        first = next(iter(approved.pairs))
+        first_pair = next(iter(approved.pairs))
         for number, (pair, ways) in enumerate(_ways(approved)):
-            if time.monotonic() >= until and pair != first:
+            if time.monotonic() >= until and pair != first_pair:
                 return
             place = Path(folder) / str(number)
-            own = replace(settings, log=str(place / "log"))
+            moved_settings = replace(settings, log=str(place / "log"))
             place.mkdir()
-            yield ways(_Server(SiteRows(name, own, place, approved), pair, until))
+            yield ways(_Server(SiteRows(name, moved_settings, place, approved), pair, until))
 
 
 Way = Callable[["_Server"], Finding]
@@ -104,7 +104,7 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
             yield pair, _Server.sums
             yield pair, _Server.recipes
         yield pair, _Server.requests
-        noisy = any(isinstance(one, GaussianNoise) for one in allowed.filters)
+        noisy = any(isinstance(step, GaussianNoise) for step in allowed.filters)
         for declaration, owner in allowed.tasks.values():
             task = declaration.task
             asks_model = any(about.holds and about.holds.model for about in task.payload.values())
@@ -207,7 +207,7 @@ class _Server:
                 if plain is not None and reply is not None:
                     guesses[i, j] = (1.0 + float(plain["squares"]) - float(reply["squares"])) / 2
         spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
-        return self._rows_found("sums about centres", guesses / spread, true / spread)
+        return self._count_rows("sums about centres", guesses / spread, true / spread)
 
     def recipes(self) -> Finding:
         """Let recipes fail, or encode otherwise, above a value: a column of which this tells something would be told cell by cell."""
@@ -237,9 +237,9 @@ class _Server:
             payload = example_payload(declaration, owner, limits)
             for probe in probes(declaration, owner, limits, payload):
                 self.ask(declaration.task.name, probe.payload, self.allowed.seed, 1)
-        asked = self.answered + self.refused
+        sent = self.answered + self.refused
         way = f"requests beside the plan, of {self.pair}"
-        return Finding(way, "requests", self.answered, asked, 0, 0, self.answered, self.refused)
+        return Finding(way, "requests", self.answered, sent, 0, 0, self.answered, self.refused)
 
     def gates(self, declaration: Asks, owner: Any, copied: bool = False) -> Finding:
         """Ask one task about models that are made to find rows, in every round, as often as the site answers."""
@@ -259,8 +259,9 @@ class _Server:
             updates = partial(target.updates, round=number, copies=copies)
             guesses.append(guess(column, layout, most, number, batch, updates))
         how = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
-        finding = self._rows_found(f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows)
-        return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
+        return self._count_rows(
+            f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows, target
+        )
 
     def _lone_units(self, target: _Target, rows: Tensor, batch: int, about: str) -> Finding:
         """Ask about models with a unit that one row reaches, in every round from another side of the table."""
@@ -277,34 +278,32 @@ class _Server:
             for j, values in pairs.items():  # which values a column of two has, the description and the recipe tell
                 guess[j] = values[(values - guess[j]).abs().argmin()]
             guesses[number - 1] = guess
-        finding = self._rows_found(f"lone units, {about}", guesses, rows)
-        return finding._replace(models=len(target.seen), budget=target.most * self.allowed.rounds)
+        return self._count_rows(f"lone units, {about}", guesses, rows, target)
 
     def losses(self, declaration: Asks, owner: Any) -> Finding:
         """Ask losses at models that are steep in one column, each with a model beside it for each weight."""
         target = _Target.of(self, declaration, owner, LOSSES)
-        rows, layout = self._asked_rows(target), self._shard.workspace.layout
+        rows, layout = self._rows_of(target), self._shard.workspace.layout
         column = max(range(rows.shape[1]), key=lambda j: len(rows[:, j].unique()))
-        most, number, left = target.most * self.allowed.rounds, 1, target.most
+        most, number, budget = target.most * self.allowed.rounds, 1, target.most
 
         def losses_at(models: Tensor) -> list[float]:
             """As many losses as rounds have room for."""
-            nonlocal number, left
-            told: list[float] = []
-            while len(told) < len(models) and number <= self.allowed.rounds:
-                part = models[len(told) : len(told) + left]
+            nonlocal number, budget
+            losses: list[float] = []
+            while len(losses) < len(models) and number <= self.allowed.rounds:
+                part = models[len(losses) : len(losses) + budget]
                 replies = target.replies(part, round=number)
-                told += [float(reply.reshape(-1)[0]) for reply in replies]
-                left -= len(replies)
-                if len(replies) < len(part) or not left:
-                    number, left = number + 1, target.most
-            return told
+                losses += [float(reply.reshape(-1)[0]) for reply in replies]
+                budget -= len(replies)
+                if len(replies) < len(part) or not budget:
+                    number, budget = number + 1, target.most
+            return losses
 
         guesses = slopes_of_losses(column, layout, most, len(rows), losses_at)
-        finding = self._rows_found(
-            f"losses of steep models, {short(declaration.task.name)} of {self.pair}", guesses, rows
+        return self._count_rows(
+            f"losses of steep models, {short(declaration.task.name)} of {self.pair}", guesses, rows, target
         )
-        return finding._replace(models=len(target.seen), budget=most)
 
     def members(self, declaration: Asks, owner: Any) -> Finding:
         """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
@@ -319,13 +318,12 @@ class _Server:
         if strangers is None:
             return Finding(f"{way} (no rows to compare with)", "members", 0, 0, 0, 0, self.answered, self.refused)
         inside, outside = (self._losses(x, part) for part in (client.train, strangers))
-        told = [
-            int((losses <= inside.mean()).sum()) for losses in (inside, outside)
-        ]  # `evaluate` tells the mean of a part
-        counts = told[0], len(inside), told[1], len(outside), self.answered, self.refused
+        # `evaluate` tells the mean of a part.
+        below = [int((losses <= inside.mean()).sum()) for losses in (inside, outside)]
+        counts = below[0], len(inside), below[1], len(outside), self.answered, self.refused
         return Finding(way, "members", *counts, len(target.seen), target.most * self.allowed.rounds)
 
-    def _asked_rows(self, target: _Target) -> Tensor:
+    def _rows_of(self, target: _Target) -> Tensor:
         """The rows whose loss a task tells: those of the part that its payload names, if the site has it, else training rows."""
         payload, client = target.payload(1), self._shard.clients[0]
         named = str(payload.get("part", payload.get("rows")))
@@ -339,10 +337,11 @@ class _Server:
         workspace.train(False)
         return workspace.loss.rows(workspace.model(part.inputs), part.labels).double()
 
-    def _rows_found(self, way: str, guesses: Tensor, rows: Tensor) -> Finding:
+    def _count_rows(self, way: str, guesses: Tensor, rows: Tensor, target: _Target | None = None) -> Finding:
         shuffled = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
-        found, luck = (count_near(guesses, of) for of in (rows, torch.stack(shuffled, 1)))
-        return Finding(way, "rows", found, len(rows), luck, len(rows), self.answered, self.refused)
+        hits, luck = (count_near(guesses, of) for of in (rows, torch.stack(shuffled, 1)))
+        spent = (len(target.seen), target.most * self.allowed.rounds) if target else ()
+        return Finding(way, "rows", hits, len(rows), luck, len(rows), self.answered, self.refused, *spent)
 
 
 @dataclass
@@ -383,7 +382,7 @@ class _Target:
         payload = example_payload(declaration, owner, limits, 1)
         arguments = {k: v.tensor if isinstance(v, PerClient) else v for k, v in payload.items()}
         form, layout = task.forms[reply], server._shard.workspace.layout
-        shape = form.shape(arguments, layout) if callable(form.shape) else form.shape
+        shape = row_shape(form, arguments, layout)
         sent = task.layout_of(reply, arguments, layout)
         names = {name for name, _ in (*sent.parameters, *sent.buffers)}
         entries = [torch.full((of.numel(),), name in names) for name, of in (*layout.parameters, *layout.buffers)]
@@ -400,31 +399,31 @@ class _Target:
     def replies(self, models: Tensor, round: int) -> list[Tensor]:
         """Return the site's answer about each model, as long as it answers."""
         server, payload = self.server, self.payload(round)
-        sent = payload[self.field]
-        several = self.declaration.task.payload[self.field].holds.shape[:1] == ("models",)  # type: ignore[union-attr]
-        told: list[Tensor] = []
-        asked = models.to(server._shard.workspace.layout.dtype)
-        for start in range(0, len(asked), self.at_once):
-            part = asked[start : start + self.at_once]
-            value = part if several else part[0]
-            payload[self.field] = PerClient(value[None]) if isinstance(sent, PerClient) else value
+        example = payload[self.field]
+        takes_several = self.declaration.task.payload[self.field].holds.shape[:1] == ("models",)  # type: ignore[union-attr]
+        answers: list[Tensor] = []
+        rounded = models.to(server._shard.workspace.layout.dtype)
+        for start in range(0, len(rounded), self.at_once):
+            part = rounded[start : start + self.at_once]
+            value = part if takes_several else part[0]
+            payload[self.field] = PerClient(value[None]) if isinstance(example, PerClient) else value
             values = server.ask(self.declaration.task.name, payload, server.allowed.seed, round)
             if values is None:
                 break
             self.seen.update((round, x.numpy().tobytes()) for x in part)
             answer = values[self.reply][0].double()
-            told += list(answer[-len(part) :]) if self.each else [answer]
-        return told
+            answers += list(answer[-len(part) :]) if self.each else [answer]
+        return answers
 
     def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
         """Return the site's update of each model, the mean over copies, decay of weights taken off."""
         local = getattr(self.server.allowed.method, "local", None)
-        asked = models.repeat_interleave(copies, 0).to(self.server._shard.workspace.layout.dtype)
-        answers = zip(self.replies(asked, round), asked, strict=False)
+        copied = models.repeat_interleave(copies, 0).to(self.server._shard.workspace.layout.dtype)
+        answers = zip(self.replies(copied, round), copied, strict=False)
         replies = []
         for answer, x in answers:
             update = torch.zeros_like(x, dtype=torch.float64)
             update[self.uploaded] = answer.reshape(-1, int(self.uploaded.sum())).mean(0)
             replies.append(torch.where(self.uploaded, update - decay(x.double(), local, round), 0))
-        whole = len(replies) // copies
-        return list(torch.stack(replies[: whole * copies]).reshape(whole, copies, -1).mean(1)) if whole else []
+        count = len(replies) // copies
+        return list(torch.stack(replies[: count * copies]).reshape(count, copies, -1).mean(1)) if count else []

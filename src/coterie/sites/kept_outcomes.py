@@ -103,7 +103,7 @@ class KeptOutcomes:
             tested, fewest = (min(_fewest(rows, by_class) for rows in every) for by_class in (False, True))
             reach = self._veil.reach(metric, tested, fewest)
             outcomes = _outcomes_of(rows_of_method, False), _outcomes_of(rows_of_reference, constant)
-            told = self._veil.paired(told, resampled.freedom, metric, reach, *outcomes)
+            told = self._veil.comparison(told, resampled.freedom, metric, reach, *outcomes)
         return told if math.isfinite(told.gap) and math.isfinite(told.value) else None
 
     def counts(self, method: str) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.contract.filters import Filter
 from coterie.contract.method import filters_of
-from coterie.contract.replies import LOSSES, VECTORS
+from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks, Limits, declarations
 from coterie.contract.wire import Ask, Context
 from coterie.data.tables.agreement import agree
@@ -108,11 +108,7 @@ class _Size:
                 continue
             form = task.forms.get(field)
             free = models * (layout.size if kind in VECTORS else 1)
-            total += (
-                free
-                if form is None
-                else math.prod(form.shape(arguments, layout) if callable(form.shape) else form.shape)
-            )
+            total += free if form is None else math.prod(row_shape(form, arguments, layout))
         return total
 
 

@@ -15,7 +15,7 @@ from coterie.base.clients import PARTS
 from coterie.base.errors import InputError, plain, require
 from coterie.base.vector import Layout
 from coterie.config.data import Tables
-from coterie.contract.replies import VECTORS
+from coterie.contract.replies import VECTORS, row_shape
 from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
 from coterie.data.tables.agreement import draft_recipe
 from coterie.data.tables.description import MANY_ROWS, TableDescription, is_count, read_json
@@ -44,8 +44,7 @@ def most_bytes(ask: Ask, layout: Layout) -> int:
     for field, kind in task.kinds.items():
         form = task.forms.get(field)
         if form is not None:
-            shape = form.shape(payload, layout) if callable(form.shape) else form.shape
-            size = math.prod(shape) * (form.dtype or layout.dtype).itemsize
+            size = math.prod(row_shape(form, payload, layout)) * (form.dtype or layout.dtype).itemsize
         else:
             size = 0 if field in task.texts else MANY_VECTORS * vector
         total += size * PACKED if kind in VECTORS else size

@@ -336,10 +336,8 @@ class SiteRows:
         if (arguments.get("method"), arguments.get("other")) not in self.approved.comparisons or len(arguments) > 2:
             raise RefusedError("the approved plan does not compare these methods")
         noted = self._run_notes(message)
-        about = {
-            **arguments,
-            "noted": noted.digest(arguments.values()),
-        }  # whatever model was sent last, and in whichever run
+        # Whatever model was sent last, and in whichever run.
+        about = {**arguments, "noted": noted.digest(arguments.values())}
         requests = (hashlib.sha256(encode(about)).hexdigest()[:32],)
         self._spend("", ask.task, 0, requests, len(self.approved.comparisons))
         return self._of_test_rows(ask, noted)

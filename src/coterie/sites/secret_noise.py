@@ -107,7 +107,7 @@ class KeyedVeil:
         told = value + reach * self._noise(name, value, about)
         return min(high, max(low, told)) if isfinite(told) else nan
 
-    def paired(
+    def comparison(
         self, exact: Paired, freedom: float, name: str, reach: float, method: Tensor, reference: Tensor
     ) -> Paired:
         """Return a comparison with noise: both metrics are hidden as in an evaluation, and the error covers that.

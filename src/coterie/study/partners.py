@@ -18,7 +18,7 @@ from coterie.run.experiment import find_method
 from coterie.run.fit import one_thread
 
 
-class Forecast(NamedTuple):
+class PartnerForecast(NamedTuple):
     """FedCollab's forecast for some clients.
 
     Attributes:
@@ -43,7 +43,7 @@ class Forecast(NamedTuple):
         return {**self._asdict(), "classifiers": self.pairs}
 
 
-def forecast_partners(clients: Clients, seed: int = 0) -> Forecast:
+def forecast_partners(clients: Clients, seed: int = 0) -> PartnerForecast:
     """Estimate divergences and find the partition, as a run of `fedcollab` with this seed does before its first round.
 
     Raises `InputError` for a single client.
@@ -61,7 +61,7 @@ def forecast_partners(clients: Clients, seed: int = 0) -> Forecast:
     for name, coalition in zip(state.names, state.cluster.tolist(), strict=True):
         members.setdefault(coalition, []).append(name)
     table = [dict(zip(state.names, row, strict=True)) for row in state.divergences.tolist()]
-    return Forecast(
+    return PartnerForecast(
         rows.sizes("train"),
         dict(zip(state.names, table, strict=True)),
         tuple(tuple(names) for names in members.values()),

@@ -29,7 +29,7 @@ END_SECONDS = 20.0
 SILENT_SECONDS = 20.0
 """How long the server may be silent until a submission gives up."""
 LOGINS = 5
-"""How often a login begins anew whose second half came too late, since the server was busy: it then knows nothing of the first."""
+"""How often the operator logs in: a busy server may see the second half of a login so late that it has forgotten the first."""
 JOIN_SECONDS = 120.0
 """How long a submission waits for sites that are not connected yet."""
 
@@ -142,22 +142,21 @@ def open_session(plan_file: Path, deployment: Deployment, kits: Path | None) -> 
 def _session(deployment: Deployment, admin: Path) -> Any:
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    for left in reversed(range(LOGINS)):
+    logins = 0
+    while True:
+        logins += 1
         try:
-            with (
-                redirect_stdout(StringIO()),
-                redirect_stderr(StringIO()),
-            ):  # FLARE prints results to one, tracebacks to the other
+            # FLARE prints results to one, tracebacks to the other.
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 return new_secure_session(deployment.admin, str(admin), timeout=15.0)
         except Exception as error:  # FLARE has a dozen kinds for this
             reason = " ".join(str(error).split()) or type(error).__name__
-            if left and "no registration session" in reason:
+            if logins < LOGINS and "no registration session" in reason:
                 continue
             raise InputError(
                 f"the server {deployment.server}:{deployment.port} does not let the operator in ({reason}); is it running, and is "
                 f"{admin} of the same kits?"
             ) from error
-    raise AssertionError("the last login either succeeds or raises")
 
 
 def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None]) -> None:
