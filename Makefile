@@ -31,7 +31,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ##! four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
-	$(BIN)/coterie compare heart-disease --seeds 5
+	$(BIN)/coterie compare heart-disease
 
 test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (7 to 9 minutes on 2 cores with other work)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q

@@ -238,21 +238,14 @@ def readme(found: Sequence[Table]) -> str:
         return ""
     labels = {s.label for table in found for s in table.standings}
     everywhere = [label for label in labels if all(any(s.label == label for s in t.standings) for t in found)]
-    rivals = sorted(
-        (label for label in everywhere if label not in OURS), key=lambda label: (_mean_rank(found, label), label)
-    )
-    best, ours = rivals[0], next(label for label in reversed(OURS) if label in everywhere)
-    won = [table.problem.title for table in found if table.standings[0].label in OURS]
-    count = "one problem" if len(found) == 1 else f"{len(found)} problems"
+    ranked = sorted(everywhere, key=lambda label: (_mean_rank(found, label), label))
+    best, ours = (next(label for label in ranked if (label in OURS) == is_ours) for is_ours in (False, True))
+    won = "; ".join(table.problem.title for table in found if table.standings[0].label in OURS)
+    over = f"one problem ({found[0].problem.title})" if len(found) == 1 else f"{len(found)} problems"
     text = (
-        f"The best rival is `{best}`: its mean rank over {count} is {_mean_rank(found, best):.1f}, that of "
-        f"`{ours}` {_mean_rank(found, ours):.1f}, of {len(labels)} methods tuned alike. "
-        + (
-            f"MeritFed has the best mean rank on {len(won)} of them ({'; '.join(won)})."
-            if won
-            else "MeritFed is best on none of them."
-        )
-        + " [Who wins where](docs/results.md#rivals-who-wins-where)."
+        f"Over {over}, with {len(labels)} methods tuned alike, the best rival is `{best}`: its mean rank is "
+        f"{_mean_rank(found, best):.1f}, that of `{ours}` {_mean_rank(found, ours):.1f}. MeritFed ranks first on "
+        f"{won if len(found) > 1 and won else 'it' if won else 'none'}. [Who wins where](docs/results.md#rivals-who-wins-where)."
     )
     return _wrap(text)
 

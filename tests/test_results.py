@@ -190,7 +190,7 @@ left_out = { fedper = "the head is the whole model" }
     assert losses[0]["log-loss"] == pytest.approx(np.mean(of_clients), rel=1e-4)
     for text in (rivals_page.section([table]), rivals_page.page([table])):
         assert all(f"`{s.label}`" in text for s in table.standings)
-    assert "The best rival is" in rivals_page.readme([table])
+    assert "the best rival is" in rivals_page.readme([table])
 
 
 def test_intervals_over_seeds_allow_for_rows_that_are_split_anew():

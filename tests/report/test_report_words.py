@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import fake_run
 import numpy as np
 import pytest
 
+from coterie.cli import main as cli
 from coterie.report import words
 from coterie.report.answer import LINES, answer_lines
 from coterie.report.results import Results
@@ -587,3 +589,12 @@ def test_a_client_too_small_to_be_tested_is_left_out_of_the_mean(tmp_path: Path)
     assert found.reason.startswith("with so few rows all train and none is tested")
     assert words.tell(results).answer[1].startswith("Averaging (fedavg): mean over clients AUC +.1")
     assert "200 test rows" in words.facts(results)
+
+
+@pytest.mark.parametrize("name", ["meritfed", "scaffold"])
+def test_a_method_is_explained_in_a_line_or_by_a_command_that_there_is(tmp_path: Path, name: str) -> None:
+    results = load(tmp_path, {"local": ALONE, name: BETTER})
+    (gist,) = words.gists(results, {"a": verdict(results, "a")}).values()
+    command = re.search(r"coterie (show .*) explains it", gist)
+    assert cli.main(command[1].split() if command else ["show", name]) == 0
+    assert (command is None) == (name == "meritfed")
