@@ -220,6 +220,13 @@ def test_another_kind_of_split_leaves_what_belongs_to_all_kinds():
     assert Split.parse({**tables["split"], "column": "ward"}).kind == "column"
 
 
+def test_a_flag_of_a_kind_that_set_chooses_is_kept():
+    arguments = ["compare", "one.csv", "--unnamed", "drop", "--set", "split.column=ward", "--set", "split.kind=column"]
+    tables = {"split": {"kind": "iid", "clients": 3}}
+    override(tables, build_parser().parse_args(arguments))
+    assert tables["split"] == {"kind": "column", "clients": 3, "unnamed": "drop", "column": "ward"}
+
+
 def test_the_name_that_a_table_has_already_changes_nothing():
     tables = {"model": {"name": "mlp", "hidden": [3]}}
     override(tables, build_parser().parse_args(["run", "some.toml", "--model", "mlp"]))

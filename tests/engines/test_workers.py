@@ -394,7 +394,7 @@ def test_an_engine_says_what_the_forecast_needs():
         engine.close()
 
 
-def test_a_method_that_holds_vectors_of_each_pair_is_forecast_although_its_model_is_small(caplog):
+def test_a_small_model_of_which_many_vectors_are_held_is_forecast(caplog):
     problem = quadratic({f"c{i:02}": [float(i)] * 60_000 for i in range(12)}, rows=2, dtype=torch.float32)
     anchored = MeritFed(("all",), LOCAL, uploads="anchored", oracle_steps="one", validation="train")
     with caplog.at_level("INFO", logger="coterie"):

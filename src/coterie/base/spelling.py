@@ -39,6 +39,15 @@ def count(amount: int, noun: str) -> str:
     return f"{amount} {noun}{'' if amount == 1 else 's'}"
 
 
+def rows_left_out(amount: int, column: str) -> str:
+    """Return the note on rows that do not say something.
+
+    >>> rows_left_out(1, "ward"), rows_left_out(40, "ward")
+    ('1 row without ward was left out', '40 rows without ward were left out')
+    """
+    return f"{count(amount, 'row')} without {column} {'was' if amount == 1 else 'were'} left out"
+
+
 def duration(seconds: float) -> str:
     """A time for people.
 

@@ -52,10 +52,14 @@ def _method_tables(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[d
 
 
 def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
-    """Change tables by the flags of settings; `--set` comes last."""
-    from coterie.config.keys import keys_with_flags
+    """Change tables by the flags of settings; `--set` comes last, but what decides which other keys a table has comes first."""
+    from coterie.config.keys import CHOICES, keys_with_flags
 
     texts = flag_texts(args)
+    choices = {f"{table}.{name}" for table, name in CHOICES.items()}
+    for setting in args.settings:
+        if setting.partition("=")[0] in choices:
+            set_key(tables, setting)
     by_option: dict[tuple[str, str], Key] = {}
     for key in (key for key in keys_with_flags() if key.path in texts):
         same_option = by_option.setdefault((key.table, key.option.name), key)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError
+from coterie.base.spelling import rows_left_out
 from coterie.config.data import Split
 from coterie.data import splits
 from coterie.data.parts import Index, generator
@@ -107,7 +108,7 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     training = sorted(drawn[split.unseen : split.unseen + split.count] if split.count else drawn[split.unseen :])
     small = len(rows) - len(large)
     note = [f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"] if small else []
-    note += [f"{len(unnamed)} rows without {split.column} were left out"] if unnamed else []
+    note += [rows_left_out(len(unnamed), str(split.column))] if unnamed else []
     dealt = _with_notes(split, {n: large[n] for n in training}, {n: large[n] for n in unseen}, seed, *note)
     return replace(dealt, columns=(str(split.column),))
 

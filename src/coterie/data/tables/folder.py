@@ -15,7 +15,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists
 from coterie.base.rows import Part
-from coterie.base.spelling import alike, quote_toml, variants
+from coterie.base.spelling import alike, quote_toml, rows_left_out, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.rules import explain_keywords
 from coterie.data.dealing import deal
@@ -361,7 +361,7 @@ def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     if not present.any():
         raise InputError(f"{table.source}: label {label!r} is missing in every row; remove the file")
     columns = {key: _filter(column, present) for key, column in table.columns.items()}
-    return replace(table, columns=columns), [f"{table.name}: {len(missing)} rows without {label} were left out"]
+    return replace(table, columns=columns), [f"{table.name}: {rows_left_out(len(missing), label)}"]
 
 
 def _take_groups(table: Table, settings: Tables) -> Table:
