@@ -321,6 +321,31 @@ def test_the_page_that_explains_a_method_has_a_picture_of_its_setting(name, monk
     assert "nan" not in drawn
 
 
+EXPLAINED = {
+    "meritfed": ("algorithms/meritfed.py",),
+    "varsel": ("algorithms/varsel.py", "solvers/variance.py"),
+    "maxfl": ("algorithms/maxfl.py", "solvers/appeal.py"),
+    "isfl": ("samplers/isfl.py", "solvers/waterfill.py"),
+}
+
+
+def equations(text: str) -> set[int]:
+    """Numbers of equations that a text cites: of "Eqs. 4, 7 and 8" and "Eqs. 14 to 17" all of them."""
+    cited = re.findall(r"Eqs?\.\s((?:\d+(?:, | and | to )?)+)", " ".join(text.split()))
+    ends = [
+        (int(first), int(last or first)) for one in cited for first, last in re.findall(r"(\d+)(?: to (\d+))?", one)
+    ]
+    return {number for first, last in ends for number in range(first, last + 1)}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_the_page_that_explains_a_method_has_each_equation_that_its_code_cites(name):
+    code = [(ROOT / "src" / "coterie" / file).read_text(encoding="utf-8") for file in EXPLAINED[name]]
+    page = (ROOT / "docs" / "explanation" / f"{name}.md").read_text(encoding="utf-8")
+    assert equations("\n".join(code)) - equations(page) == set()
+    assert equations("(Eqs. 8 and 13 to 15, Eq. 3)") == {3, 8, 13, 14, 15}
+
+
 def test_each_link_leads_to_a_paper_whose_title_was_recorded_or_to_a_known_service(pages):
     recorded = tomllib.loads((ROOT / "docs" / "links.toml").read_text(encoding="utf-8"))
     written = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
