@@ -111,6 +111,36 @@ def test_t3_the_budget_is_of_models_and_outlives_the_child(behind):
     site.ask(local_update, x=site.x, local=local())
 
 
+def spent(site):
+    """Ask about the one model that the plan has, and be refused another."""
+    site.begin()
+    site.ask(local_update, x=site.x, local=local())
+    assert refused(site.ask, local_update, x=site.x + 1, local=local())
+    return site
+
+
+def restarted(site):
+    """Let the child end, and the next one read what the log says of the budget."""
+    site.rows.site._child._process.kill()
+    assert refused(site.say, "open", seed=0)
+    return site.begin()
+
+
+def test_t3_no_message_of_the_server_is_an_approval_that_gives_the_budget_back(behind):
+    """As it was: a message that calls itself `approved` was a line of the log, in which a restarted site read an approval."""
+    site = spent(behind(rounds=1, deploy={"runs": 1}))
+    assert refused(site.say, "approved")
+    assert refused(restarted(site).ask, local_update, x=site.x + 1, local=local())
+
+
+@pytest.mark.parametrize("odd", [{"round": True}, {"seed": False}, {"ask": True}], ids=str)
+def test_t3_a_place_in_the_run_is_a_number_that_the_log_keeps_as_it_is(behind, odd):
+    """As it was: round `True` was spent as round 1, and after a restart the log had a round "True"."""
+    site = behind(rounds=1, deploy={"runs": 1}).begin()
+    assert refused(site.ask, local_update, x=site.x, local=local(), **odd)
+    assert site.rows.outcome == "refused"
+
+
 def test_t4_a_recipe_that_fails_has_one_sentence_and_none_fails_above_a_value(behind):
     site = behind()
     site.say("open", seed=0)

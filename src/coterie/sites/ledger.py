@@ -101,7 +101,7 @@ class Ledger:
         write_atomically(self._index, lambda p: p.write_text(sealed, encoding="utf-8"))
 
     def _take(self, entry: Mapping[str, Any]) -> None:
-        if entry.get("what") == "approved":
+        if entry.get("what") == "approved" and "caller" not in entry:  # whoever calls may call a message so
             for place in [place for place in self._asked if place.plan == entry.get("plan")]:
                 del self._asked[place]
         elif "models" in entry:

@@ -10,7 +10,7 @@ import hmac
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +278,9 @@ class SiteRows:
             raise RefusedError("this message holds no task")
         if ask.names != (self.name,):
             raise RefusedError(f"the ask is not for {self.name!r}")
+        where = {type(number) for number in astuple(ask.context)[:-1]}
+        if where != {int} or type(ask.context.label) is not str:  # the log would tell True from 1, and rights would not
+            raise RefusedError("the ask says in another way than by numbers where in the run it stands")
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
         self.about = {"settings": {str(k)[:40]: _brief(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
