@@ -73,7 +73,7 @@ def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
 def first_page(evidence: Evidence, rivals: str = "") -> str:
     """Return docs/results.md, with this part about rivals."""
     texts = read_toml(FILE)["page"]
-    parts = [texts["head"].strip(), "", _counts(evidence, texts["counts"])]
+    parts = [texts["head"].strip(), "", _counts(evidence, texts["counts"]), "", texts["legend"].strip()]
     for paper in evidence.papers:
         parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
@@ -174,8 +174,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     """Return the page of a paper: every sentence with its quotation, setting, differences and numbers."""
-    parts = [f"# {paper['name']}: sentence by sentence", "", f"*{paper['title']}.* {paper['note']}", ""]
-    parts += ["[All papers](../results.md) · [the rule](../statistics.md#a-papers-sentence)"]
+    parts = [f"# {paper['name']}: sentence by sentence", "", read_toml(FILE)["page"]["paper"].strip(), ""]
+    parts += [_wrap(f"*{paper['title']}.* {paper['note']}", "")]
     for figures, claims in _figures(evidence, paper).items():
         parts += ["", f"## {figures}", *(line for judged in claims for line in _sentence(evidence, judged))]
         parts += ["", *_settings_of(evidence, claims)]
