@@ -180,11 +180,19 @@ DATA = (
     Line("one_loader", "ct.data.from_dataset(DataLoader(dataset))", "DataLoader.*dataset"),
     Line("bare_dataset", 'ct.fit("fedavg", dataset, rounds=2)', "split="),
     Line("x_and_y", 'ct.fit("fedavg", inputs, labels)', "from_tensors"),
+    Line("compare_tensors_by_client", 'ct.compare(["local", "fedavg"], tensors, rounds=2, seeds=2)'),
+    Line("compare_datasets", 'ct.compare(["fedavg"], [Rows(x, y) for x, y in tensors.values()], rounds=2, seeds=2)'),
+    Line("compare_bare_dataset", 'ct.compare(["local", "fedavg"], dataset, rounds=2)', "split="),
+    Line("split_of_fit", f'ct.fit("fedavg", dataset, split={SPLIT})', r"from_dataset\(.*split="),
 )
 FRAMES = (
     Line("frames_by_client", 'ct.data.from_frames(frames, label="outcome")'),
     Line("frames_in_a_list", 'ct.data.from_frames(list(frames.values()), label="outcome")'),
     Line("frames_without_label", 'ct.fit("fedavg", frames, rounds=2)', r"from_frames\(.*label="),
+    Line("two_frames_in_a_list", 'ct.fit("fedavg", list(frames.values())[:2])', r"from_frames\(.*label="),
+    Line("compare_frames", 'ct.compare(["local", "fedavg"], frames, rounds=2)', r"from_frames\(.*label="),
+    Line("label_of_fit", 'ct.fit("fedavg", frames, rounds=2, label="outcome")', r"from_frames\(.*label="),
+    Line("label_of_compare", 'ct.compare(["local"], frames, rounds=2, label="outcome")', r"from_frames\(.*label="),
     Line("frames_misspelt_label", 'ct.data.from_frames(frames, label="outcom")', "outcome"),
     Line("frames_misspelt_keyword", 'ct.data.from_frames(frames, labell="outcome")', "label"),
 )

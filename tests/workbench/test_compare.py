@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import coterie as ct
 from cli.commands import contents
+from coterie.base.files import read_toml
 from coterie.cli.main import main
 from coterie.compute.tasks import local_update
 from coterie.run.tables import read_experiment
@@ -270,7 +272,8 @@ WRONG = {
     "no methods": ({"methods": []}, "name at least one method"),
     "twice": ({"methods": ["fedavg", "fedavg"]}, "two methods are called 'fedavg'"),
     "no data": ({"clients": "haert-disease"}, "did you mean 'heart-disease'"),
-    "rows": ({"clients": [1]}, "clients must be Clients, a function of seed that gives them"),
+    "rows": ({"clients": [1]}, "client 'client-0'"),
+    "one row": ({"clients": 1}, "clients must be Clients, as ct.data.from_tensors makes them"),
     "rounds": ({"rounds": -1}, "run.rounds must be an int >= 0, at most 1,000,000; got -1"),
     "seeds": ({"seeds": 0}, "run.seeds must be an int >= 1"),
     "nothing to resume": (
@@ -321,3 +324,18 @@ def test_settings_of_a_study_that_cannot_be_are_one_sentence(settings, sentence)
     with pytest.raises(ct.InputError) as caught:
         ct.StudySettings(**settings)
     assert str(caught.value) == sentence
+
+
+def test_rows_in_hand_are_split_anew_by_each_seed_and_named_by_what_they_are(tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    rows = {name: (torch.randn(30, 3, generator=draw), torch.arange(30) % 2) for name in "ab"}
+    ct.compare(["fedavg"], rows, rounds=1, seeds=2, folder=tmp_path / "run")
+    for seed in (0, 1):
+        run = ct.fit("fedavg", ct.data.from_tensors(rows, seed=seed), "logistic", rounds=1, seed=seed)
+        saved = load_file(tmp_path / "run" / "models" / f"fedavg-{seed}.safetensors")
+        assert all(torch.equal(saved[name], value) for name, value in run.state_dict().items())
+    others = {name: (inputs + 1, labels) for name, (inputs, labels) in rows.items()}
+    ct.compare(["fedavg"], others, rounds=1, seeds=1, folder=tmp_path / "others")
+    named = [read_toml(tmp_path / run / "experiment.toml")["data"]["name"] for run in ("run", "others")]
+    assert named[0].startswith("python:clients:")
+    assert named[0] != named[1]

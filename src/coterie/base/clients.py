@@ -65,9 +65,13 @@ class Client:
     row_groups: Mapping[str, Array] | None = None
 
     def __repr__(self) -> str:
-        parts = (("training", self.train), ("validation", self.validation), ("test", self.test))
-        counts = ", ".join(f"{len(part)} {called}" for called, part in parts if part is not None)
+        counts = ", ".join(f"{len(part)} {name.replace('train', 'training')}" for name, part in self.parts())
         return f"<client {self.name!r}: {counts} rows of {describe_inputs(self.train.inputs)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            repr(self)[1:-1], [["part", "rows"], *([name, str(len(part))] for name, part in self.parts())]
+        )
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -87,8 +91,7 @@ class Client:
 
     def parts(self) -> list[tuple[str, Part]]:
         """The parts that this client has, by name."""
-        named = (("train", self.train), ("validation", self.validation), ("test", self.test))
-        return [(name, part) for name, part in named if part is not None]
+        return [(name, part) for name in PARTS[:3] if (part := getattr(self, name)) is not None]
 
     def part(self, name: str) -> Part:
         """The part `name`; an error that says which client lacks it."""

@@ -302,6 +302,12 @@ WORDS = {
 PASSES = ("epochs", "num_epochs", "local_epochs")
 """Names that others have for passes over the rows, of which a round has some."""
 EPOCHS = "steps=ct.Epochs(...)"
+OF_DATA = {
+    "label": "ct.data.from_frames(frames, label=...)",
+    "split": "ct.data.from_dataset(dataset, split=...)",
+    "task": "ct.data.from_tensors(tensors, task=...)",
+}
+"""Where words about rows belong, which others give to the call that trains."""
 
 
 def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -342,6 +348,8 @@ def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type])
         return f"write local=ct.LocalSGD({EPOCHS}); rounds=... says how often clients and server talk"
     if word in signature.parameters:
         return f"write {word}=..."
+    if word in OF_DATA and "clients" in signature.parameters:
+        return f"write clients={OF_DATA[word]}"
     defaults = {key: p.default for key, p in signature.parameters.items() if key in ("settings", "engine")}
     for key, cls in {**settings, **{key: type(value) for key, value in defaults.items()}}.items():
         if any(option.name == word for option in dataclasses.fields(cls)):

@@ -118,8 +118,9 @@ def _join(values: Sequence[Any]) -> Rows | None:
 
 
 def _is_pair(value: Any) -> bool:
-    """Return True for one (inputs, labels) in place of one per client."""
-    return isinstance(value, tuple | list) and len(value) == 2 and all(hasattr(part, "shape") for part in value)
+    """Return True for one (inputs, labels) in place of one per client; two data frames are none."""
+    pair = isinstance(value, tuple | list) and len(value) == 2
+    return pair and all(hasattr(part, "shape") and not hasattr(part, "columns") for part in value)
 
 
 def deal_rows(rows: Part, split: Split | Mapping[str, Any] | None, *, seed: int, **about: Any) -> Clients:

@@ -74,7 +74,7 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
 @one_at_a_time
 def fit(
     method: Method[Any] | str,
-    clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
+    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str],
     model: nn.Module | ModelSpec | Callable[..., nn.Module] | str = MODELS.default,
     rounds: int = 50,
     seed: int = 0,
@@ -92,7 +92,8 @@ def fit(
     Args:
         method: a `Method` such as `MeritFed(targets="all")`, or the name of a method or FILE.py:NAME, which has its defaults then.
         clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`). Or a function that gives those of
-            `seed=...`, or what `data.load` takes: the name of a data set, a folder, or FILE.py:NAME.
+            `seed=...`; tensors or data sets by client, as `data.from_tensors` takes them; or what `data.load` takes: the name of a
+            data set, a folder, or FILE.py:NAME.
         model: a module, the settings of one (`models.MLP()`), a function (shape, outputs) -> module, or the name of a model or
             FILE.py:NAME.
         rounds: number of rounds, >= 0.

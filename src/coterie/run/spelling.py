@@ -23,6 +23,7 @@ from coterie.config.run import StudySettings
 from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
 from coterie.contract.method import Method
+from coterie.data.registry import clients_or_maker
 from coterie.run.callbacks import Callback
 from coterie.run.experiment import Experiment
 from coterie.run.files import OBJECT
@@ -33,7 +34,7 @@ WHERE = "ct.compare"
 
 def experiment_of(
     methods: Sequence[Any] | Mapping[str, Any],
-    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | str | os.PathLike[str],
+    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str],
     model: Any,
     run: Mapping[str, Any],
     *,
@@ -134,17 +135,17 @@ class _Spelling:
         return {"name": self.keep(value)}
 
     def data(self, clients: Any) -> dict[str, Any]:
-        """Return the [data] table of clients, of a function that makes those of a seed, or of what `data_table` takes."""
+        """Return the [data] table of what `data_table` or `fit` takes; a dict with texts or numbers in it is a table already."""
         if _is_path(clients):
             return data_table(clients)
-        if isinstance(clients, Mapping):
+        if isinstance(clients, Mapping) and (not clients or any(map(_is_plain, clients.values()))):
             return dict(clients)
-        if not (isinstance(clients, Clients) or callable(clients)):
-            raise InputError(
-                "clients must be Clients, a function of seed that gives them, a data set's name, a folder or a table; "
-                f"got {cut(clients)}"
-            )
-        return {"name": self.keep(clients, clients.name if isinstance(clients, Clients) else "")}
+        ready = clients_or_maker(clients)
+        if isinstance(ready, Clients) or ready is clients:
+            return {"name": self.keep(ready, ready.name if isinstance(ready, Clients) else "")}
+        name = object_name(ready(seed=0), "clients")  # of the rows, since each seed splits them anew
+        self.objects[name] = ready
+        return {"name": name}
 
     def methods(self, entries: Any, local: LocalSGD | None) -> list[dict[str, Any]]:
         """The [[methods]] of a list of methods, or of methods by label."""
@@ -174,6 +175,10 @@ class _Spelling:
         if callable(settings.loss):
             table["loss"] = self.keep(settings.loss)
         return {**table, **{key: list(v) if isinstance(v, Sequence) else v for key, v in further.items()}}
+
+
+def _is_plain(value: Any) -> bool:
+    return _is_path(value) or isinstance(value, bool | int | float)
 
 
 def _is_path(value: Any) -> bool:

@@ -55,7 +55,7 @@ _SETTINGS = Rule(lambda v: isinstance(v, RunSettings), "StudySettings(...) or Ru
 @explain_keywords(local=LocalSGD)
 def compare(
     methods: Sequence[Any] | Mapping[str, Any],
-    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | str | os.PathLike[str],
+    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str],
     model: Any = MODELS.default,
     rounds: int = 50,
     seeds: int | Sequence[int] = 5,
@@ -70,9 +70,9 @@ def compare(
 
     Args:
         methods: what `fit` takes, or names such as "fedavg+bias", whose clients tune that part after training; by label in a dict.
-        clients: `Clients`, which are the same for all seeds; a function that gives those of `seed=...`; the name of a data set; a
-            folder; or a [data] table such as {"folder": "my-clients", "label": "outcome", "split": {"kind": "iid"}}, with the [split]
-            table in it.
+        clients: `Clients`, which are the same for all seeds; a function that gives those of `seed=...`; tensors or data sets by
+            client, as `fit` takes them, which each seed splits anew; the name of a data set; a folder; or a [data] table such as
+            {"folder": "my-clients", "label": "outcome", "split": {"kind": "iid"}}, with the [split] table in it.
         model: as for `fit`; a module starts every seed from the weights that it has.
         rounds: number of rounds.
         seeds: 5 means 0 to 4; a list names them.
