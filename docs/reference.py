@@ -259,10 +259,14 @@ def _body(name: str, value: Any, text: Docstring, prose: Callable[[str], str], *
         yield f"```python\n{signature(name, listed, returned(value))}\n```"
     yield "\n\n".join(map(prose, text.text.split("\n\n")))
     known = {p.name.lstrip("*") for p in listed}
-    listed += [Parameter(key, "", "", said) for key, said in text.meanings.items() if key not in known]
-    if listed and not (bare and not any(p.meaning for p in listed)):
-        yield "**Parameters**" if is_called else ""
-        yield "\n".join(_line(p, prose) for p in listed)
+    further = [Parameter(key, "", "", said) for key, said in text.meanings.items() if key not in known]
+    for head, those in (("**Parameters**", listed), ("**Attributes**" if is_called else "", further)):
+        if those and not (bare and not any(p.meaning for p in those)):
+            yield head
+            yield "\n".join(_line(p, prose) for p in those)
+    result = "" if bare or {"Returns", "Yields"} & set(text.sections) else returned(value)
+    if result:
+        yield f"**Returns**\n\n{f'[`{result}`]({result}.md)' if result in ct.__all__ else f'`{result}`'}"
     for head in ("Returns", "Yields", "Raises"):
         if head in text.sections:
             each = [" ".join(block.split()) for block in re.split(r"\n(?=\S)", text.sections[head])]

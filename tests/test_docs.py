@@ -223,6 +223,19 @@ def test_every_public_name_has_a_page_that_shows_no_machinery(pages):
     assert ") -> Run\n```" in pages["reference/api/fit.md"]
 
 
+def test_the_page_of_a_function_says_what_it_returns(pages):
+    assert "**Returns**\n\nThe run: " in pages["reference/api/fit.md"]
+    assert "**Returns**\n\n[`Clients`](Clients.md)" in pages["reference/api/data.from_tensors.md"]
+    assert "**Returns**\n\n`list[Index]`" in pages["reference/api/data.iid.md"]
+
+
+def test_what_a_class_has_beside_its_parameters_is_an_attribute(pages):
+    parameters, _, attributes = pages["reference/api/MeritFed.md"].partition("**Attributes**")
+    assert "- **`targets`** (`str | tuple[str, ...]`" in parameters
+    assert "- **`needs`**: " in attributes
+    assert "**Attributes**" not in pages["reference/api/Steps.md"]
+
+
 def test_what_is_wrong_with_a_page_of_the_reference_is_said():
     reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
 

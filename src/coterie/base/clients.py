@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, nearest
+from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.identity import code_hash, joint_fingerprint
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
@@ -69,9 +69,8 @@ class Client:
         return f"<client {self.name!r}: {counts} rows of {describe_inputs(self.train.inputs)}>"
 
     def _repr_html_(self) -> str:
-        return html_table(
-            repr(self)[1:-1], [["part", "rows"], *([name, str(len(part))] for name, part in self.parts())]
-        )
+        rows = [[name, str(len(part))] for name, part in self.parts()]
+        return html_table(repr(self)[1:-1], [["part", "rows"], *rows])
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -86,8 +85,7 @@ class Client:
                 )
         for part_name, part in self.parts():
             part.check(f"client {self.name!r}, {part_name} rows")
-        if len(self.train) <= 0:
-            raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
+        require(len(self.train) > 0, f"client {self.name!r} has no training rows; remove it or give it rows")
 
     def parts(self) -> list[tuple[str, Part]]:
         """The parts that this client has, by name."""

@@ -108,6 +108,9 @@ def fit(
         checkpoint: folder where every complete round is saved, or one in `settings.save_every`; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
+    Returns:
+        The run: its model or models, who helped whom, the metrics of each evaluation, and a summary.
+
     Raises:
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last round that was saved.
