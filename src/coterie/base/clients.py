@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash, joint_fingerprint
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
@@ -39,8 +39,7 @@ class Client:
     the split of every seed; None where the source does not number its rows. `row_groups` says by part which rows belong together,
     such as those of a patient: int64 [rows], the same number for each row of a group.
 
-    Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
-    not finite.
+    Raises `InputError` for inputs and labels of different length, no training row, or a value that is not finite.
 
     Args:
         name: Unique name of the partner.
@@ -85,7 +84,8 @@ class Client:
                 )
         for part_name, part in self.parts():
             part.check(f"client {self.name!r}, {part_name} rows")
-        require(len(self.train) > 0, f"client {self.name!r} has no training rows; remove it or give it rows")
+        if len(self.train) <= 0:
+            raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
 
     def parts(self) -> list[tuple[str, Part]]:
         """The parts that this client has, by name."""
