@@ -178,10 +178,7 @@ def test_patients_with_rows_in_training_and_test_are_named(tmp_path, spelled):
     visits = [spelled.format(100 + i // 2) for i in range(N)]
     once = [spelled.format(100 + i) for i in range(N)]
     text = said(tmp_path, {"a": {"id_patient": visits}, "b": {"id_patient": once}})
-    assert (
-        "id_patient: the same values in training and test rows at a; say which rows belong together (split_column)"
-        in text
-    )
+    assert "id_patient: the same values in training and test rows at a; say which rows belong together (group)" in text
     assert "same values" not in notes(load(tmp_path, label="y", split={"parts": {"train": 0.8, "validation": 0.2}}))
     few = rows(id_patient=once, age=AGE["a"], y=CLASSES)
     (tmp_path / "apart").mkdir()

@@ -88,14 +88,25 @@ def test_counts_are_asked_about(tmp_path):
     assert asked(tmp_path) == ""
 
 
-@pytest.mark.parametrize("event", ["DEATH_EVENT", "status", "event"])
-def test_the_time_beside_an_event_is_left_out(tmp_path, event):
-    text = rows(**table(time=lambda x, y: RNG.integers(1, 99, N))).replace("y\n", f"{event}\n", 1)
+@pytest.mark.parametrize(
+    ("event", "time"),
+    [
+        ("DEATH_EVENT", "time"),
+        ("status", "time"),
+        ("event", "time"),
+        ("os_event", "os_months"),
+        ("vital_status", "follow-up days"),
+        ("pfs_status", "pfs.time"),
+    ],
+)
+def test_the_time_beside_an_event_is_left_out(tmp_path, event, time):
+    text = rows(**table(**{time: lambda x, y: RNG.integers(1, 99, N)})).replace("y\n", f"{event}\n", 1)
     clients = from_folder(folder(tmp_path, a=text), label=event)
-    assert f"left out: time (the time beside {event}, known only afterwards; keep uses it)" in notes(clients)
+    said = f"survival: the time beside {event}, known only afterwards; an event counts whenever it was; keep uses it"
+    assert f"left out: {time} ({said})" in notes(clients)
     assert clients.recipe["features"] == ["x"]
-    kept = from_folder(tmp_path, label=event, tables=Tables(keep=["time"]))
-    assert kept.recipe["features"] == ["x", "time"]
+    kept = from_folder(tmp_path, label=event, tables=Tables(keep=[time]))
+    assert kept.recipe["features"] == ["x", time]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,10 @@ def test_the_time_beside_an_event_is_left_out(tmp_path, event):
         lambda x, y: (y * 3 + RNG.normal(size=N)).round(2),
         lambda x, y: -(y * 3 + RNG.normal(size=N)).round(2),
         lambda x, y: [i % 7 if (y[i] or i % 40 == 0) else "" for i in range(N)],
+        lambda x, y: ["yes" if c and i % 40 else "no" for i, c in enumerate(y)],
+        lambda x, y: [
+            ("morgue" if i % 40 else "home") if c else ("home", "rehab", "ward")[i % 3] for i, c in enumerate(y)
+        ],
     ],
 )
 def test_a_column_that_says_the_label_is_asked_about(tmp_path, make):
@@ -124,6 +139,34 @@ def test_other_units_are_asked_about_in_one_line(tmp_path):
     )
     assert question.count("the same unit?") == 1
     assert asked(tmp_path, keep=[f"c{i}" for i in range(4)]) == ""
+
+
+@pytest.mark.parametrize("label", ["y", "hba1c"])
+def test_a_scale_with_another_zero_is_asked_about_of_inputs_and_labels(tmp_path, label):
+    """HbA1c in percent, and in mmol per mol at one client."""
+    percent = [rows(**table(hba1c=lambda x, y: (7 + x + 0.3 * y).round(1))) for _ in range(3)]
+    rest = [table(hba1c=lambda x, y: ((4.85 + x + 0.3 * y) * 10.93).round(1))]
+    folder(tmp_path, a=percent[0], b=percent[1], c=percent[2], d=rows(**rest[0]))
+    assert asked(tmp_path, label=label) == (
+        "hba1c: numbers at d are many times those of the others, or a small part; the same unit? Then keep = "
+        '["hba1c"], else correct that file or drop them'
+    )
+    assert asked(tmp_path, label=label, keep=["hba1c"]) == ""
+
+
+def test_a_client_with_other_words_for_all_classes_is_asked_about(tmp_path):
+    words = {"a": ("no", "yes"), "b": ("no", "yes"), "c": ("nein", "ja")}
+    for name, pair in words.items():
+        made = table()
+        folder(tmp_path, **{name: rows(x=made["x"], y=[pair[c] for c in made["y"]])})
+    assert asked(tmp_path) == (
+        "label y: no class in common with other clients at c, which has ja and nein; are these other words for the same "
+        "classes? Then map all values, the positive class last: classes = {no = [...], yes = [...]}, else --task "
+        "classification"
+    )
+    assert asked(tmp_path, task="classification") == ""
+    same = {"no": ["no", "nein"], "yes": ["yes", "ja"]}
+    assert asked(tmp_path, classes=same) == ""
 
 
 def test_codes_of_one_and_two_are_noted_once(tmp_path):

@@ -20,6 +20,17 @@ _SUBJECTS = frozenset(
 )
 """Words for whom or what a row is about, and for its number among others."""
 
+_ENDPOINT, _UNIT_OF_TIME = "(overall|os|pfs|dfs|rfs|efs)", "(time|days|weeks|months|years)"
+EVENTS = re.compile(
+    f"({_ENDPOINT}[ .])?(event|status)|(vital|survival) status|death( event)?|died|dead|deceased|relapse|recurrence"
+    "|censored|fustat"
+)
+TIMES = re.compile(
+    f"time|{_ENDPOINT}[ .]({_UNIT_OF_TIME}|survival)|(survival|follow ?up|fu) ?{_UNIT_OF_TIME}?|duration"
+    f"|{_UNIT_OF_TIME} to (event|death)"
+)
+"""Folded names of a label that says whether something happened, and of the column beside it that says when (survival analysis)."""
+
 
 def spell(value: float) -> str:
     """A number as a category's name.

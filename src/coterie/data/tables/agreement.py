@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.spelling import alike, fold, listing, quote_toml, spell, variants
+from coterie.base.spelling import EVENTS, TIMES, alike, fold, listing, quote_toml, spell, variants
 from coterie.config.data import Tables
 from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, with_signs
@@ -35,14 +34,6 @@ LONGEST = 300
 
 FEW_CATEGORIES = 30
 """Texts up to so many are taken for categories without a remark."""
-
-_EVENTS = frozenset(
-    {"event", "status", "death", "died", "dead", "deceased", "death event", "relapse", "recurrence", "censored"}
-)
-_TIMES = re.compile(
-    "(os )?time|survival( time| months| days)?|follow ?up( time)?|duration|(time|days) to (event|death)|futime"
-)
-"""Names of a label that says whether something happened, and of the column beside it that says when (survival analysis)."""
 
 Told = dict[str, dict[str, Any]]
 
@@ -86,13 +77,21 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
     columns: list[ColumnRecipe] = []
     left_out: dict[str, list[str]] = {"as asked": sorted(dropped)} if dropped else {}
     remarks: dict[str, list[str]] = {}
+    of_survival = EVENTS.fullmatch(fold(str(settings.label)))
     leading = next(iter(clients.values()))["columns"]
     ordered = [c for c in leading if c in everywhere] + sorted(everywhere - set(leading))
     for column in (c for c in ordered if c not in dropped):
         with guard():
             spec, notes = _column(column, clients, column in settings.categorical)
-            if spec is not None and column not in settings.keep and _is_time_to(str(settings.label), column, spec):
-                spec, notes = None, [f"the time beside {settings.label}, known only afterwards; keep uses it"]
+            if (
+                of_survival
+                and spec is not None
+                and spec["kind"] == "number"
+                and column not in settings.keep
+                and TIMES.fullmatch(fold(column))
+            ):
+                said = f"survival: the time beside {settings.label}, known only afterwards; an event counts whenever it was"
+                spec, notes = None, [f"{said}; keep uses it"]
             if spec is not None:
                 columns.append(spec)
             for note in notes:
@@ -114,11 +113,6 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
         + [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
-
-
-def _is_time_to(label: str, column: str, spec: ColumnRecipe) -> bool:
-    """Return True if a column of numbers is probably the time after which an event was seen, or was not."""
-    return spec["kind"] == "number" and fold(label) in _EVENTS and _TIMES.fullmatch(fold(column)) is not None
 
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:

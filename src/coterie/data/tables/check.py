@@ -37,7 +37,12 @@ from coterie.data.tables.recipe import TableCohort, describe
 _USUAL = Tables()
 
 
-_DOUBTS = ("drop what is known only afterwards", 'say task = "regression")')
+_DOUBTS = (
+    "drop what is known only afterwards",
+    'say task = "regression")',
+    "say which rows belong together (group)",
+    "(if these are other words for the same classes, map them with classes)",
+)
 """How notes end that say what a question asks."""
 
 
@@ -316,15 +321,23 @@ def short(facts: Facts) -> str:
 
     >>> short(Facts("number", 10, .25, 1.0, 2.5, 2.0, .5)), short(Facts("text", 4, 0, shares={"a": .75, "b": .25}))
     ('1 to 2.5, 25% missing', 'a 75%, b 25%')
+    >>> short(Facts("number", 2000, 0, shares={"0": .998, "1": .002}))
+    '0 99.8%, 1 0.2%'
     """
     if facts.low is not None and facts.high is not None:
         text = f"{_round(facts.low)} to {_round(facts.high)}"
     elif facts.shares:
-        text = ", ".join(f"{name[:16]} {share:.0%}" for name, share in list(facts.shares.items())[:2])
+        text = ", ".join(f"{name[:16]} {_percent(share)}" for name, share in list(facts.shares.items())[:2])
         text += f" and {len(facts.shares) - 2} more" if len(facts.shares) > 2 else ""
     else:
         text = facts.kind
     return f"{text}, {facts.missing:.0%} missing" if 0 < facts.missing < 1 else text
+
+
+def _percent(share: float) -> str:
+    """A share in percent, with a digit more where it would be taken for none or all."""
+    text = f"{share:.0%}"
+    return text if text not in ("0%", "100%") or share in (0, 1) else f"{share:.1%}"
 
 
 def _round(value: float) -> str:

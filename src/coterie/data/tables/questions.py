@@ -51,6 +51,7 @@ def ask_about(
     return [
         *_on_patients(tables, recipe, settings),
         *_on_the_task(tables, recipe, settings),
+        *(_on_words_of_classes(tables, recipe, settings) if len(recipe["label"]["classes"]) > 2 else ()),
         *_on_telling_columns([name for name in telling if name not in settings.keep]),
         *_on_columns_of_one_class(
             clients, tables, recipe, far, {*telling, *settings.keep, *settings.columns_to_drop()}
@@ -94,6 +95,23 @@ def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
     )
 
 
+def _on_words_of_classes(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask whether all classes of a client are other words for those of the others."""
+    label = recipe["label"]
+    if settings.task or settings.classes:
+        return
+    classes = [{value for value in table.columns[label["column"]].spelled if value is not None} for table in tables]
+    for table, own in zip(tables, classes, strict=True):
+        others = [values for values in classes if values is not own]
+        if len(own) > 1 and others and own.isdisjoint(set().union(*others)):
+            yield (
+                f"label {label['column']}: no class in common with other clients at {table.name}, which has "
+                f"{' and '.join(sorted(own)[:3])}; are these other words for the same classes? Then map all values, "
+                "the positive class last: classes = {no = [...], yes = [...]}, else --task classification"
+            )
+            return
+
+
 def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return columns that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
@@ -103,11 +121,19 @@ def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe:
     step = -(-len(labels) // LOOKED_AT)
     looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
     cases, columns = labels[::step], []
-    for name in [column["name"] for column in recipe["columns"] if column["kind"] == "number"]:
-        parts = []
+    for column in recipe["columns"]:
+        name, parts = column["name"], []
         for table, at in zip(tables, looked, strict=True):
             numbers = table.columns[name].numbers
-            parts.append(np.full(len(at), np.nan) if numbers is None else numbers[at])
+            if column["kind"] != "number":
+                texts, codes = table.columns[name].levels
+                parts.append(np.array([*texts, ""])[codes[at]])
+            else:
+                parts.append(np.full(len(at), np.nan) if numbers is None else numbers[at])
+        if column["kind"] != "number":
+            if _auc(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING:
+                columns.append(name)
+            continue
         values = np.concatenate(parts)
         there = ~np.isnan(values)
         by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
@@ -116,13 +142,21 @@ def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe:
     return columns
 
 
+def _share_of_cases(categories: Array, cases: Array) -> Array:
+    """Return for each row how many of the rows of its category are cases; all categories of few rows are one."""
+    _, place, count = np.unique(categories, return_inverse=True, return_counts=True)
+    place = np.where(count[place] < FEWEST_CASES, len(count), place)
+    total = np.bincount(place)
+    return np.asarray(np.bincount(place, weights=cases)[place] / total[place])
+
+
 def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
     """Ask whether columns that tell the label are known beforehand."""
     if names:
         listed = ", ".join(map(quote_toml, names[:3]))
         yield (
-            f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = "
-            f"[{listed}], else keep = [{listed}]"
+            f"{listing(names)}: {'each ' if len(names) > 1 else ''}tells the label of nearly all training rows alone; "
+            f"is it known only afterwards? Then drop = [{listed}], else keep = [{listed}]"
         )
 
 

@@ -374,7 +374,7 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
 
 def ask_about_units(names: Sequence[str], about: Moments, clients: Sequence[str]) -> list[str]:
     """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
-    or whose mean is many deviations away.
+    or whose mean is many deviations away, as it is or on a log scale.
 
     `about`: moments of the columns `names` at `clients`.
     """
@@ -388,7 +388,8 @@ def ask_about_units(names: Sequence[str], about: Moments, clients: Sequence[str]
     # Units with another zero, such as degrees, or a smaller factor.
     means, deviations = client_moments
     far = (means - usual[0]).abs() > APART * torch.maximum(deviations, usual[1])
-    apart = far & (deviations > 0) & (factors > 0)
+    in_proportion = APART * torch.maximum(deviations / means.abs(), usual[1] / usual[0].abs())
+    apart = (far | (factors.log().abs() > in_proportion)) & (deviations > 0) & (factors > 0)
     enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
     odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
     notes = []

@@ -251,7 +251,7 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
             )
             if train & test:
                 where.setdefault(name, []).append(table.name)
-    cure = "say which rows belong together (split_column)"
+    cure = "say which rows belong together (group)"
     return [f"{name}: the same values in training and test rows at {listing(at)}; {cure}" for name, at in where.items()]
 
 
