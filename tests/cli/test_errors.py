@@ -77,6 +77,10 @@ FLAGS = {
     "no workers": ((*HEART, "--workers", "0"), "engine.workers must be an int > 0; got 0"),
     "nobody per round": ((*HEART, "--clients-per-round", "0"), 'clients_per_round must be "default" (all clients) or an int > 0'),
     "too many per round": ((*HEART, "--clients-per-round", "9"), "run.clients_per_round is 9, but there are 4 clients"),
+    "all sets of ten": (
+        ("compare", "digits", "--split", "iid", "--methods", "fedavg", "--set", 'run.contribution={estimator="exact"}'),
+        "asks the losses of 2^10 sets of clients",
+    ),
     "lr 0": ((*HEART, "--lr", "0"), "LocalSGD.lr must be a number > 0; got 0.0"),
     "lr nan": ((*HEART, "--lr", "nan"), "LocalSGD.lr must be a number > 0; got nan"),
     "steps 0": ((*HEART, "--steps", "0"), "steps must be an int > 0; got 0"),

@@ -70,6 +70,15 @@ def most_candidates(settings: Contribution, per_round: int) -> int:
     return min(exact, shapley.most_orders(per_round) * per_round) + 2
 
 
+def check_estimator(settings: Contribution, per_round: int) -> None:
+    """Raise `InputError` for an estimator that costs too much with so many clients a round."""
+    if settings.estimator == "exact" and per_round > MOST_EXACT:
+        raise InputError(
+            f'contribution.estimator = "exact" asks the losses of 2^{per_round} sets of clients; from {MOST_EXACT + 1} '
+            'clients a round on give "gtg" or "leave-one-out"'
+        )
+
+
 class ContributionRow(NamedTuple):
     """A line of contribution.csv: phi is the fall of the target's loss; error the standard error over orders, None if exact."""
 
@@ -116,14 +125,6 @@ class Contributions:
     method: str
     first_losses: dict[str, float] = field(default_factory=dict)
     _seen: list[tuple[Task[Any], Mapping[str, Any], Replies[Any]]] = field(default_factory=list)
-
-    def check(self, per_round: int) -> None:
-        """Raise `InputError` for an estimator that costs too much with so many clients a round."""
-        if self.settings.estimator == "exact" and per_round > MOST_EXACT:
-            raise InputError(
-                f'contribution.estimator = "exact" asks the losses of 2^{per_round} sets of clients; from {MOST_EXACT + 1} '
-                'clients a round on give "gtg" or "leave-one-out"'
-            )
 
     def looks_at(self, number: int) -> bool:
         """Return True for a round that is measured, the first and then every so many, and for the second one.

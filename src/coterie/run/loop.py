@@ -28,7 +28,7 @@ from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
 from coterie.run.callbacks import Callback, Metrics
 from coterie.run.checkpoint import RoundFiles
-from coterie.run.contribution import Contributions
+from coterie.run.contribution import Contributions, check_estimator
 from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import History, Record, Run, Timing
 
@@ -93,8 +93,8 @@ class _Loop:
         self.record, self.divergence = Record(), Divergence()
         self.contributions: Contributions | None = None
         if settings.contribution is not None:
+            check_estimator(settings.contribution, self.per_round)
             self.contributions = Contributions(settings.contribution, engine.clients, self.own)
-            self.contributions.check(self.per_round)
         self._preflight()
 
     def _preflight(self) -> None:

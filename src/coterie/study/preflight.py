@@ -21,6 +21,7 @@ from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
 from coterie.contract.method import Method
 from coterie.models import build_model
+from coterie.run.contribution import check_estimator
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS
 from coterie.run.fit import fit, start_from
@@ -41,6 +42,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     most = len(clients)
     if run.clients_per_round is not None and run.clients_per_round > most:
         raise InputError(f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients")
+    if run.contribution is not None:
+        check_estimator(run.contribution, run.clients_per_round or most)
     experiment.engine.check()
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
