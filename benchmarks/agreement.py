@@ -72,7 +72,8 @@ def problems() -> dict[str, Any]:
     return {
         "sizes": list(sizes),
         "rows": rows,
-        "work": {"rounds": 3, "steps": 3, "lr": 0.05},
+        "classes": [np.digitize(y, (-1.0, 1.0)).tolist() for _, y in rows],
+        "work": {"rounds": 3, "steps": 3, "lr": 0.05, "lam": 2.0},
         "models": draws.normal(size=(4, 23)).tolist(),
         "seven": draws.normal(size=(7, 23)).tolist(),
         "seven sizes": [40, 24, 30, 16, 20, 35, 28],
@@ -118,6 +119,7 @@ def ours(given: Mapping[str, Any]) -> dict[str, tuple[Array, dict[str, Array]]]:
             _fitted(given, "scaffold"),
             {"adds the correction to the gradient with the other sign": trained(given, uniform=True, sign=-1.0)},
         ),
+        "Ditto, 3 rounds, with sizes": (_fitted(given, ct.Ditto(lam=given["work"]["lam"]), given["classes"], 3), {}),
         "median": (robust.median(seven).numpy(), {}),
         "trimmed mean": (robust.trimmed_mean(seven, f).numpy(), {}),
         "Krum": krums[1],
@@ -202,16 +204,17 @@ def _apart(own: Array, theirs: Array) -> float:
     return float(np.abs(own - theirs).max() / np.abs(own).max()) if own.shape == theirs.shape else float("inf")
 
 
-def _fitted(given: Mapping[str, Any], method: str) -> Array:
-    """The model that a method of coterie trains, with all rows in each step, from zero."""
+def _fitted(given: Mapping[str, Any], method: Any, labels: Sequence[Any] = (), outputs: int = 1) -> Array:
+    """The models that a method of coterie trains, the common one first, with all rows in each step, from zero; `labels` are classes."""
     work = given["work"]
     local = ct.LocalSGD(lr=work["lr"], steps=ct.Steps(work["steps"]), batch_size=None)
-    pairs = [(torch.tensor(x), torch.tensor(y)) for x, y in given["rows"]]
+    wanted = labels or [y for _, y in given["rows"]]
+    pairs = [(torch.tensor(x), torch.tensor(y)) for (x, _), y in zip(given["rows"], wanted, strict=True)]
     rows = [{"train": pair, "test": pair} for pair in pairs]
-    model = torch.nn.Linear(5, 1)
+    model = torch.nn.Linear(5, outputs)
     zero = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
     run = ct.fit(method, ct.data.from_tensors(rows), model, rounds=work["rounds"], local=local, init=zero)
-    return run.x.double().numpy()
+    return torch.cat(list(run.models.values())).double().numpy()
 
 
 def trained(given: Mapping[str, Any], uniform: bool, sign: float = 0.0) -> Array:

@@ -21,6 +21,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.row_costs import table as row_costs
 
         between(docs / "performance.md", row_costs(results["row_costs"]), "row_costs")
+    if "many_targets" in results:
+        from benchmarks.many_targets import table as many_targets
+
+        between(docs / "performance.md", many_targets(results["many_targets"]), "many_targets")
     if "engines" in results:
         from benchmarks.engines import table as costs
 

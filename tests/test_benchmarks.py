@@ -26,6 +26,7 @@ NAMES = (
     "mean_estimation",
     "byzantine",
     "contribution",
+    "many_targets",
 )
 PAGES = {"performance.md": "| heart-disease", "explanation/contribution.md": "| Switzerland | Switzerland |"}
 

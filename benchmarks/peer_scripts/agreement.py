@@ -65,7 +65,8 @@ def nvflare(problems: dict[str, Any]) -> Answers:
 
 
 def fedlab(problems: dict[str, Any]) -> Answers:
-    """`fedlab.utils`."""
+    """`fedlab.utils`, and the client of `fedlab.contrib.algorithm.ditto`."""
+    from fedlab.contrib.algorithm.ditto import DittoSerialClientTrainer
     from fedlab.utils.aggregator import Aggregators
     from fedlab.utils.serialization import SerializationTool
 
@@ -73,6 +74,21 @@ def fedlab(problems: dict[str, Any]) -> Answers:
     yield "average", Aggregators.fedavg_aggregate(rows)
     yield "average, with sizes", Aggregators.fedavg_aggregate(rows, torch.tensor(problems["sizes"]).double())
     yield "buffers", [SerializationTool.serialize_model(_with_buffers()).numel()]
+    work, sizes = problems["work"], torch.tensor(problems["sizes"]).double()
+    module = nn.Linear(len(problems["rows"][0][0][0]), 1 + max(map(max, problems["classes"])))
+    trainer = DittoSerialClientTrainer(module, len(sizes))
+    trainer.setup_optim(work["steps"], None, work["lr"])
+    trainer.args = SimpleNamespace(epochs=work["steps"], lr=work["lr"], mu=work["lam"])
+    x = torch.zeros_like(trainer.model_parameters)
+    own = [x] * len(sizes)
+    batches = [
+        [(torch.tensor(inputs), torch.tensor(labels))]
+        for (inputs, _), labels in zip(problems["rows"], problems["classes"], strict=True)
+    ]
+    for _ in range(work["rounds"]):
+        trained = [trainer.train(x, v, batch) for v, batch in zip(own, batches, strict=True)]
+        own, x = [v for v, _ in trained], Aggregators.fedavg_aggregate([y for _, y in trained], sizes)
+    yield "Ditto, 3 rounds, with sizes", torch.cat([x, *own])
 
 
 def byzfl(problems: dict[str, Any]) -> Answers:
