@@ -19,6 +19,7 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Part
 from coterie.cli.main import main
 from coterie.compute import server_step
+from coterie.compute.anchored import _turns
 from coterie.config.local import LocalSGD, Schedule, Steps
 from coterie.contract import federation
 from coterie.contract.federation import QuorumError
@@ -71,11 +72,11 @@ MUTANTS = {
         ("compute/server_step.py", "align(b * g)", "align(g)"),
         ("compute/anchored.py", "anchor = x.mean(0)", "anchor = x[0]"),
         ("compute/anchored.py", "(delta - replies.delta[client])[:dim]", "torch.zeros_like(models[t, :dim])"),
-        ("compute/anchored.py", "need = weights.clamp(min=LEAST_WEIGHT) * moved", "need = moved"),
+        ("compute/anchored.py", "need = weights.clamp(min=least_weight(weights.shape[1])) * moved", "need = moved"),
         (
             "compute/anchored.py",
-            "need = weights.clamp(min=LEAST_WEIGHT) * moved",
-            "need = weights.clamp(min=LEAST_WEIGHT)",
+            "need = weights.clamp(min=least_weight(weights.shape[1])) * moved",
+            "need = weights.clamp(min=least_weight(weights.shape[1]))",
         ),
         ("compute/anchored.py", "visited[t, positions[client]] = models[t, :dim]", "pass"),
         ("compute/anchored.py", "deltas[t, :, :dim] += values[t, positions]", "pass"),
@@ -852,6 +853,16 @@ def test_many_targets_take_the_cheap_form_and_the_report_says_so():
         trained(MeritFed(local=MINI, **few), problem, 2)
     asked = {declared.task.name for declared in above.tasks}
     assert {ask.task for ask in trained(above, problem, 2).asks if ".metrics:" not in ask.task} <= asked
+
+
+def test_among_many_clients_a_visit_goes_to_one_that_counts():
+    weights, visited = torch.full((1, 100), 1e-4), torch.ones(1, 100, 1)
+    weights[0, 99], visited[0, 99] = (
+        0.01,
+        0.3,
+    )  # the heaviest by far, and nearer to the model, 0, since it was visited lately
+    assert _turns(torch.zeros(1, 1), weights, visited) == [[(0, 99)]]
+    assert _turns(torch.zeros(1, 1), weights[:, 89:], visited[:, 89:]) == [[(0, 0)]]  # of eleven
 
 
 def test_the_memory_estimate_counts_what_anchored_uploads_hold():

@@ -2,9 +2,9 @@
 
 Each client trains from the anchor, the mean of the targets' models. For each target one client also trains from the target's own
 model, with the same batches, and what that changes is kept as its offset: o_ti = delta_i(x_t) - delta_i(anchor). All others are taken
-to send delta_i(anchor) + o_ti. Visited is the client whose weight, at least .01, times the distance that the target's model has moved
-since its last visit is largest. In the first round all models are equal, and nobody is visited. At a fixed point offsets are exact, so
-that it is one of T trainings, too.
+to send delta_i(anchor) + o_ti. Visited is the client whose weight, at least `least_weight`, times the distance that the target's model
+has moved since its last visit is largest. In the first round all models are equal, and nobody is visited. At a fixed point offsets are
+exact, so that it is one of T trainings, too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.replies import Replies
 from coterie.contract.wire import PerClient
 
-LEAST_WEIGHT = 0.01
-"""The weight that a client has at least where it is decided whom a target visits."""
+
+def least_weight(clients: int) -> float:
+    """Return the weight that each of so many clients has at least where it is decided whom a target visits.
+
+    It is .01, and a fifth of an even weight beyond 20 clients: else visits go to all clients alike, and offsets of those that count
+    are as old as there are clients.
+
+    >>> least_weight(20), least_weight(100)
+    (0.01, 0.002)
+    """
+    return min(0.01, 0.2 / clients)
 
 
 class Offsets(NamedTuple):
@@ -75,7 +84,7 @@ def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, 
     # One target at a time: of all at once the differences would take more memory than the offsets.
     distances = [torch.linalg.vector_norm((own - seen).double(), dim=1) for own, seen in zip(x, visited, strict=True)]
     moved = torch.stack(distances).cpu()
-    need = weights.clamp(min=LEAST_WEIGHT) * moved
+    need = weights.clamp(min=least_weight(weights.shape[1])) * moved
     turns: list[list[tuple[int, int]]] = []
     often = [0] * weights.shape[1]
     for target, client in enumerate(need.argmax(1).tolist()):
