@@ -147,7 +147,11 @@ def section(found: Sequence[Table]) -> str:
     for label in labels:
         cells = [_cell(next((s for s in table.standings if s.label == label), None)) for table in found]
         lines.append(_row((f"`{label}`", *cells, f"{_mean_rank(found, label):.1f}")))
-    lines += ["", _wrap(" ".join(f"{_upper(t.problem.name)}: {t.problem.title}." for t in found))]
+    sentences = [f"{_upper(t.problem.name)}: {t.problem.title}." for t in found]
+    names = {table.problem.name for table in found}
+    if missing := [problem.title for problem in problems() if problem.name not in names]:
+        sentences.append(f"Without all runs yet: {'; '.join(missing)} (`make rivals` goes on).")
+    lines += ["", _wrap(" ".join(sentences))]
     return "\n".join(lines)
 
 

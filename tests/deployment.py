@@ -76,6 +76,12 @@ name = "isfl"
 name = "ditto"
 
 [[methods]]
+name = "ifca"
+
+[[methods]]
+name = "apfl"
+
+[[methods]]
 name = "local"
 """
 

@@ -191,6 +191,10 @@ left_out = { fedper = "the head is the whole model" }
     for text in (rivals_page.section([table]), rivals_page.page([table])):
         assert all(f"`{s.label}`" in text for s in table.standings)
     assert "the best rival is" in rivals_page.readme([table])
+    assert "Without all runs yet" not in rivals_page.section([table])
+    other = table.problem._replace(name="other", title="another problem")
+    monkeypatch.setattr(rivals_page, "problems", lambda: [table.problem, other])
+    assert "Without all runs yet: another problem" in rivals_page.section([table])
 
 
 def test_intervals_over_seeds_allow_for_rows_that_are_split_anew():

@@ -84,7 +84,7 @@ def wait_for(condition, seconds=300.0):
 # ---- kits and mutual TLS
 
 
-def test_seven_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
+def test_nine_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
     for name in HOSPITALS:
         said = deployment.coterie("site", "check", deployment.kits / name, "--connect").stdout
         assert "this site can join" in said
@@ -114,6 +114,16 @@ def test_a_plan_with_folds_has_the_words_of_one_machine(deployment, plan, tmp_pa
         assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
         assert theirs.error == pytest.approx(mine.error, rel=0.15)
         assert verdict(sites, client).kind == verdict(one, client).kind
+
+
+def test_contributions_are_those_of_one_process(deployment, plan, tmp_path):
+    written = plan(FEDAVG + "[run.contribution]\nevery = 2\n\n")
+    places = [tmp_path / "here", tmp_path / "there"]
+    for command, place in zip(("run", "submit"), places, strict=True):
+        deployment.coterie(command, written, "--out", place, "--no-report")
+    here, there = ((place / "contribution.csv").read_text() for place in places)
+    assert here == there
+    assert here.count("\nfedavg,0,") == 2 * len(HOSPITALS) ** 2
 
 
 def test_a_job_brings_no_code_and_a_site_sends_no_log(deployment):

@@ -230,7 +230,7 @@ class MeritFed(Method[State]):
         count = len(self.target_names(everyone))
         if self._form(count) is self:
             return ()
-        also = "weights and models differ a little from those of the paper's form, which trains a model of each target at each client"
+        also = "linear models are near those of the paper's form, which trains each target's model at each client; others may be worse"
         return (f'with {count} targets the cheap form ran: {also} (cheap_above = "default" brings it back)',)
 
     def check(self, everyone: tuple[str, ...]) -> None:
