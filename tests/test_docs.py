@@ -194,7 +194,8 @@ def test_no_absolute_path_of_a_machine_is_tracked():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The generated pages, by name."""
+    """The generated pages, by name; needs the extra `docs`."""
+    pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("docs")
     written = runpy.run_path(str(ROOT / "docs" / "pages.py"))["write_pages"](folder)
     return {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in written}
