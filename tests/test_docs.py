@@ -372,6 +372,9 @@ def test_each_link_leads_to_a_paper_whose_title_was_recorded_or_to_a_known_servi
             unknown += [f"{page}: {address}"] * (not titles and not address.startswith(SERVICES))
     assert unknown == []
     assert recorded.items() - shown == set()
+    methods = {Path(name).stem: page for name, page in pages.items() if name.startswith("methods/")}
+    bare = {name for name, page in methods.items() if "](http" not in page}
+    assert bare == {"local", "centralised", "varsel"}  # no paper, or none that was published
 
 
 def test_the_oldest_versions_follow_from_the_bounds():
