@@ -216,8 +216,8 @@ This page counts what coterie does when something goes wrong. Read it before you
 `make torture` interrupts runs, changes the world between kill and resume, damages files, mangles
 settings and tables, passes odd values, lets a client's code fail, and writes this page. Each seed
 draws other tries; the table sums all seeds that ran with the named commit. Minutes are those of the
-whole run, in which several campaigns go on at once. A row counts what was so at its commit; what it
-found was mended after that, and the changelog says what it was.
+whole run, in which several campaigns go on at once. A row counts what was seen at its commit. What it
+found was mended afterwards, and the changelog names it.
 
 {when}; {"; ".join(machines)}.
 
