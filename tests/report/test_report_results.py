@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from coterie.base.errors import InputError
-from coterie.report import figures
+from coterie.compute.outcomes import pair_influences
+from coterie.report import figures, outcomes
 from coterie.report.card import card
+from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.report.scores import FILES
 from coterie.report.words import tell
@@ -220,3 +222,27 @@ def test_the_card_of_a_tuned_model_says_which_rows_it_was_not_trained_on(tmp_pat
     kept = "on all rows of all clients but those that choose how the model is tuned:"
     assert [kept in text for text in cards] == [False, True]
     assert all("trained on all rows," not in text for text in cards)
+
+
+def test_the_rows_of_a_client_are_compared_once_for_a_whole_report(tmp_path: Path, monkeypatch) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    asked: list[tuple[str, ...]] = []
+    read = Outcomes.rows
+
+    def rows(self, method, client, seeds=()):
+        return {
+            seed: found._replace(threshold=hash((method, client)))
+            for seed, found in read(self, method, client, seeds).items()
+        }
+
+    def pairs(mine, theirs, metric, *, constant=False):
+        of = [str(next(iter(side.values())).threshold) for side in (mine, theirs) if side]
+        asked.append((*of, metric, str(constant)))
+        return pair_influences(mine, theirs, metric, constant=constant)
+
+    monkeypatch.setattr(Outcomes, "rows", rows)
+    monkeypatch.setattr(outcomes, "pair_influences", pairs)
+    tell(results)
+    figures.data(results)
+    assert len({len(places) for places in asked}) == 1
+    assert len(asked) == len({*asked}) > 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
 from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, combine, share, state, together
+from coterie.report.memo import remembered
 from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.scores import Scores
 from coterie.report.series import Vector
@@ -51,24 +52,15 @@ class Comparisons:
     """The comparisons of a run. A client None stands for the mean over all clients, which is a family of its own."""
 
     results: Scores
-    _families: dict[str | None, Family] = field(default_factory=dict, repr=False)
-    _gains: dict[tuple[str, str, str], Gain | None] = field(default_factory=dict, repr=False)
-    _posteriors: dict[tuple[str, str], dict[str, Mixture]] = field(default_factory=dict, repr=False)
-    _rarest: dict[str, float] = field(default_factory=dict, repr=False)
-    _small: dict[str, bool] = field(default_factory=dict, repr=False)
 
     @cached_property
     def outcomes(self) -> Outcomes:
         """Predictions of the models for each test row."""
         return Outcomes(self.results.folder, self.results.tables)
 
+    @remembered
     def rarest(self, client: str) -> float:
         """Test rows of the rarest class, in the seed that has fewest; an upper bound where only the largest share is known."""
-        if client not in self._rarest:
-            self._rarest[client] = self._count_rarest(client)
-        return self._rarest[client]
-
-    def _count_rarest(self, client: str) -> float:
         fewest = self.outcomes.rarest(self.results.against or "", client)
         if fewest is not None:
             return fewest
@@ -97,13 +89,9 @@ class Comparisons:
         names = self.results.tested if client is None else (client,)
         return [c for c in names if self.decides(c, metric)]
 
+    @remembered
     def small(self, client: str) -> bool:
         """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
-        if client not in self._small:
-            self._small[client] = self._has_few_rows(client)
-        return self._small[client]
-
-    def _has_few_rows(self, client: str) -> bool:
         tested = self.outcomes.tested(self.results.against or "", client)
         if (self.results.size(client) if tested is None else tested) < FEWEST_ROWS:
             return True
@@ -125,16 +113,15 @@ class Comparisons:
         """Return True if there are repeats enough for a word."""
         return self.folds or len(self.results.seeds) >= FEWEST_SEEDS
 
+    @remembered
     def gain(self, method: str, client: str, metric: str) -> Gain | None:
         """Return the evidence of a client's rows alone about the gain of `method` over training alone; None if that is not known.
 
         The gain in RMSE is one in squared error, as a share of the variance of the label. Several tables are weighed by 1 / s^2.
         """
-        key = (method, client, metric)
-        if key not in self._gains:
-            gains = [gain for seeds in self.results.tables if (gain := self._gain(*key, seeds)) is not None]
-            self._gains[key] = combine(gains) if gains else None
-        return self._gains[key]
+        of_tables = (self._gain(method, client, metric, seeds) for seeds in self.results.tables)
+        gains = [gain for gain in of_tables if gain is not None]
+        return combine(gains) if gains else None
 
     def _gain(self, method: str, client: str, metric: str, seeds_of_table: Sequence[int]) -> Gain | None:
         """The same of one table, whose results have these seeds."""
@@ -164,21 +151,19 @@ class Comparisons:
         mean = sign * told.gap if self.folds else float(gaps.mean())
         return Gain(mean, told.error, told.tested, between)
 
+    @remembered
     def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
         """The distribution of each client's gain, with what the gains of the others tell; without small clients."""
-        key = (method, metric)
-        if key not in self._posteriors:
-            gains = {
-                c: gain
-                for c in self.results.clients
-                if not self.small(c)
-                and self.decides(c, metric)
-                and (gain := self.gain(method, c, metric)) is not None
-                and 0 < gain.error < math.inf
-            }
-            shared = share([*gains.values()]) if gains and self.enough_seeds else []
-            self._posteriors[key] = dict(zip(gains, shared, strict=False))
-        return self._posteriors[key]
+        gains = {
+            c: gain
+            for c in self.results.clients
+            if not self.small(c)
+            and self.decides(c, metric)
+            and (gain := self.gain(method, c, metric)) is not None
+            and 0 < gain.error < math.inf
+        }
+        shared = share([*gains.values()]) if gains and self.enough_seeds else []
+        return dict(zip(gains, shared, strict=False))
 
     def statement(self, method: str, client: str, metric: str) -> Statement | None:
         """Return the statement about one client, method and metric; None where none can be made."""
@@ -209,22 +194,9 @@ class Comparisons:
         joint = together(gains)
         return joint if joint[0].error > 0 else None
 
+    @remembered
     def family(self, client: str | None) -> Family:
         """Every federated method against training alone in every deciding metric."""
-        if client not in self._families:
-            self._families[client] = self._family(client)
-        return self._families[client]
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """Every comparison that decides, as a row with its interval and strength; the client of means over clients is None."""
-        return [
-            {"client": client, "method": method, "metric": metric, **difference._asdict()}
-            for client in (*self.results.clients, None)
-            for (method, metric), difference in self.family(client).items()
-        ]
-
-    def _family(self, client: str | None) -> Family:
         base = self.results.baseline
         differences = {
             (method, metric): self._difference_of(method, base, client, metric)
@@ -235,6 +207,15 @@ class Comparisons:
         return {
             key: d._replace(strength=self._strength(*key, client)) for key, d in differences.items() if d is not None
         }
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every comparison that decides, as a row with its interval and strength; the client of means over clients is None."""
+        return [
+            {"client": client, "method": method, "metric": metric, **difference._asdict()}
+            for client in (*self.results.clients, None)
+            for (method, metric), difference in self.family(client).items()
+        ]
 
     def _strength(self, method: str, metric: str, client: str | None) -> Strength:
         statement = self._of_mean(method, metric) if client is None else self.statement(method, client, metric)
@@ -317,6 +298,7 @@ class Comparisons:
         from_summary = self.results.constant(client, "majority_loss")
         return np.where(np.isfinite(from_summary), from_summary, from_rows)
 
+    @remembered
     def trivial(self, client: str | None, metric: str) -> tuple[str, Vector]:
         """A prediction without any model, in two words, and what it scores in this metric, one value per seed [seeds]: the
         largest class, or the shares or the mean of the client's own training rows. NaN where that is not known.

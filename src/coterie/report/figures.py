@@ -131,8 +131,9 @@ def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
     shown = results.extremes(metric, PANELS)
     panels = []
     if len(results.clients) > 1:
-        curves = [[results.curve(m, c, metric) for m in results.methods] for c in results.clients]
-        with_curve = sum(any(c is not None for c in of_client) for of_client in curves)
+        with_curve = sum(
+            any((m, c, results.split, metric) in results.history for m in results.methods) for c in results.clients
+        )
         mean = f"mean of {with_curve}" if with_curve < len(results.clients) else MEAN
         panels.append({"client": mean, "rows": [_curve(_mean_curve(results, m, metric)) for m in results.methods]})
     panels += [

@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.base.files import json_rows, open_tensors
 from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, join_folds, pair_influences, row_error
+from coterie.report.memo import remembered
 from coterie.run.files import PAIRED, SUMMARY
 
 
@@ -77,19 +78,14 @@ class Outcomes:
     def _counts(self) -> dict[str, Told]:
         return {client: told for (client, *_), told in self.from_sites.items()}
 
-    @cached_property
-    def _read(self) -> dict[tuple[str, int], dict[str, Rows]]:
-        return {}
-
+    @remembered
     def of(self, method: str, seed: int) -> dict[str, Rows]:
         """The rows of each client; empty where nothing was saved (rows at institutions stay there, see `site_errors`)."""
-        if (method, seed) not in self._read:
-            folds: dict[str, list[Rows]] = {}
-            for fold, path, clients in self._files.get((method, seed), ()):
-                for client, rows in self._load(path, clients).items():
-                    folds.setdefault(client, []).append(rows._replace(folds=np.full(len(rows.loss), int(fold or 0))))
-            self._read[method, seed] = {client: join_folds(rows) for client, rows in folds.items()}
-        return self._read[method, seed]
+        folds: dict[str, list[Rows]] = {}
+        for fold, path, clients in self._files.get((method, seed), ()):
+            for client, rows in self._load(path, clients).items():
+                folds.setdefault(client, []).append(rows._replace(folds=np.full(len(rows.loss), int(fold or 0))))
+        return {client: join_folds(rows) for client, rows in folds.items()}
 
     def _load(self, path: Path, clients: Sequence[str]) -> dict[str, Rows]:
         with open_tensors(path, "numpy") as (file, _):
@@ -143,6 +139,7 @@ class Outcomes:
         ]
         return sum(shares) / len(shares) if shares else None
 
+    @remembered
     def gain(
         self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()
     ) -> tuple[float, RowError | None, int] | None:
@@ -156,9 +153,11 @@ class Outcomes:
 
     def error(self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
+        if rival != CONSTANT:
+            gain = self.gain(method, rival, client, metric, seeds)
+            return None if gain is None else gain[1]
         tested = self.rows(method, client, seeds)
-        two = tested if rival == CONSTANT else self.rows(rival, client, seeds)
-        pairs = pair_influences(tested, two, metric, constant=rival == CONSTANT)
+        pairs = pair_influences(tested, tested, metric, constant=True)
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
 
 

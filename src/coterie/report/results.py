@@ -7,6 +7,7 @@ from functools import cached_property
 
 from coterie.base.files import json_rows
 from coterie.report.comparisons import Comparisons
+from coterie.report.memo import remembered
 from coterie.report.scores import Scores
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
@@ -48,16 +49,10 @@ class Results(Scores):
         bounded = [d for d in differences if d is not None and d.low is not None]
         return bool(bounded) and not any(d.better and d.excludes_zero for d in bounded)
 
+    @remembered
     def difference(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have; None if there is none."""
-        key = (method, rival, client, metric)
-        if key not in self._differences:
-            self._differences[key] = self.comparisons.difference(*key)
-        return self._differences[key]
-
-    @cached_property
-    def _differences(self) -> dict[tuple[str, str, str | None, str], Difference | None]:
-        return {}
+        return self.comparisons.difference(method, rival, client, metric)
 
     def extremes(self, metric: str, amount: int) -> tuple[str, ...]:
         """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order.

@@ -162,7 +162,7 @@ class Evaluator:
     def summarise(self, models: Served, rounds: int) -> list[dict[str, Any]]:
         """Rows as in `summary.json` for the models of the last round, but without method and algorithm."""
         trained = self._engine.sizes("train")
-        unseen = set(self._engine.unseen)
+        unseen, seed = set(self._engine.unseen), self._federation.seed
         row_gradients = self._federation.session.spent["row_gradients"]
         summary: list[dict[str, Any]] = []
         only = None if self._last else self._sample
@@ -175,12 +175,23 @@ class Evaluator:
             constant = self._constant_predictions(tuple(measured), split, rounds)
             for name, values in measured.items():
                 majority, majority_loss = constant.get(name, (None, None))
-                row = {"seed": self._federation.seed, "client": name, "split": split}
-                row |= {"n": int(values["n"] or 0), "n_train": trained[name]}
-                row |= {k: v for k, v in values.items() if k != "n"}
-                row |= {"majority": majority, "majority_loss": majority_loss, "row_gradients": row_gradients}
-                row |= {"own_model": name in models, "rounds": rounds}
-                summary.append({**row, "unseen": True} if name in unseen else row)
+                row: dict[str, Any] = {
+                    "seed": seed,
+                    "client": name,
+                    "split": split,
+                    "n": 0,
+                    "n_train": trained[name],
+                    **values,
+                    "majority": majority,
+                    "majority_loss": majority_loss,
+                    "row_gradients": row_gradients,
+                    "own_model": name in models,
+                    "rounds": rounds,
+                }
+                row["n"] = int(row["n"] or 0)
+                if name in unseen:
+                    row["unseen"] = True
+                summary.append(row)
         return summary
 
     def _view(self, number: int) -> Federation:
