@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import NamedTuple
 
 import pytest
@@ -10,9 +11,10 @@ from test_methods import mean_loss, run
 from torch import Tensor
 
 from coterie import task
+from coterie.base.vector import LASTING
 from coterie.cli.catalogue import entries
 from coterie.compute.cohort import Shard
-from coterie.contract.memory import owners
+from coterie.contract.memory import Memory, MemoryView, owners
 from coterie.contract.task import Update
 from federations import federation_of, quadratic
 
@@ -156,3 +158,19 @@ def test_a_client_that_forgets_is_named_and_heals(name, monkeypatch):
     assert disturbed.failures["b"].startswith("round 3")
     assert "lost" in disturbed.failures["b"]
     assert mean_loss(disturbed, 6) < mean_loss(disturbed, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_what_clients_keep_of_a_large_model_has_pages_of_its_own(dtype):
+    memory = Memory()
+    view = MemoryView(memory, ("a", "b"), {})
+    values = torch.arange(2 * LASTING).reshape(2, LASTING).to(dtype)
+    view.put("large", values)
+    view.put("small", values[:, :3])
+    view.commit()
+    kept = [memory.read("large", name)[1] for name in ("a", "b")]
+    assert torch.equal(torch.stack(kept), values)
+    assert not any(value.data_ptr() % mmap.PAGESIZE for value in kept)
+    values.zero_()
+    assert kept[1].any()
+    assert torch.equal(memory.read("small", "b")[1], torch.arange(LASTING, LASTING + 3).to(dtype))

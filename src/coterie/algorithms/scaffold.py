@@ -70,7 +70,7 @@ def scaffold_update(
 ) -> ControlledUpdate:
     """Lines 6 to 13."""
     memory = cohort.state(CONTROL, torch.zeros_like(control))
-    controls = memory.values * memory.counted.to(control)[:, None]
+    controls = memory.values.mul_(memory.counted.to(control)[:, None])
     delta = cohort.updates(x, local, correction=control - controls)  # line 10
     moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     # Line 12, option II: c_i+ - c_i = -c - delta / (K lr), in one memory, as what is kept.

@@ -5,6 +5,8 @@ A vector is `[parameters d | float buffers b]`. Frozen parameters are not in it,
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import warnings
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -37,6 +39,24 @@ def align(values: Tensor) -> Tensor:
     """`values` with the same numbers, contiguous and aligned; a copy unless they are already."""
     values = values.contiguous()
     return values if fits_alignment(values) else values.clone()
+
+
+LASTING = 1 << 20
+"""Bytes from which a copy that lasts gets pages of its own."""
+
+
+def lasting_copy(value: Tensor) -> Tensor:
+    """A copy of a tensor for many rounds.
+
+    A large one has pages of its own, which the system gets back once nobody needs it: in the heap, the short-lived vectors of training
+    around it would leave holes that no vector of the same size fits into.
+    """
+    size = value.numel() * value.element_size()
+    if value.device.type == "cpu" and size >= LASTING:
+        with contextlib.suppress(OSError):
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            return torch.frombuffer(pages, dtype=value.dtype).view(value.shape).copy_(value)
+    return value.clone()
 
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)

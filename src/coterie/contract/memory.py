@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.base.vector import lasting_copy
 
 MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
 """The reason that a method is given for clients whose process died and had their memory alone."""
@@ -266,7 +267,7 @@ class MemoryView:
         """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""
         if "/" in key or len(values) != len(self._names):
             raise InputError(f"memory {key!r} needs a key without '/' and one row per client")
-        self._written[key] = [value.clone() for value in values.detach()]
+        self._written[key] = [lasting_copy(value) for value in values.detach()]
         self._committed.setdefault(key, set()).update(self._names)
 
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import delay_interrupts, plain
+from coterie.base.vector import lasting_copy
 from coterie.compute.cohort import Shard
 from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
 
@@ -296,7 +297,7 @@ class Worker:
         """
         message = self._up.unpack(self.pipe.recv_bytes(), keep=keep)
         if not keep:
-            message["kept"] = Saved({place: value.clone() for place, value in message["kept"].values.items()})
+            message["kept"] = Saved({place: lasting_copy(value) for place, value in message["kept"].values.items()})
         return message
 
     def end(self, why: str) -> None:
