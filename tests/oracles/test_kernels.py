@@ -383,6 +383,20 @@ def test_the_weights_of_a_chunk_fit_into_sixteen_megabytes(width, clients):
     assert clients <= kernel._least or clients * layout.dim * 4 <= 1 << 24
 
 
+@pytest.mark.parametrize("own_start", [False, True])
+def test_updates_of_neighbours_are_written_with_one_call_for_each_layer(own_start, monkeypatch):
+    given = problem("mlp", torch.float32)
+    of_twelve_rows = tuple(client.name for client in given.clients if len(client.train) == 12)
+    everybody, local = cohort(given, names=of_twelve_rows), LocalSGD(lr=0.1, steps=Steps(3), batch_size=8)
+    x = everybody.workspace.x.clone()
+    x = x + 0.1 * randoms(len(everybody.names), len(x), dtype=torch.float32) if own_start else x
+    expected = everybody.train(x, local) - x
+    calls, subtract = [], torch.sub
+    monkeypatch.setattr(torch, "sub", lambda *terms, out: calls.append(len(out)) or subtract(*terms, out=out))
+    assert torch.equal(everybody.updates(x, local), expected)
+    assert calls == [len(of_twelve_rows)] * len(list(given.model.parameters()))
+
+
 @pytest.mark.parametrize(("model", "kind"), KINDS)
 def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeypatch):
     given = problem(model, torch.float32, kind)

@@ -194,10 +194,14 @@ class Batched:
                 sides = self._sides(old, new, [v[:wide] for v in space], added)
             self._step(sides, *batch, rule)
             if alive[step + 1] < alive[step]:
+                low, high = alive[step + 1], alive[step]
+                # Neighbours are written at once, others one by one: by an index it takes many times as long.
+                size = high - low if bool((np.diff(chunk.members[low:high]) == 1).all()) else 1
                 for place, model, begun in zip(self._split(result), models, start, strict=True):
-                    for slot in range(alive[step + 1], alive[step]):  # by an index it takes many times as long
-                        to = place[chunk.members[slot]]
-                        torch.sub(model[slot], begun[slot % len(begun)], out=to) if relative else to.copy_(model[slot])
+                    for slot in range(low, high, size):
+                        to, trained = place[chunk.members[slot] :][:size], model[slot : slot + size]
+                        begun_here = begun if len(begun) == 1 else begun[slot : slot + size]
+                        torch.sub(trained, begun_here, out=to) if relative else to.copy_(trained)
 
     def _train_once(
         self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: StepRule,
