@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -416,5 +417,5 @@ def test_inner_products_leave_buffers_out():
 
 
 def test_train_documents_its_options():
-    documented = set(re.findall(r"^ {12}(\w+):", Cohort.train.__doc__, re.MULTILINE))
+    documented = set(re.findall(r"^ {4}(\w+):", inspect.getdoc(Cohort.train), re.MULTILINE))
     assert documented == {"x", "local", *TrainOptions.__annotations__}
