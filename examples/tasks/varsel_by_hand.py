@@ -1,7 +1,7 @@
 """A student's task: VaRSeL explained back from its page, with numbers that are not the page's.
 
 Two internal clients whose gradients differ around (2, 0), one external client near them and one far away. The error of the weighted
-mean of gradients is its variance plus the square of its bias (Eq. 3); VaRSeL chooses the weights that make it least (Eq. 4).
+mean of gradients is its variance plus the square of its bias (Eq. 4); VaRSeL chooses the weights that make it least.
 """
 
 import torch
