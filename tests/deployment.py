@@ -195,6 +195,12 @@ class Deployment:
         log.close()
         return self.processes[name]
 
+    def start_ended(self):
+        """Start again what has ended, as a kit's start.sh does: FLARE ends a site whose login is not answered for 30 s."""
+        for name in [name for name, process in self.processes.items() if process.poll() is not None]:
+            self.stop(name)
+            self.start(name)
+
     def start_all(self, arms=None):
         arms = arms or {}
         self.start("localhost", arm=arms.get("localhost"))

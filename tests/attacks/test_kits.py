@@ -74,6 +74,24 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
     assert "python3" not in script.replace("COTERIE_PYTHON:-python3", "")
 
 
+@pytest.mark.parametrize("name", ["hungary", "localhost"])
+def test_start_starts_what_ends_again_and_again(kits, name, tmp_path):
+    """FLARE ends a site's process whose login a busy server does not answer for 30 s. FLARE's own script gives up after five."""
+    starts, kit = tmp_path / "starts", tmp_path / "kit"
+    shutil.copytree(kits / name, kit)
+    for tool, body in (
+        ("python3", f'case "$*" in *nvflare.private*) echo start >> "{starts}";; esac'),
+        ("sleep", f'test "$(wc -l < "{starts}" 2> /dev/null || echo 0)" -lt 9 || touch "{kit}/shutdown.fl"'),
+    ):
+        (tmp_path / tool).write_text(f"#!/bin/sh\n{body}\nexit 0\n")
+        (tmp_path / tool).chmod(0o755)
+    subprocess.run(
+        ["bash", str(kit / "startup" / "sub_start.sh")], capture_output=True, timeout=60, check=True,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "COTERIE_PYTHON": str(tmp_path / "python3")},
+    )  # fmt: skip
+    assert len(starts.read_text().splitlines()) >= 9
+
+
 def test_kits_are_not_begun_with_wheels_that_lack_coterie(tmp_path):
     from hospital import plan_file
 

@@ -123,8 +123,14 @@ def _wait(
         time.sleep(0.005)
     if not wrong and used.ru_maxrss * 1024 > MOST_MEMORY:
         wrong = "memory above 2 GB"
+    while _living(pid, dying=True):
+        time.sleep(0.002)
+    run = out.parent / "run"
+    saved = _times(run)
     if _left(pid) and not wrong:
         wrong = "orphan"
+    if (late := [name for name, when in _times(run).items() if saved.get(name) != when]) and not wrong:
+        wrong = f"orphan: something wrote {late[:3]} after its command had ended"
     texts = [path.read_text(errors="replace") if path.exists() else "" for path in (err, out)]
     for path in (out, err):
         path.unlink(missing_ok=True)
@@ -177,16 +183,35 @@ def _left(group: int) -> bool:
     return True
 
 
-def _living(group: int) -> bool:
-    """Whether a process of this group lives; one that has ended may wait for whoever inherited it."""
+def _times(folder: Path) -> dict[str, int]:
+    """When each file of a folder was written last."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            found[str(path)] = path.stat().st_mtime_ns
+    return found
+
+
+def _living(group: int, *, dying: bool = False) -> bool:
+    """Whether a process of this group lives; one that has ended may wait for whoever inherited it.
+
+    With `dying` only one counts for which SIGKILL waits: the system kills jobs together with their command, and they write no more.
+    """
     for process in filter(
         str.isdigit, os.listdir("/proc")
     ):  # a glob asks of each whether it exists, and fails with one that ends
         with contextlib.suppress(OSError):
             state, _, its_group = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state != "Z":
+            if int(its_group) == group and state != "Z" and (not dying or _killed(process)):
                 return True
     return False
+
+
+def _killed(process: str) -> bool:
+    """Whether SIGKILL waits for a process."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    pending = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(signals >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
 def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Generator[tuple[Any, str], None, None]:

@@ -236,19 +236,23 @@ def disturb_job(made: Any, run: Path, what: tuple[str, str, str], at: int) -> st
     who, how, site = what
     name = "localhost" if who == "the server" else site
     process = made.coterie("submit", made.plan, "--out", run, "--no-report", background=True)
-    if wait_for(process, lambda: rounds_of(run) >= at):
+
+    def reached() -> bool:
+        made.start_ended()
+        return rounds_of(run) >= at
+
+    if wait_for(process, reached):
         pids = family(made.processes[name].pid)
         if who == "a site's job":
             pids = [pid for pid, line in names_of(pids).items() if "worker_process" in line]
         disturb(pids, how)
     if wrong := how_it_ended(process, (0, 1), []):
         return wrong
-    for ended in [name for name, process in made.processes.items() if process.poll() is not None]:
-        made.stop(ended)
-        made.start(ended)
     for _ in range(3):
+        made.start_ended()
         again = made.coterie("submit", made.plan, "--out", run, "--no-report", "--resume", check=False)
-        if "Traceback" in again.stderr or again.returncode not in (0, 1):
+        away = again.returncode == 2 and "not connected to the server" in again.stderr
+        if "Traceback" in again.stderr or (again.returncode not in (0, 1) and not away):
             return f"traceback: {again.stderr[-400:]}"
         if again.returncode == 0:
             break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import random
 import shutil
@@ -30,13 +32,25 @@ DISK = ".disk"
 
 
 class Try(NamedTuple):
-    """One interruption of a run."""
+    """One interruption of a run: by the clock, or at a step, the replacing of a file; the run that goes on may be killed, too.
+
+    Attributes:
+        fixture: the experiment.
+        signal: which of `SIGNALS`.
+        moment: seconds after which it comes.
+        group: whether workers and jobs get it, too.
+        real: whether the run is a process of its own and not forked.
+        step: at which step of a process all are killed instead; 0: at none. It is negative where the file is not yet replaced.
+        second: seconds after which the run that goes on is killed; 0: it is not.
+    """
 
     fixture: Generated
     signal: str
     moment: float
     group: bool
     real: bool
+    step: int
+    second: float
 
 
 def remember_disk() -> None:
@@ -73,6 +87,21 @@ def remember_disk() -> None:
     os.unlink = watched_unlink  # type: ignore[assignment]
 
 
+def kill_at(step: int) -> None:
+    """Let a process of this group kill all of them at its step of this number: after it, or before it if the number is negative."""
+    replace, steps = os.replace, itertools.count(1)
+
+    def watched_replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        number = next(steps)
+        if number == -step:
+            os.killpg(0, signal.SIGKILL)
+        replace(source, target)
+        if number == step:
+            os.killpg(0, signal.SIGKILL)
+
+    os.replace = watched_replace
+
+
 def lose_power(folder: Path) -> None:
     """Put every file of a run back to what had reached the disk."""
     for path in [path for path in (folder / "run").rglob("*") if path.is_file()]:
@@ -84,12 +113,32 @@ def lose_power(folder: Path) -> None:
     shutil.rmtree(folder / DISK, ignore_errors=True)
 
 
+def saved_rounds(run: Path) -> dict[str, bytes]:
+    """What the pairs of a run have saved of each round, without its seconds and bytes.
+
+    A resumed run ends with the rows that it has in memory. What it has saved must be the same, or it could not go on once more.
+    """
+    found = {}
+    for path in sorted((run / "checkpoint").glob("*/history.jsonl")):
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        kept = [{key: value for key, value in line.items() if key not in ("seconds", "asks")} for line in lines]
+        found[str(path.relative_to(run))] = json.dumps(kept).encode()
+    return found
+
+
 def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
     """Begin a run, interrupt it, let it go on, and say what is wrong, or nothing."""
     shutil.rmtree(folder / "run", ignore_errors=True)
-    setup = Setup(remember_disk) if one.signal == "power loss" else Setup()
+
+    def watch() -> None:
+        if one.signal == "power loss":
+            remember_disk()
+        if one.step:
+            kill_at(one.step)
+
+    setup, moment = Setup(watch), None if one.step else one.moment
     call = real_command if one.real else command
-    ended = call(folder, *COMPARE, signal_after=one.moment, number=SIGNALS[one.signal], group=one.group, setup=setup)
+    ended = call(folder, *COMPARE, signal_after=moment, number=SIGNALS[one.signal], group=one.group, setup=setup)
     if wrong := _after_signal(one, ended):
         return wrong
     if one.signal == "power loss":
@@ -97,6 +146,8 @@ def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
     saved = folder / "run" / "experiment.toml"
     by_file = saved.exists() and (folder / "run" / "checkpoint").is_dir() and one.group
     again = ("run", "run/experiment.toml", "--resume", "--no-report") if by_file else RESUME
+    if one.second and (wrong := complaint(command(folder, *again, signal_after=one.second))):
+        return wrong
     resumed = command(folder, *again)
     if wrong := complaint(resumed):
         return wrong
@@ -104,7 +155,7 @@ def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
         return f"data lost: status {resumed.status}: {resumed.err[-300:]}"
     if left := [path.name for path in (folder / "run").rglob(".*.tmp*")]:
         return f"other: {left} left behind"
-    found = numbers(folder / "run")
+    found = numbers(folder / "run") | saved_rounds(folder / "run")
     differ = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
     return f"silently different: {differ[:4]}" if differ else ""
 
@@ -147,9 +198,11 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
         base = folder / f"kill-{number}"
         fixture, whole, seconds = first_run(rng, base, methods[(number - 1) % len(methods)])
         if whole.status == 0:
-            expected = numbers(base / "run")
+            expected = numbers(base / "run") | saved_rounds(base / "run")
             if wrong := compare_settings(fixture, base / "run" / "experiment.toml"):
                 yield fixture.tables, wrong, fixture.methods
+            run = fixture.tables["run"]
+            pairs = 1 if "jobs" in run else len(fixture.methods) * len(run["seeds"])
             for _ in range(5):
                 if time.monotonic() > until:
                     break
@@ -157,10 +210,14 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
                 name = names[turn % len(names)]
                 real = rng.random() < 0.08 and name != "power loss"
                 moment = rng.uniform(0, seconds * 1.1 + (2.5 if real else 0.0))
-                one = Try(fixture, name, moment, rng.random() < 0.5, real)
+                group = rng.random() < (0.25 if "jobs" in fixture.covers else 0.5)
+                at_step = SIGNALS[name] == signal.SIGKILL and not real and rng.random() < 0.5
+                step = rng.choice((-1, 1)) * rng.randint(1, 12 + 9 * pairs) if at_step else 0
+                second = rng.uniform(0, seconds) if rng.random() < 0.3 else 0.0
+                one = Try(fixture, name, moment, group, real, step, second)
                 wrong = interrupt(one, base, expected)
                 covers = (*fixture.methods, *fixture.covers, f"signal: {name}", *(["real command"] if real else []))
-                yield (name, round(moment, 3), one.group, real, fixture.tables), wrong, covers
+                yield (*one[1:], fixture.tables), wrong, covers
         elif wrong := complaint(whole) or _unexpected_end(whole):
             yield fixture.tables, wrong, fixture.methods
         shutil.rmtree(base)

@@ -54,7 +54,16 @@ FAULTS = (
         "                pass\n",
         "interrupted",
     ),
+    Planted(
+        "a history keeps rows beyond its checkpoint",
+        "run/checkpoint.py",
+        "file.truncate(self._bytes)",
+        "pass",
+        "interrupted",
+    ),
+    Planted("jobs outlive the command", "study/jobs.py", "    _die_with(parent)\n", "", "interrupted"),
 )
+"""Faults that are kept; the last two were drawn unseen and not found, until the campaign was mended."""
 
 
 UNSEEN = (
@@ -85,7 +94,6 @@ UNSEEN = (
     Planted(
         "a resumed run forgets what it has spent", "run/checkpoint.py", 'session.spent.update(meta["spent"])', "pass"
     ),
-    Planted("a history keeps rows beyond its checkpoint", "run/checkpoint.py", "file.truncate(self._bytes)", "pass"),
     Planted(
         "a resumed run forgets what clients remember", "run/checkpoint.py", "engine.load_memory(saved.memory)", "pass"
     ),
@@ -107,7 +115,6 @@ UNSEEN = (
         "header.pop(SEAL, None) != _seal(header, tensors)",
         "header.pop(SEAL, None) is None",
     ),
-    Planted("jobs outlive the command", "study/jobs.py", "    _die_with(parent)\n", ""),
     Planted(
         "what a failed client remembered counts",
         "compute/cohort.py",

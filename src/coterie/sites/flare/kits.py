@@ -126,7 +126,7 @@ _RIGHTS = {
 
 
 def harden(kit: Path) -> None:
-    """Let jobs build coterie's classes alone and bring no code, send no log, and let the start script check its interpreter."""
+    """Let jobs build coterie's classes alone and bring no code, send no log; start scripts check their interpreter and go on."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources["class_allow_list"] = list(CLASSES)
@@ -140,6 +140,7 @@ def harden(kit: Path) -> None:
     for name in ("start.sh", "sub_start.sh"):
         script = kit / "startup" / name
         shebang, script_text = script.read_text(encoding="utf-8").split("\n", 1)
+        script_text = script_text.replace("$restart_count -ge 5", "$restart_count -lt 0")  # FLARE's gives up after five
         script.write_text(f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}", encoding="utf-8")
 
 
