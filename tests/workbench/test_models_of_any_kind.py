@@ -225,6 +225,11 @@ class Detached(nn.Linear):
         return super().forward(inputs).detach()
 
 
+class ManyZeros(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs).to_sparse()
+
+
 class Overwritten(nn.Linear):
     def forward(self, inputs):
         squared = super().forward(inputs).exp()
@@ -241,6 +246,7 @@ def pruned():
     ("model", "sentence"),
     [
         (lambda: Detached(4, 1), "no gradient of the loss can be computed: element 0 of tensors does not require grad"),
+        (lambda: ManyZeros(4, 1), "what the model gives is a tensor that is sparse; give a dense one [rows, ...]"),
         (
             lambda: Overwritten(4, 1),
             "no gradient of the loss can be computed: one of the variables needed for gradient",
@@ -275,7 +281,19 @@ def pruned():
             "the model gives torch.float32 outputs of shape",
         ),
     ],
-    ids=["detached", "overwritten", "computed", "nested", "sparse", "lazy", "meta", "complex", "tuple", "rows"],
+    ids=[
+        "detached",
+        "many zeros",
+        "overwritten",
+        "computed",
+        "nested",
+        "sparse",
+        "lazy",
+        "meta",
+        "complex",
+        "tuple",
+        "rows",
+    ],
 )
 def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence):
     model = model()  # made here, since torch imports half of itself for a nested tensor

@@ -16,7 +16,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
 from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
 from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
-from coterie.base.rows import ELEMENTS, Held, Inputs, row_size, rows, sample, take, tensors_by_name
+from coterie.base.rows import ELEMENTS, Held, Inputs, check_plain, row_size, rows, sample, take, tensors_by_name
 from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
 from coterie.compute.kernels import Batched, recognise
 from coterie.contract.filters import Veil
@@ -178,7 +178,7 @@ class Workspace:
         except RuntimeError as error:
             raise InputError(
                 f"no gradient of the loss can be computed: {plain(str(error), 120)}; look for detach(), no_grad() and changes in "
-                "place in forward"
+                "place in forward, and for inference_mode() around the call"
             ) from error
 
     @torch.no_grad()
@@ -220,7 +220,8 @@ class Workspace:
             self.model.register_forward_hook(lambda module, given, result: _logits(result))
         if not isinstance(outputs, Tensor):
             raise InputError(f"the model returns a {kind}; return one tensor, or an object or dict with 'logits'")
-        if outputs.is_complex() or outputs.ndim < 1 or len(outputs) != rows(inputs):
+        check_plain(outputs, "what the model gives")
+        if len(outputs) != rows(inputs):
             raise InputError(
                 f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}; it must "
                 "give real numbers, one row per row of inputs"
