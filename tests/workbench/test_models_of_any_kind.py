@@ -306,6 +306,15 @@ def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence
     assert str(compared.value) == str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "run", [lambda: fitted(nn.Linear(4, 1)), lambda: ct.compare(["local"], clients(), nn.Linear(4, 1), 1, 1)]
+)
+def test_autocast_around_a_run_is_refused(run):
+    with torch.autocast("cpu"), pytest.raises(ct.InputError, match="autocast around a run would change its bits"):
+        run()
+    run()
+
+
 def test_parametrised_modules_train():
     def model():
         torch.manual_seed(0)

@@ -223,8 +223,7 @@ class Workspace:
         check_plain(outputs, "what the model gives")
         if len(outputs) != rows(inputs):
             raise InputError(
-                f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}; it must "
-                "give real numbers, one row per row of inputs"
+                f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}, not one for each"
             )
         return outputs
 

@@ -49,7 +49,9 @@ _USUAL = RunSettings()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread, and restore what was set before."""
+    """Compute on one thread, and restore what was set before. Raises `InputError` within autocast, where a run has other bits."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InputError("torch.autocast around a run would change its bits; use it in forward of the model")
     # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
