@@ -182,7 +182,7 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
         run["metrics"] = ["accuracy", "own.py:margin"]
     if maybe("partial participation", 0.3):
         run["clients_per_round"] = 3
-    if maybe("jobs", 0.2):
+    if maybe("jobs", 0.35):
         run["jobs"] = 2
     tables: dict[str, Any] = {
         "data": {"folder": "rows", "label": "ill", "server_file": "server.csv"},

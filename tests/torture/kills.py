@@ -40,7 +40,7 @@ class Try(NamedTuple):
         moment: seconds after which it comes.
         group: whether workers and jobs get it, too.
         real: whether the run is a process of its own and not forked.
-        step: at which step of a process all are killed instead; 0: at none. It is negative where the file is not yet replaced.
+        step: at which step of a process the signal comes instead; 0: at none. It is negative where the file is not yet replaced.
         second: seconds after which the run that goes on is killed; 0: it is not.
     """
 
@@ -87,17 +87,18 @@ def remember_disk() -> None:
     os.unlink = watched_unlink  # type: ignore[assignment]
 
 
-def kill_at(step: int) -> None:
-    """Let a process of this group kill all of them at its step of this number: after it, or before it if the number is negative."""
+def kill_at(step: int, group: bool) -> None:
+    """Let a process of this group kill all of them, or the first, at its step: after it, or before it if the number is negative."""
     replace, steps = os.replace, itertools.count(1)
+    killed = -os.getpgrp() if group else os.getpgrp()
 
     def watched_replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         number = next(steps)
         if number == -step:
-            os.killpg(0, signal.SIGKILL)
+            os.kill(killed, signal.SIGKILL)
         replace(source, target)
         if number == step:
-            os.killpg(0, signal.SIGKILL)
+            os.kill(killed, signal.SIGKILL)
 
     os.replace = watched_replace
 
@@ -134,7 +135,7 @@ def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
         if one.signal == "power loss":
             remember_disk()
         if one.step:
-            kill_at(one.step)
+            kill_at(one.step, one.group)
 
     setup, moment = Setup(watch), None if one.step else one.moment
     call = real_command if one.real else command
@@ -211,8 +212,8 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
                 real = rng.random() < 0.08 and name != "power loss"
                 moment = rng.uniform(0, seconds * 1.1 + (2.5 if real else 0.0))
                 group = rng.random() < (0.25 if "jobs" in fixture.covers else 0.5)
-                at_step = SIGNALS[name] == signal.SIGKILL and not real and rng.random() < 0.5
-                step = rng.choice((-1, 1)) * rng.randint(1, 12 + 9 * pairs) if at_step else 0
+                at_step = SIGNALS[name] == signal.SIGKILL and not real and rng.random() < 0.75
+                step = rng.choice((-1, -1, 1)) * rng.randint(1, 12 + 9 * pairs) if at_step else 0
                 second = rng.uniform(0, seconds) if rng.random() < 0.3 else 0.0
                 one = Try(fixture, name, moment, group, real, step, second)
                 wrong = interrupt(one, base, expected)
