@@ -82,6 +82,7 @@ claims: $(VENV)/.dev  ## what the README says of four hospitals, over 21 runs of
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation, and what rivals answer (about 40 minutes; finished federations are kept)
 	$(BIN)/python -m benchmarks.verdicts
 	$(BIN)/python -m benchmarks.rival_answers
+	$(BIN)/python -m benchmarks.decays
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation

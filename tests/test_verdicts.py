@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks import federations, rival_answers, verdicts
+from benchmarks import decays, federations, rival_answers, verdicts
 
 
 def test_a_share_has_the_error_of_its_clusters() -> None:
@@ -75,3 +75,13 @@ def test_an_answer_that_names_all_is_worth_what_averaging_is(monkeypatch: pytest
     figures = rival_answers.figures_of([record], "right")
     assert (figures["joins"], figures["gain"]) == ((1.0, 0.0, 4), pytest.approx(0.005))
     assert (figures["sign"], figures["lost"], figures["groups"]) == ((0.25, 0.0, 4), (0.25, 0.0, 4), (1.0, 0.0, 1))
+
+
+def test_rows_that_are_left_out_have_no_say_in_the_choice() -> None:
+    size, best = len(decays.PENALTIES), (1, 4)
+    losses = np.ones((2, size))
+    losses[[0, 1], best] = 0.0, 0.5
+    fold = decays.Fold(np.array([0]), losses[:1], np.array([0, 1]), losses, np.ones(size))
+    assert [decays.choose([fold]), decays.choose([fold], fold.tested)] == [*best]
+    assert decays.flattery([fold], [1]) == 1.0
+    assert decays.measure((6, 12), 3) == decays.measure((6, 12), 3)

@@ -7,6 +7,8 @@ import numpy as np
 
 from coterie.report.answer import answer_lines
 from coterie.report.results import Results
+from coterie.report.text import number, percent
+from coterie.report.words import tell
 from coterie.run.experiment import Experiment
 from coterie.study.sweep import run_experiment
 
@@ -40,7 +42,8 @@ def answer(results: Results) -> str:
 def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(tmp_path: Path) -> None:
     results = results_of(tmp_path, lambda c, z, rng: (z + 0.5 * rng.normal(size=len(z)) > 0) ^ (c == "c"))
     assert "fedavg ranks patients the wrong way round at c (AUC ." in answer(results)
-    assert "Is the label coded backwards there?" in answer(results)
+    assert "Is the label coded backwards there?" in tell(results).answer[0]
+    assert answer(results).count("coded backwards") == 1
 
 
 def test_labels_that_mean_the_same_everywhere_are_not_asked_about(tmp_path: Path) -> None:
@@ -55,9 +58,12 @@ def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(tmp_path: P
         tmp_path, lambda c, z, rng: np.argsort(np.argsort(-z - rng.normal(size=len(z)))) < least[c], 400
     )
     assert "auprc" in results.metrics
-    assert "Cases: 12 of 400 at a, 9 of 400 at b and 3 of 400 at c. Area under the precision-recall curve" in answer(
-        results
-    )
+    text = answer(results)
+    assert "Cases: 12 of 400 at a, 9 of 400 at b and 3 of 400 at c. Area under the precision-recall curve" in text
+    level = float(np.mean([results.comparisons.trivial(c, "loss")[1] for c in "abc"]))
+    assert 0.05 < level < 0.15
+    bound = f"log-loss of {number(level)}; .01, up to which a change is called too little to matter"
+    assert f"{bound}, is {percent(0.01 / level)} of it" in text
     assert "c Too few rows to tell: 400 test rows, 3 of the rarer class" in answer(results)
 
 

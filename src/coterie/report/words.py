@@ -17,7 +17,7 @@ from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
-from coterie.report.text import chance, first_few, listing, number, printable, with_sign
+from coterie.report.text import chance, first_few, listing, number, percent, printable, with_sign
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harming, helping, late_shares, verdict, whole_percent
 
 INTERVAL = "±: 95 % interval of the difference to training alone, from own rows."
@@ -256,7 +256,8 @@ def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[s
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
-    lead = " ".join(f"{group}: {named(results, who)}." for group, who in groups.items() if who)
+    words = (f"{group}: {named(results, who)}." for group, who in groups.items() if who)
+    lead = " ".join([*words, *_backwards(results)])
     if lead.startswith("No verdict"):
         reasons = dict.fromkeys(v.reason for v in verdicts.values())
         lead += f" {listing([*reasons]).capitalize()}."
@@ -335,9 +336,12 @@ def _rare_cases(results: Results) -> list[str]:
         f"{round(s * results.size(c))} of {results.size(c):.0f} at {results.names[c]}" for c, s in shares.items() if s
     ]
     areas = [f"{printable(m)} {number(results.mean(m, None, 'auprc'))}" for m in results.methods]
-    return [
-        f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
-    ]
+    text = f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
+    smallest = results.comparisons.smallest
+    level = float(np.nanmean(results.comparisons.trivial(None, "loss")[1]))
+    bound = f"{results.gain_text(smallest)}, up to which a change is called too little to matter"
+    rate = f"Giving every row the same risk scores a log-loss of {number(level)}"
+    return [f"{text} {rate}; {bound}, is {percent(smallest / level)} of it (--smallest sets another bound)."]
 
 
 def _combination(results: Results) -> list[str]:
@@ -373,7 +377,7 @@ def _caveats(results: Results, shown: int) -> list[str]:
     for method, twins in results.coincide.items():
         names, verb = listing([printable(m) for m in twins]), "gives" if len(twins) == 1 else "give"
         texts.append(f"{names} {verb} the same numbers as {printable(method)} in every digit; shown once.")
-    texts += [*_backwards(results), *_rare_cases(results)]
+    texts += _rare_cases(results)
     split = results.experiment.get("split")
     if isinstance(split, dict) and split.get("seed") is not None and seeds > 1:
         texts.append(f"split.seed = {split['seed']}: all seeds use the same {results.split} rows.")
