@@ -275,3 +275,19 @@ def test_a_value_that_rows_of_one_class_alone_have_is_asked_about(tmp_path):
         "icu_days: has a value only where the label is 1; does that follow from the outcome?"
     )
     assert asked(tmp_path, keep=["icu_days"]) == ""
+
+
+def test_a_code_that_many_rows_have_is_asked_about(tmp_path):
+    def pressure(code, every):
+        return lambda x, y: [
+            code if i % every == 0 else v for i, v in enumerate(RNG.normal(130, 9, N).round().astype(int))
+        ]
+
+    made = {"sysbp": pressure(-99, 7), "chol": pressure(999, 9), "hb": pressure(999, N)}
+    folder(tmp_path, a=rows(**table(**made)), b=rows(**table(**made)))
+    assert asked(tmp_path) == (
+        "sysbp, chol: -99 and 999 in 64 rows are far from all other numbers; do they mean missing? Then missing.sysbp = [-99], "
+        'missing.chol = [999], else keep = ["sysbp", "chol"]'
+    )
+    assert asked(tmp_path, missing={"sysbp": [-99], "chol": [999]}) == asked(tmp_path, keep=["sysbp", "chol"]) == ""
+    assert asked(tmp_path, drop=["sysbp", "chol"]) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
-from coterie.base.spelling import listing, names_rows, quote_toml
+from coterie.base.spelling import listing, names_rows, quote_toml, spell
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
@@ -22,6 +23,9 @@ _FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
 _REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip
 _FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
 _TELLING = 0.95  # area under the ROC curve of one column from which on it may say the label
+_FEWEST_CODES = 5  # rows of a client with the same odd number from which on it is no slip
+CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
+"""Numbers that people write for "missing"."""
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
 
 Array = NDArray[Any]
@@ -57,6 +61,7 @@ def ask_about(
             clients, tables, recipe, far, {*telling, *settings.keep, *settings.columns_to_drop()}
         ),
         *_on_units(recipe, settings),
+        *_on_codes(far, {*telling, *settings.keep}),
     ]
 
 
@@ -249,4 +254,22 @@ def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
         yield (
             f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
             f"[{', '.join(map(quote_toml, names[:3]))}], else correct that file or drop them"
+        )
+
+
+def _on_codes(far: Far, answered: Set[str]) -> Iterator[str]:
+    """Ask whether numbers that people write for "missing", far from all others in many rows, mean it."""
+    found: dict[str, dict[str, int]] = {}
+    for (_, name), extremes in far.items():
+        for value, rows in extremes.items():
+            if name not in answered and len(rows) >= _FEWEST_CODES and CODE.fullmatch(spell(value)):
+                codes = found.setdefault(name, {})
+                codes[spell(value)] = codes.get(spell(value), 0) + len(rows)
+    if found:
+        values = dict.fromkeys(code for codes in found.values() for code in codes)
+        missing = ", ".join(f"missing.{name} = [{', '.join(codes)}]" for name, codes in [*found.items()][:3])
+        yield (
+            f"{listing([*found])}: {' and '.join([*values][:3])} in {sum(sum(codes.values()) for codes in found.values())} rows "
+            f"{'is' if len(values) == 1 else 'are'} far from all other numbers; {'does it' if len(values) == 1 else 'do they'} mean "
+            f"missing? Then {missing}, else keep = [{', '.join(map(quote_toml, [*found][:3]))}]"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from coterie.base.rows import Part
 from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
-from coterie.data.tables.questions import LOOKED_AT, Far, ask_about
+from coterie.data.tables.questions import CODE, LOOKED_AT, Far, ask_about
 from coterie.data.tables.recipe import Recipe
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
@@ -28,7 +27,6 @@ _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
 _FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
 _FIRST = 128  # numbers by which most columns tell that theirs are many
-_CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
 Array = NDArray[Any]
 
@@ -196,7 +194,7 @@ def _is_apart_from(ends: list[float], nearest: float, last: float, count: int, n
         zeros = np.count_nonzero(numbers == 0)
         return bool(zeros > 1 and count >= _ENOUGH and rest_of_numbers.mean() > _GAP * rest_of_numbers.std())
     negative = max(ends) < 0 <= min(nearest, last) and max(nearest, last) > 2
-    return (gap > spread or negative) and all(_CODE.fullmatch(spell(end)) for end in ends)
+    return (gap > spread or negative) and all(CODE.fullmatch(spell(end)) for end in ends)
 
 
 def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
