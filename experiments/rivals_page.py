@@ -249,8 +249,11 @@ def readme(found: Sequence[Table]) -> str:
     text = (
         f"Over {over}, with {len(labels)} methods tuned alike, the best rival is `{best}`: its mean rank is "
         f"{_mean_rank(found, best):.1f}, that of `{ours}` {_mean_rank(found, ours):.1f}. MeritFed ranks first on "
-        f"{won if len(found) > 1 and won else 'it' if won else 'none'}. [Who wins where](docs/results.md#rivals-who-wins-where)."
+        f"{won if len(found) > 1 and won else 'it' if won else 'none'}."
     )
+    if lost := "; ".join(table.problem.title for table in found if any(s.gain.low > 0 for s in table.standings)):
+        text += f" Rivals are clearly better than MeritFed on {lost}."
+    text += " [Who wins where](docs/results.md#rivals-who-wins-where)."
     return _wrap(text)
 
 

@@ -191,6 +191,10 @@ left_out = { fedper = "the head is the whole model" }
     for text in (rivals_page.section([table]), rivals_page.page([table])):
         assert all(f"`{s.label}`" in text for s in table.standings)
     assert "the best rival is" in rivals_page.readme([table])
+    for low, is_better in ((0.05, True), (-0.05, False)):
+        standings = [s._replace(gain=judging.Interval(0.1, low, 0.25, 0.05, 3)) for s in table.standings]
+        said = rivals_page.readme([table._replace(standings=standings)])
+        assert ("are clearly better than MeritFed on four hospitals" in said.replace("\n", " ")) == is_better
     assert "Without all runs yet" not in rivals_page.section([table])
     other = table.problem._replace(name="other", title="another problem")
     monkeypatch.setattr(rivals_page, "problems", lambda: [table.problem, other])
