@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -92,6 +92,55 @@ def test_a_recipe_of_other_features_is_refused(hospital):
         if column["name"] == "age":
             column.update(kind="category", categories=["28"])
     refused("uses column 'age' otherwise", hospital.say, "encode", recipe=json.dumps(recipe))
+
+
+REGRESSION = {"name": None, "folder": "x", "label": "age", "task": "regression"}
+CLASSES = {"name": None, "folder": "x", "label": "num", "task": "classification"}
+OF_AGES = {"values": [str(age) for age in range(28, 67)], "classes": ["young", "old"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "change"),
+    [
+        ({}, {"values": ["0", "1", "2"]}),
+        ({}, {"classes": []}),
+        (REGRESSION, OF_AGES),
+        (REGRESSION, {"values": ["28"], "spellings": {"29": "28"}}),
+        (CLASSES, {"values": [], "classes": [], "mean": 0.0, "scale": 1.0}),
+        (CLASSES, {"values": ["0", "1", "0"], "classes": ["0", "1", "2"]}),
+    ],
+)
+def test_a_recipe_of_other_values_of_the_label_is_refused(tmp_path, data, change):
+    """As it was: classes of the server's choice told which values a label of numbers has, and how many rows have each."""
+    hospital = Hospital(tmp_path, data=data)
+    hospital.say("open", seed=0)
+    recipe = hospital.recipe()
+    hospital.say("encode", recipe=json.dumps(recipe))
+    recipe["label"] |= change
+    refused("other values of the label than the approved plan", hospital.say, "encode", recipe=json.dumps(recipe))
+
+
+def test_a_column_that_the_plan_takes_as_categories_is_no_number(hospital):
+    recipe = hospital.recipe()
+    column = next(c for c in recipe["columns"] if c["name"] == "cp")
+    recipe["features"] = recipe["features"][: 1 - len(column["categories"])]
+    column.update(kind="number", mean=2.0, scale=1.0)
+    refused("uses column 'cp' otherwise", hospital.say, "encode", recipe=json.dumps(recipe))
+
+
+def test_a_recipe_of_a_finer_scale_than_the_stated_rows_can_have_is_refused(tmp_path):
+    """As it was: on a scale 10^5 times as fine, a row's update fills the bound, and noise is small beside it."""
+    from coterie.sites.descriptions import SiteDescription, describe_site
+
+    bare = Hospital(tmp_path)
+    stated = SiteDescription.of(describe_site(bare.approved.plan.experiment, bare.settings, "hungary"))
+    (tmp_path / "stated").mkdir()
+    hospital = Hospital(tmp_path / "stated", deploy={"described": {"hungary": asdict(stated)}})
+    hospital.say("open", seed=0)
+    recipe = hospital.recipe()
+    hospital.say("encode", recipe=json.dumps(recipe))
+    next(c for c in recipe["columns"] if c["name"] == "age")["scale"] /= 1.01
+    refused("scales column 'age' otherwise", hospital.say, "encode", recipe=json.dumps(recipe))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,14 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local
 
+from coterie.algorithms.ifca import cluster_update
+from coterie.algorithms.local import model_alone, train_alone
+from coterie.base.metric_names import BOUNDS
+from coterie.compute.metrics import evaluate, find_metrics
 from coterie.compute.tasks import local_update, local_updates
+from coterie.sites.comparisons import note_outcomes, paired_errors
 from coterie.sites.plan_words import in_words
+from coterie.sites.secret_noise import OF_PREDICTED, KeyedVeil
 
 BOUND, SIGMA = 1.0, 0.1
 CLIP = {"name": "clip", "bound": BOUND}
@@ -123,6 +129,56 @@ def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
     )  # of 14 numbers with one deviation each; the mean of 8 draws would be a third of that
     others = told[1] - told[0]
     assert len({tuple(row.tolist()) for row in others}) == 5
+
+
+@pytest.mark.parametrize("task", [evaluate, local_update, train_alone], ids=["losses", "updates", "own models"])
+def test_a_sum_that_overflows_with_some_rows_tells_nothing_of_them(tmp_path, task):
+    """As it was: Inf - Inf is NaN, the task failed if a row lies beyond both thresholds, and no noise hides that."""
+    alone = {"name": "local", "local": FEDAVG["local"]}
+    site = Hospital(tmp_path, methods=[FEDAVG, alone], filters=[CLIP, SECRET], deploy={"runs": 100})
+    site.begin(pair="local-0" if task is train_alone else "fedavg-0")
+    more = {"part": "test", "metrics": ("accuracy", "auc")} if task is evaluate else {"local": local()}
+    for steep in (1.0, 3e38):
+        x = site.x.clone()
+        x[:13] = steep * torch.tensor([1.0, -1.0]).repeat(7)[:13]
+        told = site.ask(task, x=x, **more)
+        assert all(bool(torch.isfinite(field).all()) for field in told.values())
+    if task is evaluate:
+        assert told["defined"].all()
+    if task is train_alone:
+        site.ask(model_alone, x=x)
+        site.ask(evaluate, x=None, part="test", metrics=("accuracy", "auc"))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, high) in BOUNDS.items() if high < 3 and name not in OF_PREDICTED])
+def test_no_row_moves_a_metric_further_than_its_noise(name):
+    """As it was: f1 moved nearly twice as far, and the area under precision and recall the more the more rows there are."""
+    labels = torch.tensor([1] * 10 + [0] * 30)
+    for start in (labels * 2.0 - 1, 1 - labels * 2.0, torch.full((40,), -1.0), torch.linspace(3, -3, 40)):
+        for row, output in ((0, -9.0), (0, 9.0), (39, 9.0), (39, -9.0)):
+            moved = start.clone()
+            moved[row] = output
+            values = [find_metrics([name])[name](outputs[:, None], labels, "binary") for outputs in (start, moved)]
+            if None not in values:
+                assert abs(values[0] - values[1]) <= KeyedVeil(b"").reach(name, 40, 10) + 1e-12
+
+
+def test_the_last_model_of_a_run_may_overflow_and_tells_nothing_of_single_rows(tmp_path):
+    site = Hospital(tmp_path, filters=[CLIP, SECRET]).begin()
+    site.x[:13] = 3e38 * torch.tensor([1.0, -1.0]).repeat(7)[:13]
+    assert site.ask(note_outcomes, x=site.x, round=5)["done"].item()
+    told = site.ask(paired_errors, method="fedavg", other="constant")
+    assert told["known"].tolist() == [[False, True, False, False, False]]
+
+
+def test_an_update_of_one_of_several_models_has_one_noise(tmp_path):
+    """As it was: a plan of IFCA with secret noise was approved, and every site failed in every round."""
+    ifca = {"name": "ifca", "clusters": 2, "local": FEDAVG["local"]}
+    site = Hospital(tmp_path, methods=[ifca], filters=[CLIP, SECRET], deploy={"runs": 3}).begin(pair="ifca-0")
+    asks = [[site.x, site.x + 9], [site.x + 9, site.x], [site.x, site.x - 9]]
+    told = [site.ask(cluster_update, xs=torch.stack(xs), local=local()) for xs in asks]
+    assert [reply["cluster"].item() for reply in told] == [0, 1, 0]
+    assert len({tuple(reply["delta"][0].tolist()) for reply in told}) == 1
 
 
 def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):

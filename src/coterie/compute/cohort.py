@@ -222,7 +222,7 @@ class Cohort(CohortRows):
     def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
         self.spent["row_losses"] += len(labels)
         losses, veil = self.workspace.loss.rows(self.workspace.model(inputs), labels).double(), self.workspace.veil
-        return (losses if veil is None else losses.clamp(max=veil.largest_loss)).sum().cpu()
+        return (losses if veil is None else veil.bounded(losses)).sum().cpu()
 
     def _veiled(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
         """The mean loss of a client as it may be told."""
@@ -309,7 +309,7 @@ class Cohort(CohortRows):
                     pairs.append(answers_of(workspace, all_rows, [self.index[i]]))
         outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
         self.spent["row_losses"] += len(losses)
-        return outputs, losses if workspace.veil is None else losses.clamp(max=workspace.veil.largest_loss)
+        return (outputs, losses) if workspace.veil is None else (outputs.nan_to_num(), workspace.veil.bounded(losses))
 
     # ---- rows
 

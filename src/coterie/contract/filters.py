@@ -120,13 +120,11 @@ class Filter:
 
 
 class Veil(Protocol):
-    """Hides what one row adds to a mean over many, where rows are private.
+    """Hides what one row adds to a mean over many, where rows are private."""
 
-    Attributes:
-        largest_loss: that a row counts with.
-    """
-
-    largest_loss: float
+    def bounded(self, losses: Tensor) -> Tensor:
+        """Return the losses of rows as they count; none is NaN, since a mean over such a row would tell that there is one."""
+        ...
 
     def loss(self, mean: float, rows: int, x: Tensor) -> float:
         """Return the mean loss of model x [d + b] over so many rows as it may be told."""

@@ -64,8 +64,8 @@ class KeptOutcomes:
         scale = clients.label_scale
         outcomes = of_rows(workspace, client, client.train.labels, scale)
         if self._veil is not None:
-            losses = {key: outcomes[key].clamp(max=self._veil.largest_loss) for key in ("loss", "constant_loss")}
-            outcomes |= losses
+            outcomes |= {key: self._veil.bounded(outcomes[key]) for key in ("loss", "constant_loss")}
+            outcomes |= {key: outcomes[key].nan_to_num() for key in ("outputs",) if key in outcomes}
         content = encode(outcomes)
         path = self._file(pair)
         if path.exists() and path.read_bytes() != content:

@@ -22,15 +22,15 @@ from coterie.base.clients import PARTS, Clients
 from coterie.config.rules import is_number
 from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
-from coterie.data.tables.description import MANY_CATEGORIES, LabelDescription, TableDescription
+from coterie.data.tables.description import MANY_CATEGORIES, MANY_ROWS, LabelDescription, TableDescription
 from coterie.data.tables.recipe import TableCohort, describe_table, moments
 from coterie.sites.allowed import RefusedError
-from coterie.sites.tables import description_options, left_out
+from coterie.sites.tables import description_options, left_out, table_settings
 
 STATISTICS = 3
 """Numbers about each column that a site gives for each seed: count, mean and sum of squares about it."""
-FARTHEST = 1e6
-"""Deviations from the mean that a training value may have at most on the scale of a recipe."""
+FARTHEST = math.sqrt(MANY_ROWS)
+"""Deviations from the mean that a training value may have at most on the scale of a recipe, whatever the number of rows."""
 OF_ALL_ROWS = ("accuracy", "top5")
 """Metrics that rest on all rows of a part; any other may rest on those of a single class."""
 
@@ -118,8 +118,11 @@ def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
     return numbers - left_out(options) - ({options["label"]} if cut else set())
 
 
-def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, Any]) -> None:
+def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, Any], rows: int = MANY_ROWS) -> None:
     """Raise `RefusedError` for a recipe that makes other features of this table than the plan says, or that a training row could break.
+
+    Of `rows` training rows at all sites, none is further from a pooled mean than the root of their number in pooled deviations. On a
+    finer scale a row would stand out behind noise.
 
     Whether a recipe is taken follows from the plan and from what the site has told of each column (count, mean, squares), and from no
     single value: else a server could move mean and scale until the recipe fails, and read the value off them.
@@ -132,6 +135,8 @@ def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, A
         raise RefusedError(
             f"the recipe has {len(label['classes'])} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
         )
+    if not _values_fit(label, _describe(table, options).label, options):
+        raise RefusedError("the recipe has other values of the label than the approved plan")
     names = [column["name"] for column in columns]
     if len({*names}) < len(names):
         raise RefusedError("the recipe uses a column twice")
@@ -141,21 +146,39 @@ def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, A
     for column in columns:
         name, column_here = column["name"], table.columns.get(column["name"])
         plain = column_here is not None and column_here.kind in ("number", "boolean") and name not in chosen
-        if name in (options["label"], *drop) or (plain and column["kind"] != "number"):
+        numbers = column["kind"] == "number"
+        if name in (options["label"], *drop) or (plain and not numbers) or (numbers and name in chosen):
             raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
         if column["kind"] == "number":
-            _scale_fits(column, name, table)
+            _scale_fits(column, name, table, rows)
     if "scale" in label:
-        _scale_fits(label, label["column"], table)
+        _scale_fits(label, label["column"], table, rows)
 
 
-def _scale_fits(spec: Mapping[str, Any], name: str, table: Table) -> None:
-    """Raise `RefusedError` if the training values of a column could be more than `FARTHEST` on the recipe's scale."""
+def _values_fit(label: Mapping[str, Any], about: LabelDescription, options: Mapping[str, Any]) -> bool:
+    """Return True if a recipe makes the plan's classes of the label: others would tell which values there are, and how many."""
+    values, count = label["values"], len(label["classes"])
+    if label.get("spellings", {}) != table_settings(options).spellings:
+        return False
+    if options.get("above") is not None:
+        return values == [] and count == 2
+    if _is_quantity(about, options) or count == 0:  # other sites may show that these few values are no classes
+        return (
+            values == []
+            and count == 0
+            and about.kind in ("number", "boolean")
+            and options.get("task") != "classification"
+        )
+    return isinstance(values, list) and len(values) == len({*values}) == count > 1
+
+
+def _scale_fits(spec: Mapping[str, Any], name: str, table: Table, rows: int) -> None:
+    """Raise `RefusedError` if the training values of a column could be further on the recipe's scale than any of so many rows."""
     mean, scale = spec["mean"], spec["scale"]
     if not (is_number(mean) and is_number(scale) and scale > 0):
         raise RefusedError(f"the recipe has no mean and scale of column {name[:40]!r}")
     count, mean_here, squares = (float(v) for v in moments(TableCohort({table.name: table}), schema=json.dumps([name])))
-    if math.sqrt(squares + count * (mean_here - mean) ** 2) > FARTHEST * scale:
+    if math.sqrt(squares + count * (mean_here - mean) ** 2) > math.sqrt(rows) * (1 + 1e-9) * scale:
         raise RefusedError(f"the recipe scales column {name[:40]!r} otherwise than its values")
 
 

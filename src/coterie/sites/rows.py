@@ -24,6 +24,7 @@ from coterie.compute.workspace import Workspace
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.cells import Table
+from coterie.data.tables.description import MANY_ROWS
 from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.models import build_shape, freeze
@@ -165,8 +166,10 @@ class SiteRows:
         table = self._open_table()
         try:
             recipe = json.loads(message["recipe"])
-            recipe_fits(recipe, table, self.options)
-            unstated = check_recipe(self.approved.plan.deployment.descriptions, recipe)
+            stated = self.approved.plan.deployment.descriptions
+            all_rows = sum(max(site.rows) for site in stated.values()) if stated else MANY_ROWS
+            recipe_fits(recipe, table, self.options, all_rows)
+            unstated = check_recipe(stated, recipe)
             if unstated:
                 raise RefusedError(
                     f"column {unstated[:40]!r} of the recipe has a category that the plan states of no site"

@@ -23,6 +23,8 @@ from torch import Tensor
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import RowError, student
 from coterie.contract.filters import Filter, Passage
+from coterie.contract.task import find_task
+from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
@@ -35,13 +37,27 @@ OF_PREDICTED = ("ppv", "npv")
 
 
 def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
-    """Return the same filters, whose secret noise is that of this key and, for each model that is asked about, of its own request."""
-    return tuple(
-        _SecretNoise(step.sigma, key=key, requests=requests)
-        if isinstance(step, GaussianNoise) and step.secret
-        else step
-        for step in filters
-    )
+    """Return the same filters, whose secret noise is that of this key and, for each model that is asked about, of its own request.
+
+    What secret noise is to hide is made finite before, since noise hides no NaN.
+    """
+    every = tuple(filters)
+    if not any(isinstance(step, GaussianNoise) and step.secret for step in every):
+        return every
+    keyed: list[Filter] = []
+    for step in every:
+        if isinstance(step, GaussianNoise) and step.secret:
+            keyed.append(_SecretNoise(step.sigma, key=key, requests=requests))
+        else:
+            keyed.append(_FiniteClip(step.bound) if isinstance(step, Clip) else step)
+    return tuple(keyed)
+
+
+@dataclass(frozen=True)
+class _FiniteClip(Clip):
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+        """Rows as `Clip` makes them, 0 for one with NaN or Inf: that would tell that there is a row with which a sum overflows."""
+        return super().apply(torch.where(rows.isfinite().all(-1, keepdim=True), rows, 0.0), passage)
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,9 @@ class _SecretNoise(GaussianNoise):
         """Rows [1, ..., d] of the site with noise of its own; [1, T, d] for T models: each with the noise of its model."""
         if len(self.requests) == 1:
             return self._noisy(rows, self.requests[0], passage)
+        if rows.ndim == 2 and "choice" in find_task(passage.task).kinds.values():
+            # About one model, whichever others come with it: were those in the noise, they would give it many draws.
+            return self._noisy(rows, "", passage)
         if rows.ndim < 3 or rows.shape[1] != len(self.requests):
             raise RefusedError(
                 f"a reply about {len(self.requests)} models must say something of each, or noise cannot hide it"
@@ -78,10 +97,12 @@ class KeyedVeil:
         key: of the site.
     """
 
-    largest_loss = LARGEST_LOSS
-
     def __init__(self, key: bytes) -> None:
         self._key = key
+
+    def bounded(self, losses: Tensor) -> Tensor:
+        """Return losses of at most `LARGEST_LOSS` each, which stands also for one that is no number."""
+        return losses.nan_to_num(nan=LARGEST_LOSS).clamp(max=LARGEST_LOSS)
 
     def loss(self, mean: float, rows: int, x: Tensor) -> float:
         """Return the mean loss of model x [d + b] over so many rows with noise, not below 0."""
@@ -99,7 +120,11 @@ class KeyedVeil:
         if name == "loss":
             return LARGEST_LOSS / max(1, rows)
         low, high = BOUNDS.get(name, (-inf, inf))
-        return inf if name in OF_PREDICTED else (high - low) / max(1, fewest)
+        if name in OF_PREDICTED:
+            return inf
+        # A row that a model calls positive counts twice in f1, and at the head of all rows in the precision at each row of its class.
+        times = {"f1": 2.0, "auprc": 1 + math.log1p(fewest)}.get(name, 1.0)
+        return times * (high - low) / max(1, fewest)
 
     def metric(self, name: str, value: float, reach: float, about: Tensor) -> float:
         """Return the loss or a metric with noise of deviation `reach`, which follows from `about`; NaN if that is not finite."""
