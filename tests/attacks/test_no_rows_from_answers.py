@@ -180,6 +180,21 @@ def test_a_small_last_batch_is_left_out_as_in_one_process(tmp_path):
     assert set(sizes) == {16}
 
 
+def test_few_validation_rows_do_not_train_one_method_alone(tmp_path):
+    """As it was: the loss of training rows with them less that without them was the loss of five rows."""
+    chooses = {"name": "meritfed", "targets": ["hungary"], "validation": "validation", "local": FEDAVG["local"]}
+    for share, few in ((0.017, True), (0.1, False)):
+        (folder := tmp_path / str(share)).mkdir()
+        parts = {"parts": {"train": 0.8 - share, "validation": share, "test": 0.2}}
+        plan = {"methods": [FEDAVG, chooses], "run": {"merge_validation": True}, "split": parts}
+        hospital = Hospital(folder, **plan).begin(pair="meritfed-0")
+        assert (0 < hospital.rows.clients.sizes("validation")["hungary"] < 8) is few
+        if few:
+            refused("one method of the plan trains on its few validation rows", hospital.begin)
+        else:
+            hospital.begin()
+
+
 def test_a_part_of_few_rows_has_no_loss_no_metric_and_no_size(tmp_path):
     parts = {"train": 280 / 294, "test": 14 / 294}
     hospital = Hospital(tmp_path, {"minimum_cell": 20}, run={"evaluate": 1})

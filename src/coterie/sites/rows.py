@@ -21,6 +21,7 @@ from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
+from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.cells import Table
@@ -194,11 +195,12 @@ class SiteRows:
         if beside:
             raise RefusedError(f"a message with a model has no field {beside[0][:40]!r}; the plan says the rest")
         allowed = self._rights_of(message["pair"])
-        clients = self._deal(self.clients, allowed)
+        dealt = self._deal(self.clients, allowed)
         sites, run = tuple(sorted(self.approved.plan.deployment.sites)), self.experiment.run
         clients = share_validation(
-            clients, allowed.method, sites, run.merge_validation, contribution=run.contribution is not None
+            dealt, allowed.method, sites, run.merge_validation, contribution=run.contribution is not None
         )
+        self._merge_fits(clients.sizes("train")[self.name] - dealt.sizes("train")[self.name], sites)
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
@@ -239,6 +241,15 @@ class SiteRows:
                 f"a fold tests fewer than the {self.settings.minimum_batch} rows of minimum_batch here; give the plan fewer folds"
             )
         return view
+
+    def _merge_fits(self, rows: int, sites: tuple[str, ...]) -> None:
+        """Raise `RefusedError` for few validation rows that one method trains on and another does not: losses of both tell theirs."""
+        if 0 < rows < max(self.settings.minimum_batch, self.settings.minimum_cell) and any(
+            self.name in clients_keeping_validation(of.method, sites) for of in self.approved.pairs.values()
+        ):
+            raise RefusedError(
+                "one method of the plan trains on its few validation rows and another does not; give the plan more of them, or none"
+            )
 
     def _parts(self, clients: Clients, allowed: Allowed) -> Clients:
         """The client without parts of which too few rows would speak; the rows of a fold speak with those of all others alone."""
