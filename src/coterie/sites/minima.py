@@ -70,6 +70,12 @@ def _describe(table: Table, options: Mapping[str, Any]) -> TableDescription:
     return describe_table(table, settings["label"], set(json.loads(settings["categorical"])), settings["rare"])
 
 
+def _label_of(table: Table, options: Mapping[str, Any]) -> LabelDescription:
+    """Return what of the label says whether it is a quantity."""
+    label = table.columns[options["label"]]
+    return LabelDescription(label.kind, False, [], len(label.levels[0]), [])
+
+
 def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
     has_many_values = label.kind == "number" and label.distinct > MANY_CLASSES
     return options.get("task") == "regression" or (options.get("task") is None and has_many_values)
@@ -111,10 +117,8 @@ def public_description(table: Table, options: Mapping[str, Any]) -> TableDescrip
 
 def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
     """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on."""
-    label = table.columns[options["label"]]
-    about = LabelDescription(label.kind, False, [], len({t for t in label.spelled if t is not None}), [])
     numbers = {name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"}
-    cut = options.get("above") is not None or not _is_quantity(about, options)
+    cut = options.get("above") is not None or not _is_quantity(_label_of(table, options), options)
     return numbers - left_out(options) - ({options["label"]} if cut else set())
 
 
@@ -135,7 +139,7 @@ def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, A
         raise RefusedError(
             f"the recipe has {len(label['classes'])} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
         )
-    if not _values_fit(label, _describe(table, options).label, options):
+    if not _values_fit(label, _label_of(table, options), options):
         raise RefusedError("the recipe has other values of the label than the approved plan")
     names = [column["name"] for column in columns]
     if len({*names}) < len(names):
