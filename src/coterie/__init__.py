@@ -99,8 +99,8 @@ def __getattr__(name: str) -> object:
 def _cure(name: str) -> str:
     if name in ("FederatedClassifier", "FederatedRegressor"):
         return f"; write: from coterie.sklearn import {name}"
-    meant = next((public_name for public_name in __dir__() if public_name.casefold() == name.casefold()), None)
-    return f"; did you mean {meant!r}?" if meant else ""
+    match = next((public_name for public_name in __dir__() if public_name.casefold() == name.casefold()), None)
+    return f"; did you mean {match!r}?" if match else ""
 
 
 def __dir__() -> list[str]:

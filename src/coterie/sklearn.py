@@ -89,10 +89,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = self.run_.rounds
 
     def _build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        given = self.model
-        if isinstance(given, nn.Module):
-            return copy.deepcopy(given).double()
-        spec = MODELS.build({"name": given}, f"model {given!r}") if isinstance(given, str) else given
+        model = self.model
+        if isinstance(model, nn.Module):
+            return copy.deepcopy(model).double()
+        spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
         return build_shape(spec, shape, outputs).double()
 
     def _scaled(self, inputs: Array) -> torch.Tensor:
@@ -121,20 +121,20 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 inputs[torch.from_numpy(names == name)], self._whose(name, groups)
             ).values.numpy()
         out = np.empty((len(inputs), next(iter(values.values())).shape[1]))
-        for name, some in values.items():
-            out[names == name] = some
+        for name, client_values in values.items():
+            out[names == name] = client_values
         return out
 
     def _whose(self, name: str, groups: Any) -> str:
         models: Mapping[str, Any] = self.run_.models
         if name in models or "*" in models:
             return name if name in models else "*"
-        told = (
+        problem = (
             f"there is no group {name!r}, and this method has no model for everybody; {nearest(name, models)}"
             if groups is not None
             else f"this method has a model for each group ({', '.join(models)}); give groups=..."
         )
-        raise InputError(told)
+        raise InputError(problem)
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from federations import SIZES, batch_norm, dropout, logistic, quadratic, start
 MUTANTS = {
     "cfl": [
         ("algorithms/cfl.py", "weakest = min(range(n - 1)", "weakest = max(range(n - 1)"),
-        ("algorithms/cfl.py", "part[child] = part[above]", "part[child] = False"),
+        ("algorithms/cfl.py", "part[child] = part[ancestor]", "part[child] = False"),
         ("algorithms/cfl.py", "updates).norm() < self.eps1", "updates).norm() > self.eps1"),
         ("algorithms/cfl.py", "norms.max() > self.eps2", "norms.max() < self.eps2"),
         ("algorithms/cfl.py", "== int((cluster == group).sum())", "<= int((cluster == group).sum())"),

@@ -18,8 +18,8 @@ from federations import SIZES, batch_norm, logistic, start
 
 MUTANTS = {
     "dpfl": [
-        ("algorithms/dpfl.py", "max(at_inside - at_joined, 0.0)", "max(at_joined - at_inside, 0.0)"),
-        ("algorithms/dpfl.py", "max(at_outside - at_left, 0.0)", "0.0"),
+        ("algorithms/dpfl.py", "max(at_inside - loss_with_j, 0.0)", "max(loss_with_j - at_inside, 0.0)"),
+        ("algorithms/dpfl.py", "max(at_outside - loss_without_j, 0.0)", "0.0"),
         ("algorithms/dpfl.py", "coin * (gain + gain_without) < gain or", "gain > gain_without or"),
         ("algorithms/dpfl.py", "or gain + gain_without == 0", ""),
         ("algorithms/dpfl.py", 'part = "validation" if', 'part = "train" if'),

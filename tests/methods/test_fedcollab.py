@@ -27,16 +27,16 @@ from federations import (
 
 MUTANTS = {
     "fedcollab": [
-        ("algorithms/fedcollab.py", "seen, unseen = halves[half], halves[1 - half]", "seen, unseen = halves[half], halves[half]"),
-        ("algorithms/fedcollab.py", "MOMENTUM * velocity + error @ seen", "MOMENTUM * velocity - error @ seen"),
+        ("algorithms/fedcollab.py", "test_rows = halves[half], halves[1 - half]", "test_rows = halves[half], halves[half]"),
+        ("algorithms/fedcollab.py", "MOMENTUM * velocity + error @ train_rows", "MOMENTUM * velocity - error @ train_rows"),
         ("algorithms/fedcollab.py", "torch.minimum(halves[:, None], halves[None, :])", "halves[:, None].expand(n, n).clone()"),
         ("algorithms/fedcollab.py", "+ 2 * stream_sum(labels, stream.child(\"labels\"))", ""),
         ("algorithms/fedcollab.py", "best.mean(2) - 1", "best.mean(2) / 2"),
         ("algorithms/fedcollab.py", "(change + change.transpose(0, 1)) / 2", "change"),
         ("algorithms/fedcollab.py", "estimate[failed], estimate[:, failed] = 1.0, 1.0", "pass"),
         ("solvers/coalitions.py", "complexity / of_coalition.sqrt()", "complexity / of_coalition"),
-        ("solvers/coalitions.py", "(together * apart) @ rows / of_coalition", "(together * apart).sum(1)"),
-        ("solvers/coalitions.py", "(*sorted(others), unused)", "sorted(others)"),
+        ("solvers/coalitions.py", "(same_coalition * distances) @ rows / of_coalition", "(same_coalition * distances).sum(1)"),
+        ("solvers/coalitions.py", "(*sorted(other_labels), unused)", "sorted(other_labels)"),
     ],
 }  # fmt: skip
 

@@ -34,7 +34,11 @@ MUTANTS = {
             '"validation" if rows != "train" and cohort.has(i, "validation") else "train"',
             '"train"',
         ),
-        ("algorithms/fedfomo.py", "x[positions[alone]] = trained[alone]", "x[positions[alone]] = x[positions[alone]]"),
+        (
+            "algorithms/fedfomo.py",
+            "x[positions[not_judging]] = trained[not_judging]",
+            "x[positions[not_judging]] = x[positions[not_judging]]",
+        ),
     ],
 }
 

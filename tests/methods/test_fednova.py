@@ -19,8 +19,8 @@ from federations import SIZES, assert_close, batch_norm, dropout, logistic, quad
 MUTANTS = {
     "fednova": [
         ("algorithms/fednova.py", "delta[:, : cohort.layout.dim] /= lengths", "delta /= lengths"),
-        ("algorithms/fednova.py", "speed = momentum * speed + 1 - pull * far", "speed = momentum * speed + 1"),
-        ("algorithms/fednova.py", "speed = momentum * speed + 1 - pull * far", "speed = 1 - pull * far"),
+        ("algorithms/fednova.py", "speed = momentum * speed + 1 - pull * weight", "speed = momentum * speed + 1"),
+        ("algorithms/fednova.py", "speed = momentum * speed + 1 - pull * weight", "speed = 1 - pull * weight"),
         ("algorithms/fednova.py", "average.steps if self.mu else average.length", "average.length"),
         (
             "algorithms/fednova.py",

@@ -26,9 +26,13 @@ from federations import (
 
 MUTANTS = {
     "local": [
-        ("algorithms/local.py", "own = own + update", "own = own + update.mean(0)"),
+        ("algorithms/local.py", "own_models = own_models + update", "own_models = own_models + update.mean(0)"),
         ("compute/local_training.py", "for decay in self._decays", "for decay in sorted(self._decays)"),
-        ("algorithms/local.py", "cohort.keep(OWN, own)", "cohort.keep(OWN, own.mean(0).expand_as(own))"),
+        (
+            "algorithms/local.py",
+            "cohort.keep(OWN, own_models)",
+            "cohort.keep(OWN, own_models.mean(0).expand_as(own_models))",
+        ),
         ("algorithms/local.py", 'participation = "own"', 'participation = "run"'),
     ],
 }

@@ -72,10 +72,14 @@ MUTANTS = {
         ("compute/server_step.py", "align(b * g)", "align(g)"),
         ("compute/anchored.py", "anchor = x.mean(0)", "anchor = x[0]"),
         ("compute/anchored.py", "(delta - replies.delta[client])[:dim]", "torch.zeros_like(models[t, :dim])"),
-        ("compute/anchored.py", "need = weights.clamp(min=least_weight(weights.shape[1])) * moved", "need = moved"),
         (
             "compute/anchored.py",
-            "need = weights.clamp(min=least_weight(weights.shape[1])) * moved",
+            "need = weights.clamp(min=least_weight(weights.shape[1])) * distance_moved",
+            "need = distance_moved",
+        ),
+        (
+            "compute/anchored.py",
+            "need = weights.clamp(min=least_weight(weights.shape[1])) * distance_moved",
             "need = weights.clamp(min=least_weight(weights.shape[1]))",
         ),
         ("compute/anchored.py", "visited[t, positions[client]] = models[t, :dim]", "pass"),
@@ -85,7 +89,7 @@ MUTANTS = {
         ("algorithms/meritfed.py", "(federation.round - 1) % self.oracle_every == 0", "True"),
         (
             "compute/target_tasks.py",
-            "(target.answers([0], at, part)[0] for at in (x, torch.zeros_like(x)))",
+            "(target.answers([0], model, part)[0] for model in (x, torch.zeros_like(x)))",
             "[target.answers([0], x, part)[0]] * 2",
         ),
         ("compute/target_tasks.py", "x[i], lr * deltas[i], part)", "x[i], deltas[i], part)"),

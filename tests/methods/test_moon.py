@@ -24,9 +24,9 @@ from federations import (
 
 MUTANTS = {
     "moon": [
-        ("algorithms/moon.py", "(away - towards)", "(towards - away)"),
+        ("algorithms/moon.py", "(near_previous - near_global)", "(near_global - near_previous)"),
         ("algorithms/moon.py", "(x, previous[step.client])", "(x, x)"),
-        ("algorithms/moon.py", "(away - towards) / temperature", "(away - towards)"),
+        ("algorithms/moon.py", "(near_previous - near_global) / temperature", "(near_previous - near_global)"),
         ("algorithms/moon.py", "mu * functional.softplus", "functional.softplus"),
         ("algorithms/moon.py", 'cohort.keep("moon", trained)', 'cohort.keep("moon", x.expand_as(trained))'),
         ("algorithms/moon.py", "x=state.x,", "weights=state.x.new_ones(len(federation.clients)), x=state.x,"),

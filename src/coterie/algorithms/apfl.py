@@ -85,9 +85,9 @@ def apfl_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, a
     models, shares = _models_and_shares(cohort, x, alpha)
     deltas, mixtures = [], []
     for i in range(len(cohort.names)):
-        alone = cohort.only([i])
-        mixtures.append(_Mixture(alone, models[i], float(shares[i]), local, adaptive=adaptive))
-        deltas.append(alone.updates(x, local, gradient_rule=mixtures[i]))
+        single_client = cohort.only([i])
+        mixtures.append(_Mixture(single_client, models[i], float(shares[i]), local, adaptive=adaptive))
+        deltas.append(single_client.updates(x, local, gradient_rule=mixtures[i]))
     cohort.keep(OWN, torch.stack([m.v for m in mixtures]))
     cohort.keep(SHARE, torch.tensor([m.share for m in mixtures], dtype=torch.float64))
     return LocalUpdate(torch.cat(deltas), cohort.sizes)
@@ -161,8 +161,8 @@ class APFL(Method[State]):
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The mixture of each seen and unseen client, where it is."""
-        everybody = (*federation.everyone, *federation.unseen)
-        return federation.own_models(everybody, mixture, x=state.x, alpha=self.alpha)
+        all_clients = (*federation.everyone, *federation.unseen)
+        return federation.own_models(all_clients, mixture, x=state.x, alpha=self.alpha)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Updates and own models."""

@@ -74,7 +74,7 @@ class Centralised(Method[State]):
         return State(state.x + replies.delta[0]), {}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

@@ -66,8 +66,8 @@ def halves(similar: Tensor) -> Tensor:
     weakest = min(range(n - 1), key=lambda k: edges[k][2])
     part = torch.zeros(n, dtype=torch.bool)
     part[edges[weakest][0]] = True
-    for child, above, _ in edges[weakest + 1 :]:  # whoever joined the tree through that child
-        part[child] = part[above]
+    for child, ancestor, _ in edges[weakest + 1 :]:  # clients that joined the tree through that child
+        part[child] = part[ancestor]
     return part
 
 
@@ -120,7 +120,7 @@ class CFL(Method[State]):
 
     def _split(self, cluster: Tensor, positions: Tensor, sizes: Tensor, deltas: Tensor) -> Tensor:
         """The group of each client [N] after all groups were split whose members all replied, at `positions`, and pull apart."""
-        after = cluster.clone()
+        split_cluster = cluster.clone()
         for group in cluster.unique().tolist():
             replied = cluster[positions] == group
             # A group is split by the updates of all its members alone: an absent one would belong to neither part.
@@ -130,8 +130,8 @@ class CFL(Method[State]):
             norms = torch.linalg.vector_norm(updates, dim=1)
             if average(sizes[replied], updates).norm() < self.eps1 and norms.max() > self.eps2:
                 units = updates / norms.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
-                after[positions[replied][halves(units @ units.T)]] = int(after.max()) + 1
-        return after
+                split_cluster[positions[replied][halves(units @ units.T)]] = int(split_cluster.max()) + 1
+        return split_cluster
 
     def models(self, state: State) -> dict[str, Tensor]:
         """The model of each client's group."""

@@ -74,10 +74,10 @@ def choose_partners(
 ) -> Partners:
     """The group of each client, by its loss at means of the candidates [m, d + b]; `place` is which of them is its own."""
     members = torch.zeros(len(cohort.names), len(candidates), dtype=torch.float64)
-    for i, own in enumerate(place.tolist()):
+    for i, chooser in enumerate(place.tolist()):
         client = cohort.only([i])
         part = "validation" if client.has(0, "validation") else "train"
-        others = [j for j in range(len(candidates)) if j != own]
+        others = [j for j in range(len(candidates)) if j != chooser]
         most = len(candidates) if budget is None else min(budget, len(candidates))
 
         def losses(groups: Sequence[Group], client: Cohort = client, part: str = part) -> list[float]:
@@ -87,25 +87,29 @@ def choose_partners(
             return values
 
         if solver == "exhaustive":
-            groups = [tuple(sorted((own, *c))) for k in range(most) for c in combinations(others, k)]
-            chosen = groups[int(torch.tensor(losses(groups), dtype=torch.float64).argmin())] if most > 1 else (own,)
+            groups = [tuple(sorted((chooser, *c))) for k in range(most) for c in combinations(others, k)]
+            chosen = groups[int(torch.tensor(losses(groups), dtype=torch.float64).argmin())] if most > 1 else (chooser,)
         else:
             stream = client.rng(0, "dpfl")
             order = [others[k] for k in stream.child("order").permutation(len(others))]
             coins = torch.rand(len(others), generator=stream.child("coins").generator(), dtype=torch.float64).tolist()
-            chosen = grow(losses, own, order, coins, most)
+            chosen = grow(losses, chooser, order, coins, most)
         members[i, list(chosen)] = 1.0
     return Partners(members)
 
 
 def grow(
-    losses: Callable[[Sequence[Group]], list[float]], own: int, order: Sequence[int], coins: Sequence[float], most: int
+    losses: Callable[[Sequence[Group]], list[float]],
+    chooser: int,
+    order: Sequence[int],
+    coins: Sequence[float],
+    most: int,
 ) -> Group:
     """The group that the randomised double greedy search finds (Buchbinder et al., FOCS 2012).
 
     Args:
         losses: Losses of groups, given as sorted positions.
-        own: Position that is always in the group.
+        chooser: Position that is always in the group.
         order: The other positions, in the order in which the search decides about them.
         coins: A number in [0, 1) for each of them.
         most: Members of the group at most.
@@ -114,22 +118,22 @@ def grow(
     >>> grow(lambda groups: [loss[g] for g in groups], 0, [2, 1], [0.5, 0.5], 3)
     (0, 1)
     """
-    inside: Group = (own,)
-    outside = tuple(sorted((own, *order)))
+    inside: Group = (chooser,)
+    outside = tuple(sorted((chooser, *order)))
     if most == 1 or not order:
         return inside
     at_inside, at_outside = losses([inside, outside])
     for j, coin in zip(order, coins, strict=True):
         if len(inside) == most:
             return inside
-        joined, left = tuple(sorted((*inside, j))), tuple(k for k in outside if k != j)
-        at_joined, at_left = losses([joined, left])
-        gain, gain_without = max(at_inside - at_joined, 0.0), max(at_outside - at_left, 0.0)
+        with_j, without_j = tuple(sorted((*inside, j))), tuple(k for k in outside if k != j)
+        loss_with_j, loss_without_j = losses([with_j, without_j])
+        gain, gain_without = max(at_inside - loss_with_j, 0.0), max(at_outside - loss_without_j, 0.0)
         # Neither is a gain: a partner that makes no difference joins, as in the paper's proof; the authors' code does either.
         if coin * (gain + gain_without) < gain or gain + gain_without == 0:
-            inside, at_inside = joined, at_joined
+            inside, at_inside = with_j, loss_with_j
         else:
-            outside, at_outside = left, at_left
+            outside, at_outside = without_j, loss_without_j
     return inside
 
 
@@ -174,7 +178,7 @@ class DPFL(Method[State]):
         return asks(own_update), asks(choose_partners, models=lambda clients: clients)
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Everybody starts from x. Raises `InputError` where all groups are too many."""
+        """All clients start from x. Raises `InputError` where all groups are too many."""
         if self.solver == "exhaustive" and federation.per_round > MOST_EXHAUSTIVE:
             raise InputError(
                 f'DPFL.solver = "exhaustive" tries 2^{federation.per_round - 1} groups of each client; from '
@@ -194,10 +198,14 @@ class DPFL(Method[State]):
         )  # fmt: skip
         x, weights = state.x.clone(), {}
         x[positions] = trained  # of a client that did not choose, too
-        own = [replies.clients.index(name) for name in chosen.clients]
-        chosen.members[range(len(own)), own] = 1.0  # whatever a client replies, its own model is one of its group
-        for name, at, members in zip(chosen.clients, federation.positions(chosen.clients), chosen.members, strict=True):
-            x[at] = trained[members > 0].mean(0)
+        columns = [replies.clients.index(name) for name in chosen.clients]
+        chosen.members[range(len(columns)), columns] = (
+            1.0  # whatever a client replies, its own model is one of its group
+        )
+        for name, position, members in zip(
+            chosen.clients, federation.positions(chosen.clients), chosen.members, strict=True
+        ):
+            x[position] = trained[members > 0].mean(0)
             weights[name] = {n: w for n, w in replies.by_client(members / members.sum()).items() if w}
         return State(state.names, x), {
             "weights": weights,

@@ -1,4 +1,4 @@
-r"""FedAdp: weigh clients by how well their update points along with everybody's, or with a target's.
+r"""FedAdp: weigh clients by how well their update points along with that of all, or of a target.
 
 Paper: H. Wu, P. Wang, "Fast-Convergent Federated Learning with Adaptive Weighting", IEEE Transactions on Cognitive Communications
 and Networking 2021, Algorithm 1; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed), Appendix
@@ -134,7 +134,7 @@ class FedAdp(Method[State]):
         return update
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

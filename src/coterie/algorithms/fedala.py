@@ -63,11 +63,11 @@ MOST_PASSES, LOSSES, SETTLED = 100, 10, 0.1
 class _Mixture:
     """The weights W [k] of one client, and its mixture: a rule for gradients that moves W in place of the model."""
 
-    def __init__(self, x: Tensor, entries: Tensor, kept: Tensor, eta: float = 0.0) -> None:
-        own, self.weights, learned = kept.split([len(entries), len(entries), 1])
+    def __init__(self, x: Tensor, entries: Tensor, saved: Tensor, eta: float = 0.0) -> None:
+        own_model, self.weights, learned = saved.split([len(entries), len(entries), 1])
         self.learned = bool(learned)
         self._x, self._entries, self._eta = x, entries, eta
-        self._away = own - x[entries]
+        self._away = own_model - x[entries]
 
     @property
     def model(self) -> Tensor:
@@ -100,8 +100,8 @@ def _mixtures(cohort: Cohort, x: Tensor, layers: int, eta: float = 0.0) -> tuple
     """The mixture of each client, whether it has a model of its own [n], and which entries are mixed [k]."""
     entries = last_layers(cohort.layout, layers).to(x.device)
     start = torch.cat([x[entries], torch.ones_like(x[entries]), x.new_zeros(1)])
-    kept = cohort.state(OWN, start)
-    return [_Mixture(x, entries, row, eta) for row in kept.or_else(start)], kept.counted, entries
+    mixture_state = cohort.state(OWN, start)
+    return [_Mixture(x, entries, row, eta) for row in mixture_state.or_else(start)], mixture_state.counted, entries
 
 
 @task
@@ -179,8 +179,8 @@ class FedALA(Method[State]):
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The mixture of each seen and unseen client, where it is."""
-        everybody = (*federation.everyone, *federation.unseen)
-        return federation.own_models(everybody, ala_mixture, x=state.x, layers=self.layers)
+        all_clients = (*federation.everyone, *federation.unseen)
+        return federation.own_models(all_clients, ala_mixture, x=state.x, layers=self.layers)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Updates and mixtures."""

@@ -23,7 +23,7 @@ keep theirs. Distances are of parameters, buffers are mixed.
 Laws:
 - equal models are not changed by mixing, and far ones are left alone:
   tests/methods/test_fedamp.py::test_equal_models_stay_and_far_ones_are_left_alone
-- a sigma so small that nobody is near, without a pull, is training alone:
+- a sigma so small that no client is near, without a pull, is training alone:
   tests/methods/test_fedamp.py::test_with_nobody_near_and_no_pull_it_is_training_alone
 - a sigma so large that all are near is FedAvg of equal clients:
   tests/methods/test_fedamp.py::test_with_everybody_near_it_is_uniform_averaging
@@ -113,15 +113,15 @@ class FedAMP(Method[State]):
             )
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Everybody starts from x."""
+        """All clients start from x."""
         everyone = federation.everyone
         self.check(everyone)
         return State(everyone, x.repeat(len(everyone), 1), x.repeat(len(everyone), 1))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        near = PerClient(state.u[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, attentive_update, u=near, local=self.local, mu=self.mu)
+        attentive_models = PerClient(state.u[federation.positions(federation.clients)])
+        replies = federation.ask(federation.clients, attentive_update, u=attentive_models, local=self.local, mu=self.mu)
         positions = federation.positions(replies.clients)
         trained = state.u[positions] + replies.delta
         alpha = self.sigma / len(federation.everyone) if self.alpha is None else self.alpha

@@ -100,16 +100,16 @@ def tell_apart(
         trained = torch.empty_like(start)
         accuracy = torch.empty(start.shape[:2], dtype=torch.float64)
         for half in (0, 1):
-            seen, unseen = halves[half], halves[1 - half]
-            score = (start[:, half] @ unseen.T) * side
+            train_rows, test_rows = halves[half], halves[1 - half]
+            score = (start[:, half] @ test_rows.T) * side
             # A row on the border is told as often right as wrong.
             accuracy[:, half] = ((score > 0).double() + 0.5 * (score == 0)).mean(1)
-            shown = torch.arange(len(seen))[None, :] < rows[i][:, None]
+            shown = torch.arange(len(train_rows))[None, :] < rows[i][:, None]
             share = shown / shown.sum(1, keepdim=True).clamp(min=1)
             weights, velocity = start[:, half].clone(), torch.zeros_like(start[:, half])
             for _ in range(STEPS):
-                error = torch.sigmoid(-(weights @ seen.T) * side) * side * share
-                velocity = MOMENTUM * velocity + error @ seen
+                error = torch.sigmoid(-(weights @ train_rows.T) * side) * side * share
+                velocity = MOMENTUM * velocity + error @ train_rows
                 weights = weights + RATE * velocity
             trained[:, half] = weights
             cohort.spent["row_gradients"] += STEPS * int(shown.sum())
@@ -223,12 +223,12 @@ class FedCollab(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Estimate divergences and find the coalitions; all models start from x."""
         names = federation.everyone
-        apart = divergences(federation)
+        distances = divergences(federation)
         facts = federation.engine.sizes("train")
         sizes = torch.tensor([float(facts[name]) for name in names], dtype=torch.float64)
         stream = Rng.named(federation.seed, "fedcollab", "partition")
-        cluster = partition(sizes, apart, self.complexity, stream.generator())
-        return State(names, cluster, x.repeat(len(names), 1), apart)
+        cluster = partition(sizes, distances, self.complexity, stream.generator())
+        return State(names, cluster, x.repeat(len(names), 1), distances)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""

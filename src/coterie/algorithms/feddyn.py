@@ -16,7 +16,7 @@ Symbols: x = theta^(t-1), delta_i = theta_i - x (an update, added), dual_i = gra
 clients. Client i minimises f_i(y) - <dual_i, y> + alpha / 2 ||y - x||^2 by local steps, then dual_i <- dual_i - alpha delta_i. The
 server does dual <- dual - alpha / N sum_i delta_i, and x <- x + mean_i delta_i - dual / alpha.
 
-Differences from the paper: local steps as `local` says in place of an exact minimum; everybody counts the same, where the authors' code
+Differences from the paper: local steps as `local` says in place of an exact minimum; all count the same, where the authors' code
 divides alpha by the relative size, and nothing is clipped. The server's dual variable is the mean of all dual_i. So where a client has
 lost its own (its process ended, or its reply was refused or came too late), all start again at 0 with the next round; log and failures
 name the client. Dual variables are of parameters; buffers are averaged.
@@ -111,7 +111,7 @@ class FedDyn(Method[State]):
             federation.clients, dynamic_update, weights=equal, x=state.x, local=self.local, alpha=self.alpha
         )
         mean, log = average.delta, Log(weights=average.by_client(average.weights))
-        # The mean of the dual variables still holds the share of a lost one, which nobody can take out.
+        # The mean of the dual variables still holds the share of a lost one, which cannot be taken out.
         if average.forgot:
             for name in average.forgot:
                 federation.report(name, "its dual variable was lost, so all start again at 0", dynamic_update)
@@ -125,7 +125,7 @@ class FedDyn(Method[State]):
         return State(state.x + change, dual), log
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

@@ -19,7 +19,7 @@ Differences from the paper: all participants are candidates, the client's own tr
 learned affinities; weights are of the present round alone.
 
 Who sees what: each target is sent the trained models of all participants of the round, in the order of their names, and returns n + 1
-losses; the server holds every client's model. So this excludes secure aggregation. A model at which a loss is not finite pulls nobody.
+losses; the server holds every client's model. So this excludes secure aggregation. A model at which a loss is not finite pulls none.
 A client without validation rows judges by its training rows, which favours its own model. Targets that do not take part keep theirs.
 
 Laws:
@@ -68,7 +68,7 @@ def judge(
     candidates: Models,
     rows: str,
 ) -> Judged:
-    """L_i at `previous` [n, d + b] and at the candidates [m, d + b] that everybody is shown."""
+    """L_i at `previous` [n, d + b] and at the candidates [m, d + b] that every client is shown."""
     losses = []
     for i, x in enumerate(previous):
         client = cohort.only([i])
@@ -125,7 +125,7 @@ class FedFomo(Method[State]):
         return match_clients(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Everybody starts from x."""
+        """All clients start from x."""
         everyone = federation.everyone
         return State(self.target_names(everyone), everyone, x.repeat(len(everyone), 1))
 
@@ -136,20 +136,22 @@ class FedFomo(Method[State]):
         positions = federation.positions(replies.clients)
         trained = state.x[positions] + replies.delta
         x = state.x.clone()
-        alone = torch.tensor([n not in state.targets for n in replies.clients])
-        x[positions[alone]] = trained[alone]
+        not_judging = torch.tensor([n not in state.targets for n in replies.clients])
+        x[positions[not_judging]] = trained[not_judging]
         judges = tuple(n for n in replies.clients if n in state.targets)
         if not judges:
             return state._replace(x=x), {}
         previous = PerClient(state.x[federation.positions(judges)])
         judged = federation.ask(judges, judge, previous=previous, candidates=trained, rows=self.validation)
         weights: dict[str, dict[str, float]] = {}
-        for name, at, losses in zip(judged.clients, federation.positions(judged.clients), judged.losses, strict=True):
-            away = trained - state.x[at]
-            pull = _pulls(losses, torch.linalg.vector_norm(away[:, : federation.dim], dim=1, dtype=torch.float64).cpu())
+        for name, own, losses in zip(judged.clients, federation.positions(judged.clients), judged.losses, strict=True):
+            differences = trained - state.x[own]
+            pull = _pulls(
+                losses, torch.linalg.vector_norm(differences[:, : federation.dim], dim=1, dtype=torch.float64).cpu()
+            )
             if float(pull.sum()) > 0:
                 pull = pull / pull.sum()
-                x[at] = move(state.x[at], pull, away, dim=federation.dim)  # Eq. 6
+                x[own] = move(state.x[own], pull, differences, dim=federation.dim)  # Eq. 6
                 weights[name] = replies.by_client(pull)
         log: Log = {"kept": len(judged) - len(weights)}
         if weights:

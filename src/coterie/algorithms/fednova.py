@@ -97,11 +97,11 @@ def norm(steps: int, momentum: float, pull: float) -> float:
     >>> norm(3, 0.0, 0.0), norm(2, 0.5, 0.0), norm(2, 0.0, 0.5)
     (3.0, 2.5, 1.5)
     """
-    far = speed = 0.0
+    weight = speed = 0.0
     for _ in range(steps):
-        speed = momentum * speed + 1 - pull * far
-        far += speed
-    return far
+        speed = momentum * speed + 1 - pull * weight
+        weight += speed
+    return weight
 
 
 class State(NamedTuple):
@@ -160,5 +160,5 @@ class FedNova(Method[State]):
         return State(x), {"weights": average.by_client(coefficients), "length": length}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x

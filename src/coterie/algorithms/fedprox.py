@@ -92,5 +92,5 @@ class FedProx(Method[State]):
         return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x

@@ -18,7 +18,7 @@ Applications to Federated Learning", 2020, arXiv 2002.10619): clients of a group
 
 Differences from the paper: the first model starts where the run starts; each further one is that plus numbers drawn evenly from
 +-1 / sqrt(inputs of the layer) for each parameter, from the seed. Equal models would never come apart. Losses are taken in eval
-mode over all training rows; of equal losses the first counts. A model that nobody chose stays. For evaluation every client, also
+mode over all training rows; of equal losses the first counts. A model that no client chose stays. For evaluation every client, also
 one that did not take part, chooses anew.
 
 Laws:
@@ -26,7 +26,7 @@ Laws:
   tests/methods/test_ifca.py::test_one_group_is_averaging_bit_by_bit
 - two groups on a line are found, and each is served by its mean:
   tests/methods/test_ifca.py::test_two_groups_on_a_line_are_found
-- a model that nobody chose stays:
+- a model that no client chose stays:
   tests/methods/test_ifca.py::test_a_model_that_nobody_chose_stays
 """
 
@@ -93,8 +93,8 @@ def apart(x: Tensor, layout: Layout, stream: Rng) -> Tensor:
         for _, shape in layout.parameters
         for _ in range(shape.numel())
     ]
-    even = torch.rand(layout.dim, generator=stream.generator(), dtype=torch.float64)
-    noise = (2 * even - 1) / torch.tensor(inputs, dtype=torch.float64).sqrt()
+    uniform = torch.rand(layout.dim, generator=stream.generator(), dtype=torch.float64)
+    noise = (2 * uniform - 1) / torch.tensor(inputs, dtype=torch.float64).sqrt()
     return torch.cat([x[: layout.dim] + noise.to(x), x[layout.dim :]])
 
 
@@ -163,10 +163,10 @@ class IFCA(Method[State]):
         for j in chosen.unique().tolist():
             members = chosen == j
             xs[j] = shift(state.xs[j], average(shares[members], replies.delta[members]), dim=federation.dim)
-            within = shares * members / shares[members].sum()
+            size_weights = shares * members / shares[members].sum()
             weights.update(
                 {
-                    n: replies.by_client(within)
+                    n: replies.by_client(size_weights)
                     for n, member in zip(replies.clients, members.tolist(), strict=True)
                     if member
                 }

@@ -8,7 +8,7 @@ Avoid: a client has few rows: its own model then fits chance.
 Formula: x_k \leftarrow x_k + \delta_k
 
 The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model, which the
-client keeps; nothing of one client reaches another. Everybody trains in every round, also where other methods draw some clients a
+client keeps; nothing of one client reaches another. All clients train in every round, also where other methods draw some clients a
 round: who works alone need not wait to be drawn. A client that has lost its model begins anew, and is named.
 
 Laws:
@@ -59,14 +59,14 @@ class Trained(NamedTuple):
 @task
 def train_alone(cohort: Cohort, *, x: OneModel, local: LocalSGD, decays: tuple[tuple[str, float], ...] = ()) -> Trained:
     """Go on training the own model, which begins at x; with a weight decay of its own where `decays` names the client."""
-    own = cohort.state(OWN, x).values
+    own_models = cohort.state(OWN, x).values
     by_name = dict(decays)
-    each = [by_name.get(name, local.weight_decay) for name in cohort.names] if decays else None
-    update = cohort.updates(own, local, weight_decays=each)
-    own = own + update
-    if cohort.workspace.veil is None and not bool(torch.isfinite(own).all()):
+    client_decays = [by_name.get(name, local.weight_decay) for name in cohort.names] if decays else None
+    update = cohort.updates(own_models, local, weight_decays=client_decays)
+    own_models = own_models + update
+    if cohort.workspace.veil is None and not bool(torch.isfinite(own_models).all()):
         raise FloatingPointError("its own model is not finite")
-    cohort.keep(OWN, own)
+    cohort.keep(OWN, own_models)
     return Trained(torch.ones(len(cohort.names), dtype=torch.bool))
 
 
@@ -77,7 +77,7 @@ def model_alone(cohort: Cohort, *, x: OneModel) -> OwnModel:
 
 
 class State(NamedTuple):
-    """The model [d + b] from which everybody began."""
+    """The model [d + b] from which all clients began."""
 
     x: Tensor
 
@@ -114,7 +114,7 @@ class Local(Method[State]):
         return tuple(sorted((name, float(decay)) for name, decay in self.weight_decays.items()))
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Everybody starts from x."""
+        """All clients start from x."""
         return State(x)
 
     def check(self, everyone: tuple[str, ...]) -> None:
@@ -126,9 +126,9 @@ class Local(Method[State]):
                 )
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """One round of everybody; the model of a client that failed stays."""
-        further: dict[str, Any] = {"decays": self.decays} if self.weight_decays else {}
-        trained = federation.ask(federation.clients, train_alone, x=state.x, local=self.local, **further).clients
+        """One round of all clients; the model of a client that failed stays."""
+        decay_payload: dict[str, Any] = {"decays": self.decays} if self.weight_decays else {}
+        trained = federation.ask(federation.clients, train_alone, x=state.x, local=self.local, **decay_payload).clients
         return state, {"weights": {name: {name: 1.0} for name in trained}}
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ asked at x itself, without tuning.
 
 A requirement is computed when a client is first asked, always as of round 0 from the initial model, so it does not matter when that
 is. Of xhat_k the client keeps four numbers and no weights. The initial model travels beside x in those rounds only in which someone
-still lacks its requirement. The pool of flexible participation asks everybody for a loss in each round.
+still lacks its requirement. The pool of flexible participation asks all clients for a loss in each round.
 
 Only a weighted sum of updates is needed, so MaxFL goes with secure aggregation (the gaps are seen).
 
@@ -93,8 +93,8 @@ def local_update(
     tuning_steps: int,
 ) -> LocalUpdates:  # fmt: skip
     """Lines 8 to 11."""
-    near = cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x
-    gap = cohort.loss(near) - requirement(cohort, start, required, warm, rows)
+    tuned = cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x
+    gap = cohort.loss(tuned) - requirement(cohort, start, required, warm, rows)
     return LocalUpdates(gap, cohort.updates(x, local))
 
 
@@ -118,7 +118,7 @@ class MaxFL(Method[State]):
             of your own, {client: loss}; clients that are not named keep that of their warm-up (all warm up, for xhat_k of the metrics).
         flexible: after the mandatory rounds only those to whom the model appeals (F_k(x) < rho_k) may be drawn, anew in every round
             (Section 3, "Appeal-based Flexible Client Participation"): the run's clients_per_round (m of line 6), or all if fewer.
-        mandatory_rounds: rounds in which everybody may be drawn, with `flexible` (10 of 200 in Tables 1 and 2).
+        mandatory_rounds: rounds in which all clients may be drawn, with `flexible` (10 of 200 in Tables 1 and 2).
         tuning_steps: local steps from x before the gap is computed (Table 3; 0: none).
         surrogate: h for "does not appeal" (Eq. 3), sigmoid, relu, exp, log or linear; the weights are q_k = h'(gap_k) (Eq. 4). With
             "linear", q = 1 whatever the gap: FedAvg with equal weights, whose clients opt out and are measured like MaxFL's, as
@@ -148,8 +148,8 @@ class MaxFL(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates with gaps, who stays in a flexible pool, and the appeal that is measured."""
-        more = (gaps, measure) if self.flexible else (measure,)
-        return asks_of_requirements(self, local_update, *more)
+        training_tasks = (gaps, measure) if self.flexible else (measure,)
+        return asks_of_requirements(self, local_update, *training_tasks)
 
     def __post_init__(self) -> None:
         as_pairs(self)
@@ -205,7 +205,7 @@ class MaxFL(Method[State]):
         return requirement_payload(self.requirements, clients, state.start, federation.holders(KEPT), warm)
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def measure(self, state: State, federation: Federation) -> Log:
@@ -216,5 +216,5 @@ class MaxFL(Method[State]):
         )  # fmt: skip
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Everybody, where requirements are losses on validation rows."""
+        """All clients, where requirements are losses on validation rows."""
         return names if self.requirements == "validation" else ()

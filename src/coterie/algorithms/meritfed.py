@@ -23,7 +23,7 @@ in the first round weights hardly move. Moments, a pair of vectors per target, a
 
 Differences from the paper: weights persist over rounds (warm start; a reset each round stays at the level of plain averaging).
 Updates may be several local steps. One run serves one target, several or all, each with its own model and weights. With partial
-participation the descent runs over the renormalised weights of those who replied, and absent clients keep theirs. The zeroth-order
+participation the descent runs over the renormalised weights of those that replied, and absent clients keep theirs. The zeroth-order
 estimator multiplies by the direction that the printed formula drops. A step multiplies a gradient that already contains `lr`.
 
 The server holds n updates per target. Models differ after the first round, so T targets cost each client T local trainings a round;
@@ -38,7 +38,7 @@ delegated descent of a model whose outputs are linear in what is trained: exact 
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
 Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`. It is at least phi(w) - min phi at the new
-weights, of those who replied, if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all
+weights, of those that replied, if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all
 rows; else an estimate. It is phi(w) - phi(w0) + max_i <w0 - e_i, dphi/dw(w0)>: the Frank-Wolfe gap at the weights w0 before the
 descent, where its first step takes the gradient anyway, less what the descent has gained. It costs nothing, is exact where phi is
 linear, and bounds the delta of Theorems 1 and 2. Without a step (md_steps = 0) there is none, and a target that fails has no such
@@ -170,21 +170,21 @@ class MeritFed(Method[State]):
         updates = (of_each, at_anchor) if may_be_cheap else (of_each,) if self.uploads == "each" else (at_anchor,)
         if self.validation == "server":  # the oracle is there, too
             return (asks(local_updates),)
-        about: dict[str, Any] = {"rows": self.validation, "batch": self.oracle_batch_size}
-        fresh = self.validation == "fresh"
+        oracle_rows: dict[str, Any] = {"rows": self.validation, "batch": self.oracle_batch_size}
+        uses_fresh_rows = self.validation == "fresh"
         values, steps = 2, range(self.md_steps + 1)
-        oracle: tuple[Asks, ...] = (asks(target_rows, rows="fresh"),) if fresh else ()
+        oracle: tuple[Asks, ...] = (asks(target_rows, rows="fresh"),) if uses_fresh_rows else ()
         if self.oracle == "delegated":
             betas = self.betas if self.server_optimiser == "adam" else None
-            oracle += (asks(target_descent, **about, steps=self.md_steps, step=self.md_step, betas=betas,
+            oracle += (asks(target_descent, **oracle_rows, steps=self.md_steps, step=self.md_step, betas=betas,
                             scores=self.oracle_steps == "scores"),)  # fmt: skip
         elif self.oracle == "gradient" and self.md_steps:
-            oracle += (asks(target_gradient, models=self._steps, **about, step=steps),)
+            oracle += (asks(target_gradient, models=self._steps, **oracle_rows, step=steps),)
         elif self.oracle == "loss":
             values += 2 * self.directions * self.md_steps
         if self.md_step == "line-search":
             values += 1 + MOST_TRIALS * self.md_steps
-        batch = self.oracle_batch_size if fresh else Among(self.oracle_batch_size, None)
+        batch = self.oracle_batch_size if uses_fresh_rows else Among(self.oracle_batch_size, None)
         return *updates, *oracle, asks(target_losses, models=values, rows=self.validation, batch=batch, step=steps)
 
     def __post_init__(self) -> None:
@@ -230,8 +230,8 @@ class MeritFed(Method[State]):
         count = len(self.target_names(everyone))
         if self._form(count) is self:
             return ()
-        also = "linear models are near those of the paper's form, which trains each target's model at each client; others may be worse"
-        return (f'with {count} targets the cheap form ran: {also} (cheap_above = "default" brings it back)',)
+        words = "linear models are near those of the paper's form, which trains each target's model at each client; others may be worse"
+        return (f'with {count} targets the cheap form ran: {words} (cheap_above = "default" brings it back)',)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist, and for one target with anchored uploads."""
@@ -312,7 +312,7 @@ class MeritFed(Method[State]):
     def _descend(
         self, state: State, replies: Replies[Any], deltas: Tensor, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
-        """The round from the updates [T, n, d + b] of those who replied."""
+        """The round from the updates [T, n, d + b] of those that replied."""
         x = state.x.expand(len(state.targets), -1)
         positions = federation.positions(replies.clients)
         mass = state.weights[:, positions].sum(1, keepdim=True)
@@ -330,15 +330,15 @@ class MeritFed(Method[State]):
                     measured = {"phi_before": phi[:, 0], "phi_after": phi[:, 1]}
                     if self.md_steps:
                         measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
-            moved, _, moments = server.step(new_weights)  # line 10
+            new_models, _, moments = server.step(new_weights)  # line 10
         except NotFiniteError as error:  # finite updates and gradients whose product overflows
             cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
             raise RunError(f"round {federation.round}: {cure}") from error
         counts = state.taken + 1
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
-        afterwards, before = (new_weights, moved, moments, counts), (old_weights, x, state.moments, state.taken)
-        for new, old in zip(afterwards, before, strict=True):
-            new[lost] = old[lost]
+        new_state, old_state = (new_weights, new_models, moments, counts), (old_weights, x, state.moments, state.taken)
+        for new_values, old_values in zip(new_state, old_state, strict=True):
+            new_values[lost] = old_values[lost]
         weights = state.weights.clone()
         weights[:, positions] = new_weights * mass
 
@@ -346,10 +346,10 @@ class MeritFed(Method[State]):
         measured["effective_collaborators"] = 1 / new_weights.square().sum(1)
         log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
         log["weights"] = {t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)}
-        return State(state.targets, moved, weights, moments, counts, state.offsets, state.visited), log
+        return State(state.targets, new_models, weights, moments, counts, state.offsets, state.visited), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
-        """A model per target; one for everybody where the server's rows are the target."""
+        """A model per target; one for all clients where the server's rows are the target."""
         if state.targets == ("server",):
             return state.x[0]
         return dict(zip(state.targets, state.x.expand(len(state.targets), -1), strict=True))
@@ -360,8 +360,8 @@ class MeritFed(Method[State]):
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Models of the targets before and after, and once more in parts, and the updates for one target."""
-        everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
-        targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
+        all_are_targets = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
+        targets = clients if all_are_targets else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
         if self._form(targets).uploads == "each":
             return per_round + 3 * targets + moments
@@ -382,8 +382,8 @@ class _Oracle:
 
     def phi(self, *weights: Tensor) -> Tensor:
         """Values of phi at each of some weights [T, n] by the same rows, all of them where they can be had [T, q]."""
-        fresh = self.method.validation == "fresh"
-        return self._losses(weights, self.method.oracle_batch_size if fresh else None, self.method.md_steps)
+        uses_fresh_rows = self.method.validation == "fresh"
+        return self._losses(weights, self.method.oracle_batch_size if uses_fresh_rows else None, self.method.md_steps)
 
     def descend(self, weights: Tensor) -> tuple[Tensor, Tensor]:  # Eq. 8
         m, server = self.method, self.server
@@ -394,12 +394,12 @@ class _Oracle:
             step *= m.oracle_every * (m.md_steps if m.oracle_steps == "one" else 1)
         settings: dict[str, Any] = {"steps": m._steps, "step": step, "damping": m.damping}
         if m.oracle == "delegated":
-            after, gap = self._ask(
+            descended, gap = self._ask(
                 target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
                 moments=PerClient(server.moments), taken=PerClient(server.taken), lr=server.lr, betas=server.betas, eps=server.eps,
                 batch=m.oracle_batch_size, scores=m.oracle_steps == "scores", **settings,
             )  # fmt: skip
-            return after, gap
+            return descended, gap
         slopes = server.slopes(self._gradient)
         if m.oracle == "loss":
             steps = count()
@@ -422,13 +422,13 @@ class _Oracle:
         losses = self._losses(points, self.method.oracle_batch_size, step)
         return torch.stack([two_point_estimate(row, e, h) for row, (_, e) in zip(losses, drawn, strict=True)])  # Eq. 9
 
-    def _ask(self, what: Task[Any], **payload: Any) -> list[Tensor]:
+    def _ask(self, oracle_task: Task[Any], **payload: Any) -> list[Tensor]:
         # A single target must answer. Of several, one that fails keeps its model and the others go on.
         need = 1 / len(self.targets)
-        answers = self.federation.ask(self.targets, what, need=need, rows=self.method.validation, **payload)
+        answers = self.federation.ask(self.targets, oracle_task, need=need, rows=self.method.validation, **payload)
         self.failed |= set(answers.failed)
-        values: list[Tensor] = [getattr(answers, name) for name in what.reply._fields]
+        values: list[Tensor] = [getattr(answers, name) for name in oracle_task.reply._fields]
         if not answers.failed:
             return values
-        at = torch.tensor([self.targets.index(n) for n in answers.clients])
-        return [v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, at, v) for v in values]
+        places = torch.tensor([self.targets.index(n) for n in answers.clients])
+        return [v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, places, v) for v in values]

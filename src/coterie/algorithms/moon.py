@@ -111,8 +111,8 @@ def _contrast(
                 "MOON compares the inputs of the last linear layer, and this model calls none; end it with torch.nn.Linear"
             )
         z = representations[0]
-        towards, away = (functional.cosine_similarity(z, at(step, v)) for v in (x, previous[step.client]))
-        return mu * functional.softplus((away - towards) / temperature).mean()
+        near_global, near_previous = (functional.cosine_similarity(z, at(step, v)) for v in (x, previous[step.client]))
+        return mu * functional.softplus((near_previous - near_global) / temperature).mean()
 
     return penalty
 
@@ -164,7 +164,7 @@ class MOON(Method[State]):
         return State(x), {"weights": average.by_client(average.weights), "with_previous": float(average.had.sum())}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

@@ -183,7 +183,7 @@ class MWFed(Method[State]):
         return State(x, state.start, log_weights), log
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def measure(self, state: State, federation: Federation) -> Log:
@@ -193,5 +193,5 @@ class MWFed(Method[State]):
         )
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Everybody, where requirements are losses on validation rows."""
+        """All clients, where requirements are losses on validation rows."""
         return names if self.requirements == "validation" else ()

@@ -4,7 +4,7 @@ Paper: W. Chen, S. Horváth, P. Richtárik, "Optimal Client Sampling for Federat
 and Eq. 7; a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
 
 Optimises: the mean loss over all rows.
-Sends: d + 1 up, d down (local_update: drawn clients); 2 up, d down (norms: everybody).
+Sends: d + 1 up, d down (local_update: drawn clients); 2 up, d down (norms: all clients).
 Memory: none; within a round the update.
 Use: uploads are the bottleneck and all clients can train in every round.
 Avoid: work at the clients is the bottleneck: all of them train, and few send.
@@ -16,12 +16,12 @@ Symbols: delta_k = the update of client k, w_k = its share of all rows, u_k = ||
 round varies, and can be 0. x <- x + lr * sum_{k drawn} w_k / p_k delta_k, an unbiased estimate of FedAvg's step.
 
 Differences from the paper: exact probabilities, not the approximation for secure aggregation (Algorithm 2). Where a drawn client
-then fails, the coefficients of the others are scaled up to the sum that all drawn ones had. Where nobody is drawn, the model
+then fails, the coefficients of the others are scaled up to the sum that all drawn ones had. Where no client is drawn, the model
 stays.
 
 What it costs: EVERYBODY trains in every round and sends u_k, one number. The drawn clients are then asked for their update, which
 they have noted; one that lost it trains once more on the same batches by name. It saves uploads (m vectors in place of n), not
-work. With m = n everybody is drawn, so norms are not asked for. Coefficients do not sum to 1; buffers are averaged with their shares.
+work. With m = n all are drawn, so norms are not asked for. Coefficients do not sum to 1; buffers are averaged with their shares.
 
 Laws:
 - m = n is FedAvg, bit by bit:
@@ -114,7 +114,7 @@ class OCS(Method[State]):
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """One round: norms of everybody, updates of the drawn."""
+        """One round: norms of all clients, updates of the drawn."""
         everyone, m = federation.everyone, federation.per_round
         if m >= len(everyone):
             average = federation.average(everyone, local_update, x=state.x, local=self.local)
@@ -124,7 +124,7 @@ class OCS(Method[State]):
         shares = replies.sizes / replies.sizes.sum()  # w_k
         p = inclusion_probabilities(shares * replies.norms, min(m, len(replies)))  # line 5, Eq. 7
         uniform = [rng.child("draw", n).uniform(1)[0] for n in replies.clients]
-        # Divided by the probability of its draw, an update counts on average as if everybody had sent one.
+        # Divided by the probability of its draw, an update counts on average as if every client had sent one.
         coefficients = {
             n: w / q for n, w, q, u in zip(replies.clients, shares.tolist(), p.tolist(), uniform, strict=True) if u < q
         }  # line 6
@@ -139,9 +139,9 @@ class OCS(Method[State]):
         return State(x), log
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Those that everybody trains for its norm, and those that are sent."""
+        """Those that every client trains for its norm, and those that are sent."""
         return clients + per_round

@@ -82,7 +82,7 @@ def adaptation(cohort: Cohort, *, x: OneModel, alpha: float) -> Adapted:
 
 
 class State(NamedTuple):
-    """The model [d + b] that everybody adapts."""
+    """The model [d + b] that each client adapts."""
 
     x: Tensor
 
@@ -143,13 +143,13 @@ class PerFedAvg(Method[State]):
         return self.local.rate(federation.round) if self.alpha is None else self.alpha
 
     def models(self, state: State) -> Tensor:
-        """The model before anybody has adapted it."""
+        """The model before any client has adapted it."""
         return state.x
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """Every client's own model, also of unseen clients; a client that does not reply is left with x."""
-        everybody = (*federation.everyone, *federation.unseen)
-        return federation.own_models(everybody, adaptation, x=state.x, alpha=self._alpha(federation))
+        all_clients = (*federation.everyone, *federation.unseen)
+        return federation.own_models(all_clients, adaptation, x=state.x, alpha=self._alpha(federation))
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, or its evaluation."""

@@ -191,8 +191,8 @@ class _PersonalLayers(Method[State]):
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The model that each client puts together, where it is."""
-        everybody = (*federation.everyone, *federation.unseen)
-        return federation.own_models(everybody, put_together, x=state.x, **self._layers)
+        all_clients = (*federation.everyone, *federation.unseen)
+        return federation.own_models(all_clients, put_together, x=state.x, **self._layers)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Updates, and two models of each."""
@@ -308,8 +308,8 @@ class FedBABU(_PersonalLayers):
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
         """The whole model after each client's own steps, where it is."""
-        everybody = (*federation.everyone, *federation.unseen)
-        return federation.own_models(everybody, tune_whole, x=state.x, local=self.local, tune_steps=self.tune_steps)
+        all_clients = (*federation.everyone, *federation.unseen)
+        return federation.own_models(all_clients, tune_whole, x=state.x, local=self.local, tune_steps=self.tune_steps)
 
 
 @options

@@ -68,10 +68,10 @@ def pfedgraph_update(
     return LocalUpdate(cohort.updates(x, local, penalty=penalty if pulled else None), cohort.sizes)
 
 
-def collaboration(moved: Tensor, p: Tensor, lam: float) -> Tensor:
+def collaboration(deltas: Tensor, p: Tensor, lam: float) -> Tensor:
     """Weights [n, n] of the models of all clients in that of each, float64, from how far they moved [n, d] and their sizes [n]."""
-    moved = moved.double().cpu()
-    units = moved / torch.linalg.vector_norm(moved, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    deltas = deltas.double().cpu()
+    units = deltas / torch.linalg.vector_norm(deltas, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     return torch.stack([project(p / p.sum() + row / (2 * lam)) for row in units @ units.T])  # Eq. 4
 
 
@@ -111,7 +111,7 @@ class PFedGraph(Method[State]):
     tasks = (pfedgraph_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Everybody starts from x."""
+        """All clients start from x."""
         models = x.repeat(len(federation.everyone), 1)
         return State(federation.everyone, x, models, torch.zeros_like(models))
 

@@ -16,7 +16,7 @@ Symbols: candidates = d clients drawn without replacement by their shares p_k of
 those with the highest local loss F_k(x); the model is the mean of the m local models.
 
 Differences from the paper: the whole training set's loss by default (pi_pow-d), or that of a random batch (`loss_batch_size`,
-pi_cpow-d). m is the run's `clients_per_round`; where that is everybody, everybody trains and no loss is asked for.
+pi_cpow-d). m is the run's `clients_per_round`; where that is all clients, all train and no loss is asked for.
 
 A round asks d clients for one number (a forward pass over their rows) and m of them for an update. Since sizes decide who becomes
 a candidate, updates are averaged evenly, as in the paper.
@@ -113,7 +113,7 @@ class PowerOfChoice(Method[State]):
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
-        """Row counts and losses of candidates where not everybody takes part, and updates."""
+        """Row counts and losses of candidates where not all take part, and updates."""
         return asks(row_counts), asks(losses, batch_size=self.loss_batch_size), asks(own_update)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -148,5 +148,5 @@ class PowerOfChoice(Method[State]):
         return State(x, state.sizes), {**log, "weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x

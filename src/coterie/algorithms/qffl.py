@@ -121,5 +121,5 @@ class QFFL(Method[State]):
         return State(x), {"weights": replies.by_client(weights), "step": float(weights.sum())}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x

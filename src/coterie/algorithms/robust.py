@@ -74,14 +74,14 @@ def _count(limit: float, clients: int) -> int:
 
 
 def _require_count(
-    owner: object, field: str, least: Callable[[int], int], clients: int, error: type[Exception], where: str
+    owner: object, field: str, fewest: Callable[[int], int], clients: int, error: type[Exception], where: str
 ) -> int:
     """The count of `field` among `clients`; an error unless at least `needed(count)` clients are there."""
     limit = getattr(owner, field)
     count = _count(limit, clients)
-    if clients < least(count):
+    if clients < fewest(count):
         raise error(
-            f"{where}{type(owner).__name__}.{field} = {limit} needs at least {least(count)} clients in a round, and there are "
+            f"{where}{type(owner).__name__}.{field} = {limit} needs at least {fewest(count)} clients in a round, and there are "
             f"{clients}; lower it, or take more clients"
         )
     return count
@@ -134,7 +134,7 @@ class Median(Method[State]):
         return _step(state.x, robust.median(replies.delta), self.lr, federation.dim), {}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
 
@@ -153,7 +153,7 @@ class TrimmedMean(Method[State]):
     Attributes:
         local: settings of local training.
         lr: server learning rate > 0.
-        trim: values left out at each end: a number of clients >= 0, or a share of those who replied in [0, 0.5), rounded down.
+        trim: values left out at each end: a number of clients >= 0, or a share of those that replied in [0, 0.5), rounded down.
 
     >>> import coterie as ct, torch
     >>> rows = [(torch.ones(9, 1), torch.full((9,), v)) for v in (1.0, 2.0, 4.0, 100.0)]
@@ -183,7 +183,7 @@ class TrimmedMean(Method[State]):
         return _step(state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
 
@@ -233,7 +233,7 @@ class GeometricMedian(Method[State]):
         }
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
@@ -256,8 +256,8 @@ class MultiKrum(Method[State]):
     Attributes:
         local: settings of local training.
         lr: server learning rate > 0.
-        byzantine: f, how many clients may be arbitrary: a number >= 0, or a share of those who replied in [0, 0.5), rounded down. A
-            round needs 2 f + 3 clients; f = 0 suspects nobody.
+        byzantine: f, how many clients may be arbitrary: a number >= 0, or a share of those that replied in [0, 0.5), rounded down. A
+            round needs 2 f + 3 clients; f = 0 suspects no client.
         keep: m, how many updates are averaged, from 1 (Krum) to n - f; None: n - f.
 
     >>> import coterie as ct, torch
@@ -302,7 +302,7 @@ class MultiKrum(Method[State]):
         return f
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

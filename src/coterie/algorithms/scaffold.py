@@ -11,7 +11,7 @@ Avoid: clients often lose their memory or never come back, or uploads are compre
 Formula: y_i \leftarrow y_i - \eta_l \, (g_i(y_i) - c_i + c), \quad c_i \leftarrow c_i - c + \frac{x - y_i}{K \eta_l}
 
 Symbols: x, y_i - x = delta_i (an update, added), control = c, own = c_i, K = steps, the number of
-batches that the client really took (with `Epochs` it differs between clients), lr = eta_g, N = all clients, S = those who replied.
+batches that the client really took (with `Epochs` it differs between clients), lr = eta_g, N = all clients, S = those that replied.
 
 Differences from the paper: option II alone, which costs no further gradient. The client keeps c_i and sends its
 change. A client whose c_i is not the one that is in c (its process ended, or its reply was refused or came too late) starts again at
@@ -72,9 +72,9 @@ def scaffold_update(
     memory = cohort.state(CONTROL, torch.zeros_like(control))
     controls = memory.values.mul_(memory.counted.to(control)[:, None])
     delta = cohort.updates(x, local, correction=control - controls)  # line 10
-    moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
+    distance = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     # Line 12, option II: c_i+ - c_i = -c - delta / (K lr), in one memory, as what is kept.
-    change = (delta[:, : cohort.layout.dim] / moved[:, None]).neg_().sub_(control)
+    change = (delta[:, : cohort.layout.dim] / distance[:, None]).neg_().sub_(control)
     cohort.keep(CONTROL, controls.add_(change))
     buffers = cohort.layout.size - cohort.layout.dim
     return ControlledUpdate(delta, pad(change, (0, buffers)) if buffers else change)
@@ -139,7 +139,7 @@ class SCAFFOLD(Method[State]):
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
         log: Log = {"weights": average.by_client(average.weights)}
-        # c still holds the share of a lost control, which nobody can take out: the fixed point would be another.
+        # c still holds the share of a lost control, which cannot be taken out: the fixed point would be another.
         if average.forgot:
             for name in average.forgot:
                 federation.report(name, "its control was lost, so all start again at 0", scaffold_update)
@@ -153,7 +153,7 @@ class SCAFFOLD(Method[State]):
         return State(x, control), log
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

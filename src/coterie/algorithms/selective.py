@@ -75,7 +75,7 @@ class SelectiveLearning(Method[State]):
     """Learn one model for a few internal clients, with the external ones that it serves best.
 
     Attributes:
-        internal: name or names of the internal clients, who always train; the model is evaluated on them only.
+        internal: name or names of the internal clients, which always train; the model is evaluated on them only.
         budget: K >= 0, how many external clients train in a round; None: as many as the run's clients_per_round leaves.
         local: settings of local training.
         lr: server learning rate > 0.
@@ -118,14 +118,14 @@ class SelectiveLearning(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
-        outside = tuple(n for n in federation.everyone if n not in state.internal)
+        external_clients = tuple(n for n in federation.everyone if n not in state.internal)
         m = federation.per_round
-        external, budget = outside, max(0, m - len(state.internal)) if self.budget is None else self.budget
+        external, budget = external_clients, max(0, m - len(state.internal)) if self.budget is None else self.budget
         log = Log()
         if budget == 0:
             external = ()
-        elif budget < len(outside):
-            replies = federation.ask(outside, losses, x=state.x)
+        elif budget < len(external_clients):
+            replies = federation.ask(external_clients, losses, x=state.x)
             external = tuple(replies.clients[i] for i in sorted(replies.loss.argsort(stable=True)[:budget].tolist()))
             log["external_loss"] = replies.by_client(replies.loss)
         chosen = (*state.internal, *external)

@@ -46,7 +46,7 @@ _BOUNDED = {"diverges": "the length of a step is bounded at any learning rate of
 
 
 class State(NamedTuple):
-    """The model [d + b], the momentum m [d], and the second moment v [d] of those who have one."""
+    """The model [d + b], the momentum m [d], and the second moment v [d] of the rules that have one."""
 
     x: Tensor
     m: Tensor
@@ -76,7 +76,7 @@ class _ServerRule(Method[State]):
         return State(x, m, torch.full_like(m, getattr(self, "tau", 0.0) ** 2))
 
     def models(self, state: State) -> Tensor:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

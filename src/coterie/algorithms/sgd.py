@@ -1,4 +1,4 @@
-"""SGD Full, SGD Ideal, target only: plain averages over everybody, over a group that an oracle names, and over one client.
+"""SGD Full, SGD Ideal, target only: plain averages over all clients, over a group that an oracle names, and over one client.
 
 Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024, and its
 newer text "Selective Collaboration for Robust Federated Learning": SGD Full and SGD Ideal of the experiments, Adam and Adam Ideal
@@ -10,7 +10,7 @@ Memory: none.
 
 Symbols: x = x^k, delta_i = -g_i (an update, added; accumulated over local steps), lr = gamma, moments = (m, v) of Adam.
 
-x <- x + lr * mean of the deltas of those who take part, or a step of Adam along it; clients count alike, whatever their sizes.
+x <- x + lr * mean of the deltas of those that take part, or a step of Adam along it; clients count alike, whatever their sizes.
 
 Differences from the paper: SGD Ideal takes any group by name or pattern. Where the run draws clients, m of the group are drawn,
 all of it if it has no more, since a group that an oracle names is a federation of its own. Buffers are averaged, and Adam does
@@ -19,7 +19,7 @@ not see them.
 Laws:
 - SGD Full is FedAvg where sizes are equal:
   tests/methods/test_sgd.py::test_sgd_full_is_fedavg_where_sizes_are_equal
-- SGD Ideal of everybody is SGD Full:
+- SGD Ideal of all clients is SGD Full:
   tests/methods/test_sgd.py::test_the_group_of_everybody_is_everybody
 - of one client it is target only, and Local:
   tests/methods/test_sgd.py::test_target_only_is_the_group_of_one_and_local
@@ -95,7 +95,7 @@ class _ServerOptimiser(Method[State]):
         return State(x, torch.zeros(2, federation.dim, dtype=torch.float64), 0)
 
     def models(self, state: State) -> Tensor | Mapping[str, Tensor]:
-        """One model for everybody."""
+        """One model for all clients."""
         return state.x
 
     def _step(
@@ -115,7 +115,7 @@ class _ServerOptimiser(Method[State]):
 
 @options
 class SGDFull(_ServerOptimiser):
-    r"""Average the updates of everybody who takes part, each counting alike.
+    r"""Average the updates of all clients that take part, each counting alike.
 
     Use: each client should count alike, whatever its size.
     Avoid: clients differ much in size and rows should count alike: that is `fedavg`.

@@ -18,7 +18,7 @@ weights <- normalise(weights * exp(step * cos(delta_target, delta_i))); x <- x +
 
 Differences from the paper: the cosine itself, where Appendix A.3 prints its arc cosine, which would up-weight opposite gradients.
 One run serves one target, several or all, each with a model and weights of its own. The target's direction is that of its own
-update, asked of it also in rounds in which it takes no part. With partial participation the weights of those who replied are
+update, asked of it also in rounds in which it takes no part. With partial participation the weights of those that replied are
 renormalised, and absent clients keep theirs. The cosine of a target with itself is 1 in every round, so its own weight grows
 most: TAWT ends near training alone.
 

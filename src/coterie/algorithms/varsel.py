@@ -15,7 +15,7 @@ Symbols: x = theta^t; M internal clients with gradients g_i, mean g_I and V = su
 d_j = ||g_j - g_I||^2; budget = K; w~ minimises the bound of Eq. 7 (Eq. 8), S is drawn by w~, w* minimises Eq. 4 over S; lr = eta.
 Clients send updates delta = -g (added). With local steps g is accumulated: g = (x - x_k) / (local learning rate).
 
-Differences from the paper: the gradient that nobody sees is replaced by g_I, also in V; there is no 1 / w~ correction after the draw;
+Differences from the paper: the unobserved gradient is replaced by g_I, also in V; there is no 1 / w~ correction after the draw;
 an empty S leaves g_I. `internal_splits`, `unbiased_variance`, `debias` and `preselect="smallest"` are ours. A gradient is taken as in
 training (dropout on); a model with batch norm, or any setting beyond one plain step, goes through local training, whose buffers are
 averaged with the same weights. A chosen client sends the gradient that it has noted; if it was lost, it computes the same once more.
@@ -88,18 +88,18 @@ def distances(
 ) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
     updates = _updates(cohort, x, local, 1)
-    cohort.note("varsel", updates, x, local)  # those who are chosen need not train again
+    cohort.note("varsel", updates, x, local)  # those that are chosen need not train again
     return Distances(torch.stack([_square_norm(row - center, cohort.layout.dim) for row in updates[:, 0]]))
 
 
 def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
     size, dim = local.batch_size, cohort.layout.dim
-    least = parts * cohort.workspace.smallest_batch
+    fewest_rows = parts * cohort.workspace.smallest_batch
     for name, rows in zip(cohort.names, cohort.sizes.long().tolist(), strict=True):
         have = min(rows, size or rows)
-        if have < least:
+        if have < fewest_rows:
             raise InputError(
-                f"client {name!r} has {have} rows in a batch, and {parts} parts of it need {least}; lower internal_splits or "
+                f"client {name!r} has {have} rows in a batch, and {parts} parts of it need {fewest_rows}; lower internal_splits or "
                 "take larger batches"
             )
     if local == LocalSGD(local.lr, Steps(1), size) and dim == cohort.layout.size:
@@ -112,8 +112,8 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
 
 
 def _square_norm(difference: Tensor, dim: int) -> Tensor:
-    wide = difference[..., :dim].double().reshape(-1)
-    return torch.dot(wide, wide)
+    flat = difference[..., :dim].double().reshape(-1)
+    return torch.dot(flat, flat)
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class VaRSeL(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and distances of external ones where some are drawn."""
-        outside = () if self.budget == 0 else (asks(distances),)
-        return asks(local_updates, parts=Among(self.internal_splits, 1)), *outside
+        external_tasks = () if self.budget == 0 else (asks(distances),)
+        return asks(local_updates, parts=Among(self.internal_splits, 1)), *external_tasks
 
     def __post_init__(self) -> None:
         size, sampler = self.local.batch_size, self.local.sampler
@@ -229,11 +229,11 @@ class VaRSeL(Method[State]):
             state.internal, local_updates, need="all", parts=self.internal_splits, **payload
         )  # line 3
         inner, variance = self._internal(replies.delta, federation.dim)
-        outside = [name for name in federation.clients if name not in state.internal]
-        budget = float(len(outside)) if self.budget is None else self.budget
+        external_clients = [name for name in federation.clients if name not in state.internal]
+        budget = float(len(external_clients)) if self.budget is None else self.budget
         chosen: list[str] = []
-        if outside and budget > 0:
-            near = federation.ask(outside, distances, center=inner.mean(0), **payload)  # lines 4-8
+        if external_clients and budget > 0:
+            near = federation.ask(external_clients, distances, center=inner.mean(0), **payload)  # lines 4-8
             chosen = self._choose(near.clients, near.squared, variance, len(inner), budget, rng)
         outer = inner[:0]
         if chosen:
@@ -254,8 +254,8 @@ class VaRSeL(Method[State]):
             "sum_weights": float(weights.sum()), "selected": len(chosen), "variance": variance,
             "phi_ratio": phi_end / phi_start if phi_start > 0 else 1.0,
         }  # fmt: skip
-        once = dict.fromkeys(state.internal, len(inner) / len(state.internal))
-        named = {**once, **dict(zip(chosen, weights.tolist(), strict=True))}
+        internal_weights = dict.fromkeys(state.internal, len(inner) / len(state.internal))
+        named = {**internal_weights, **dict(zip(chosen, weights.tolist(), strict=True))}
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log
 
@@ -275,9 +275,9 @@ class VaRSeL(Method[State]):
             halves = delta.double()
             return delta.mean(1), float(_square_norm(halves[:, 0] - halves[:, 1], dim)) / 4
         rows = delta.flatten(0, 1)
-        wide, m = rows.double(), len(rows)
+        exact_rows, m = rows.double(), len(rows)
         unbiased = m / (m - 1) if self.debias or self.unbiased_variance else 1.0
-        return rows, float(_square_norm(wide - wide.mean(0), dim)) * unbiased
+        return rows, float(_square_norm(exact_rows - exact_rows.mean(0), dim)) * unbiased
 
     def _choose(
         self, names: tuple[str, ...], squared: Tensor, variance: float, m: int, budget: float, rng: Rng

@@ -69,13 +69,13 @@ class Corrupted(Filter):
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
         """The rows [n, ...] with those of the attackers changed."""
-        mine = [i for i, name in enumerate(passage.names) if name in self.who]
-        if not mine:
+        attacked = [i for i, name in enumerate(passage.names) if name in self.who]
+        if not attacked:
             return rows
         rngs = passage.rngs("attack")
         changed = rows.clone()
-        lies = self.attack.corrupt(passage.kind, rows[mine], [rngs[i] for i in mine])
-        changed[mine] = of_shape(lies, (len(mine), *rows.shape[1:]), f"{type(self.attack).__name__}.corrupt")
+        lies = self.attack.corrupt(passage.kind, rows[attacked], [rngs[i] for i in attacked])
+        changed[attacked] = of_shape(lies, (len(attacked), *rows.shape[1:]), f"{type(self.attack).__name__}.corrupt")
         return changed
 
 
@@ -178,14 +178,14 @@ class Attacked(Engine):
         is_number = kind not in VECTORS
         parts = [(n, row if is_number else row[..., :dim]) for n, row in rows]
         parts = [(n, part) for n, part in parts if n in self.attackers or bool(torch.isfinite(part).all())]
-        bad, mine = [n for n, _ in parts if n in self.attackers], [part for n, part in parts if n in self.attackers]
-        if not mine:
+        bad, stolen = [n for n, _ in parts if n in self.attackers], [part for n, part in parts if n in self.attackers]
+        if not stolen:
             return
         attackers = torch.tensor([n in self.attackers for n, _ in parts])
         rngs = streams(context, "attack", field, bad)
         lies = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, rngs)
-        lies = of_shape(lies, (len(mine), *mine[0].shape), f"{type(self.attack).__name__}.rewrite")
-        for part, lie in zip(mine, lies, strict=True):
+        lies = of_shape(lies, (len(stolen), *stolen[0].shape), f"{type(self.attack).__name__}.rewrite")
+        for part, lie in zip(stolen, lies, strict=True):
             part.copy_(lie)
 
     def sizes(self, part: str) -> Mapping[str, int]:

@@ -241,8 +241,8 @@ class LabelFlip(Attack):
         turned: dict[int, Tensor] = {}  # parts may share one tensor, and `Clients.folded` looks whether they do
         for rows in (parts[k] for k in ("train", "validation") if k in parts):
             labels = turned.setdefault(id(rows.labels), rows.labels.clone())
-            mine = _numbers(rows, [clients.number(n) for n in names])
-            labels[mine] = count - 1 - labels[mine]
+            numbers = _numbers(rows, [clients.number(n) for n in names])
+            labels[numbers] = count - 1 - labels[numbers]
         attacked = copy(clients)
         for key in ("train", "validation"):
             if key in parts:
@@ -258,8 +258,8 @@ def _rows_for_statistics(rows: Tensor, attackers: Tensor, statistics: str) -> Te
 def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:
     """Numbers of the rows of the clients at these positions. Raises `InputError` if one is another client's as well."""
     none = np.zeros(0, np.int64)
-    mine = np.concatenate([none, *(rows.numbers(i) for i in attackers)])
+    attacked = np.concatenate([none, *(rows.numbers(i) for i in attackers)])
     honest = np.concatenate([none, *(rows.numbers(i) for i in range(len(rows.sizes)) if i not in attackers)])
-    shared = np.intersect1d(mine, honest)
+    shared = np.intersect1d(attacked, honest)
     require(not len(shared), "an attacker shares rows with another client, so LabelFlip cannot turn their labels round")
-    return torch.from_numpy(np.unique(mine))
+    return torch.from_numpy(np.unique(attacked))

@@ -99,12 +99,12 @@ class Client:
         return part
 
 
-def _texts(values: Any, what: str) -> tuple[str, ...]:
+def _texts(values: Any, field: str) -> tuple[str, ...]:
     """Return texts as a tuple. Raises `InputError` for a single text and for what is no list of texts."""
     listed = isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) != 0
     texts = tuple(values) if listed else ()
     if not listed or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{what} must be a list of texts; got {cut(values)}")
+        raise InputError(f"{field} must be a list of texts; got {cut(values)}")
     return texts
 
 
@@ -117,11 +117,11 @@ def _form_of(part: Part) -> dict[str, str]:
     }
 
 
-def _check_alike(part: Part, usual: Mapping[str, str], who: str, reference: str) -> None:
+def _check_alike(part: Part, forms: Mapping[str, str], who: str, reference: str) -> None:
     """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual form."""
-    for what, form in _form_of(part).items():
-        if form != usual[what]:
-            raise InputError(f"{who} has {what} of shape {form}{reference} of {usual[what]}")
+    for tensor, form in _form_of(part).items():
+        if form != forms[tensor]:
+            raise InputError(f"{who} has {tensor} of shape {form}{reference} of {forms[tensor]}")
 
 
 def _merge_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
@@ -179,10 +179,10 @@ class Clients(Sequence[Client]):
         if len(clients) <= 0:
             raise InputError("there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
-        usual = _form_of(ordered[0].train)
+        forms = _form_of(ordered[0].train)
         for client in ordered:
             for kind, part in client.parts():
-                _check_alike(part, usual, f"client {client.name!r}", f" in its {kind} rows, client {ordered[0].name!r}")
+                _check_alike(part, forms, f"client {client.name!r}", f" in its {kind} rows, client {ordered[0].name!r}")
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
             raise InputError("no client has a training row")
@@ -246,16 +246,16 @@ class Clients(Sequence[Client]):
         self.names = tuple(names)
         self.name, self.classes, self.recipe = name, _texts(classes, "classes"), recipe
         self.notes, self.server, self.unseen = _texts(notes, "notes"), server, unseen
-        usual = _form_of(Part(self.train.inputs, self.train.labels))
+        forms = _form_of(Part(self.train.inputs, self.train.labels))
         if server is not None:
-            _check_alike(Client("server", server).train, usual, "the server", ", its clients")
+            _check_alike(Client("server", server).train, forms, "the server", ", its clients")
         if unseen is not None:
-            _check_alike(unseen.train.part(0), usual, f"unseen client {unseen.names[0]!r}", ", the others")
+            _check_alike(unseen.train.part(0), forms, f"unseen client {unseen.names[0]!r}", ", the others")
         self.draw: Callable[[str, int, Rng], Part] | None = None
         self.transform: Transform | None = None
-        everyone = (*self.names, *(unseen.names if unseen else ()))
-        self._number = {n: i for i, n in enumerate(everyone)}
-        repeated = sorted(n for n, count in Counter(everyone).items() if count > 1)
+        all_names = (*self.names, *(unseen.names if unseen else ()))
+        self._number = {n: i for i, n in enumerate(all_names)}
+        repeated = sorted(n for n, count in Counter(all_names).items() if count > 1)
         if repeated:
             raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
         if not reserved and "server" in self._number:
@@ -338,7 +338,7 @@ class Clients(Sequence[Client]):
         )
 
     def subset(self, names: Sequence[str]) -> Clients:
-        """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
+        """Some of the clients (sorted) with copies of their rows and no others: without server rows and unseen clients."""
         numbers = [self.number(n) for n in names]
         clients = copy(self)
         for kind in PARTS:

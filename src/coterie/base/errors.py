@@ -226,8 +226,8 @@ def write_crash(error: BaseException, folder: Path) -> str:
         frames = traceback.extract_tb(cause.__traceback__)
         lines += [type(cause).__name__, *(f"  {f.filename}, line {f.lineno}, in {f.name}" for f in reversed(frames))]
         cause = cause.__cause__ or cause.__context__
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({Path(last[0].filename).name}, line {last[0].lineno})" if last else ""
+    last_frame = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" ({Path(last_frame[0].filename).name}, line {last_frame[0].lineno})" if last_frame else ""
     place = "the traceback cannot be written here; --debug shows it"
     for path in (folder / CRASH, Path(CRASH)):
         try:
@@ -267,8 +267,8 @@ def _leave(number: int, frame: Any) -> NoReturn:
 @contextmanager
 def raise_interrupts() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
-    usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
-    with _handle(signal.SIGINT, _interrupt) if usual else nullcontext():
+    usual_handler = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
+    with _handle(signal.SIGINT, _interrupt) if usual_handler else nullcontext():
         yield
 
 

@@ -114,8 +114,8 @@ def open_tensors(path: Path, framework: str, cure: str = AGAIN) -> Iterator[tupl
 
     try:
         with safe_open(path, framework=framework) as file:
-            about = parse_json((file.metadata() or {}).get("coterie", "{}"), str(path), dict, cure)
-            yield file, about
+            metadata = parse_json((file.metadata() or {}).get("coterie", "{}"), str(path), dict, cure)
+            yield file, metadata
     except InputError:
         raise
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -181,13 +181,13 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
             temporary.unlink(missing_ok=True)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """Write tensors with what `open_tensors` says about them."""
     from safetensors.torch import save
 
     # One entry of metadata: safetensors writes several in any order. And copies: it refuses two names of one storage.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    content = save(plain, metadata={"coterie": json.dumps(about)})
+    content = save(plain, metadata={"coterie": json.dumps(metadata)})
     # `save_file` makes files that only their owner may read; a run directory is for colleagues.
     write_atomically(path, lambda p: p.write_bytes(content))
 
@@ -245,11 +245,11 @@ def write_checkpoint(
     tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
     values_beside = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
     tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
-    about = {"rest": values_beside, "fields": list(values), "meta": dict(meta)}
+    description = {"rest": values_beside, "fields": list(values), "meta": dict(meta)}
     sources = {**{f"state/{k}": v for k, v in values.items()}, **{f"memory/{k}": v for k, v in memory.items()}}
-    if away := [name for name in tensors if sources[name].device.type != "cpu"]:
-        about["on_device"] = away
-    text = json.dumps({**about, SEAL: _seal(about, tensors)})
+    if on_device := [name for name in tensors if sources[name].device.type != "cpu"]:
+        description["on_device"] = on_device
+    text = json.dumps({**description, SEAL: _seal(description, tensors)})
     write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}), durable=durable)
 
 
@@ -271,12 +271,12 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
     return Checkpoint(values, memory, header["meta"])
 
 
-def _seal(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+def _seal(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """A hash of a checkpoint's JSON and of its tensors [any shape], on the CPU."""
     import torch
 
     # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
-    digest = hashlib.blake2b(json.dumps(json.loads(json.dumps(about)), sort_keys=True).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps(json.loads(json.dumps(description)), sort_keys=True).encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def identity(value: Any, within: tuple[int, ...] = ()) -> Any:
+def identity(value: Any, containers: tuple[int, ...] = ()) -> Any:
     """Return what makes two values the same setting, as JSON: the class and every field, also those that only Python can set.
 
     Of an object that declares no fields, what it keeps; of a function, its name. Nothing depends on where an object lies in memory.
@@ -23,24 +23,24 @@ def identity(value: Any, within: tuple[int, ...] = ()) -> Any:
     """
     if isinstance(value, bool | int | str | None):
         return value
-    if id(value) in within:
+    if id(value) in containers:
         return "itself"
-    within = (*within, id(value))
+    containers = (*containers, id(value))
     if isinstance(value, functools.partial):
-        return ["partial", *(identity(v, within) for v in (value.func, value.args, value.keywords))]
+        return ["partial", *(identity(v, containers) for v in (value.func, value.args, value.keywords))]
     fields = _fields_of(value)
     if fields is not None:
-        return [type(value).__qualname__, {str(k): identity(v, within) for k, v in fields.items()}]
+        return [type(value).__qualname__, {str(k): identity(v, containers) for k, v in fields.items()}]
     if isinstance(value, Mapping):
-        return {str(k): identity(v, within) for k, v in value.items()}
+        return {str(k): identity(v, containers) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [identity(v, within) for v in value]
+        return [identity(v, containers) for v in value]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if hasattr(value, "tolist"):  # a tensor or an array
         return [str(value.dtype), value.tolist()]
-    says = any("__repr__" in vars(cls) for cls in type(value).__mro__[:-1])  # object's own says where it lies
-    return repr(value) if says and not callable(value) else getattr(value, "__qualname__", type(value).__qualname__)
+    has_repr = any("__repr__" in vars(cls) for cls in type(value).__mro__[:-1])  # object's own says where it lies
+    return repr(value) if has_repr and not callable(value) else getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def code_hash(value: Any) -> str:

@@ -65,8 +65,8 @@ def personal_entries(layout: Layout, personal: Personal, norms: str) -> Tensor:
 @lru_cache(maxsize=16)
 def last_layers(layout: Layout, count: int) -> Tensor:
     """Positions of the parameters of the last `count` layers of a forward pass, int64; of all where there are no more layers."""
-    last = set(layout.layers[max(0, len(layout.layers) - count) :])
-    chosen = [torch.full((shape.numel(),), owner_of(name) in last) for name, shape in layout.parameters]
+    trained_layers = set(layout.layers[max(0, len(layout.layers) - count) :])
+    chosen = [torch.full((shape.numel(),), owner_of(name) in trained_layers) for name, shape in layout.parameters]
     return torch.cat(chosen).nonzero().flatten()
 
 

@@ -76,9 +76,11 @@ def _refuse_namesakes(module: ModuleType, folder: Path) -> None:
     """Raise `InputError` if a file got another module than the file of that name beside it."""
     for value in vars(module).values():
         name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        beside, used = folder / f"{name}.py", getattr(sys.modules.get(str(name)), "__file__", None)
-        if used is not None and beside.is_file() and not beside.samefile(used):
-            raise InputError(f"{module.__file__} got {used} as {name}, and not {beside}; rename one of the two")
+        own_file, imported_file = folder / f"{name}.py", getattr(sys.modules.get(str(name)), "__file__", None)
+        if imported_file is not None and own_file.is_file() and not own_file.samefile(imported_file):
+            raise InputError(
+                f"{module.__file__} got {imported_file} as {name}, and not {own_file}; rename one of the two"
+            )
 
 
 def user_modules() -> list[str]:

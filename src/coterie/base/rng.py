@@ -147,11 +147,11 @@ def batches(
     [[1, 4], [0, 2], [3], [1, 3]]
     """
     size = count if batch_size is None else min(batch_size, count)
-    each = -(-count // size) - (0 < count % size < smallest)
+    batches_per_epoch = -(-count // size) - (0 < count % size < smallest)
     if epochs is None:
-        epochs = -(-(steps or 0) // each)
+        epochs = -(-(steps or 0) // batches_per_epoch)
     drawn: list[NDArray[np.int64]] = []
-    open_steps = epochs * each if steps is None else steps
+    open_steps = epochs * batches_per_epoch if steps is None else steps
     group = max(1, _HASHES // count)
     for low in range(0, epochs, group):
         high = min(epochs, low + group)
@@ -161,7 +161,7 @@ def batches(
             else [rng.child(low).permutation(count, open_steps * size)]
         )
         for order in orders:
-            present = min(each, open_steps)
+            present = min(batches_per_epoch, open_steps)
             for start in range(0, present * size, size):
                 drawn.append(order[start : start + size])
             open_steps -= present
@@ -174,30 +174,30 @@ def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
     A seed is mixed as numpy's `SeedSequence` does, for all digests at once, since making one takes longer than a client's draws.
     """
     words = np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 4).T.astype(np.uint32)
-    state, after = np.uint32(_HASH_A[0]), np.uint32
+    state, word = np.uint32(_HASH_A[0]), np.uint32
 
     def mixed(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:
         nonlocal state
         values = values ^ state
-        state = after(int(state) * multiplier & 0xFFFFFFFF)
+        state = word(int(state) * multiplier & 0xFFFFFFFF)
         values = values * state
-        return values ^ (values >> after(16))
+        return values ^ (values >> word(16))
 
     pool = [mixed(word, _HASH_A[1]) for word in words]
     for source in range(4):
         for target in range(4):
             if source != target:
-                value = pool[target] * after(0xCA01F9DD) - mixed(pool[source], _HASH_A[1]) * after(0x4973F715)
-                pool[target] = value ^ (value >> after(16))
-    state = after(_HASH_B[0])
+                value = pool[target] * word(0xCA01F9DD) - mixed(pool[source], _HASH_A[1]) * word(0x4973F715)
+                pool[target] = value ^ (value >> word(16))
+    state = word(_HASH_B[0])
     halves = [mixed(pool[k % 4], _HASH_B[1]).astype(np.uint64) for k in range(8)]
     numbers = [(halves[k] | halves[k + 1] << np.uint64(32)).tolist() for k in (0, 2, 4, 6)]
     bits = np.random.PCG64(0)
     generator, form = np.random.Generator(bits), bits.state
     for high, low, increment_high, increment_low in zip(*numbers, strict=True):
         increment = ((increment_high << 64 | increment_low) << 1 | 1) & _MASK_128
-        first = ((increment + (high << 64 | low)) * _PCG + increment) & _MASK_128
-        bits.state = {**form, "state": {"state": first, "inc": increment}}
+        first_state = ((increment + (high << 64 | low)) * _PCG + increment) & _MASK_128
+        bits.state = {**form, "state": {"state": first_state, "inc": increment}}
         yield generator
 
 
@@ -220,9 +220,9 @@ class Generators(NamedTuple):
     states: tuple[tuple[Generator, Any], ...]
 
     @classmethod
-    def now(cls, more: tuple[Generator, ...] = ()) -> Generators:
+    def now(cls, generators: tuple[Generator, ...] = ()) -> Generators:
         """As they stand."""
-        return cls(tuple((generator, _state(generator)) for generator in (*_GLOBAL, *more)))
+        return cls(tuple((generator, _state(generator)) for generator in (*_GLOBAL, *generators)))
 
     def restore(self) -> None:
         """Let them stand there again."""
@@ -244,21 +244,21 @@ def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ..
     return (torch.cuda.default_generators[number], *seeded.values())
 
 
-def seed_noise(seed: int, more: tuple[Generator, ...] = ()) -> None:
+def seed_noise(seed: int, generators: tuple[Generator, ...] = ()) -> None:
     """Seed the global generators, and some more each in its own way; only within `fork_generators`."""
     for generator in _GLOBAL:
         _seed(generator, seed)
-    for number, generator in enumerate(more, 1):
+    for number, generator in enumerate(generators, 1):
         _seed(generator, seed + number)
 
 
 @contextmanager
-def fork_generators(seed: int | None = None, more: tuple[Generator, ...] = ()) -> Iterator[None]:
+def fork_generators(seed: int | None = None, generators: tuple[Generator, ...] = ()) -> Iterator[None]:
     """Within it the generators are of this `seed` (None: go on as they are); behind it they stand where they stood."""
-    old_states = Generators.now(more)
+    old_states = Generators.now(generators)
     try:
         if seed is not None:
-            seed_noise(seed, more)
+            seed_noise(seed, generators)
         yield
     finally:
         old_states.restore()

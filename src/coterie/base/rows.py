@@ -35,9 +35,9 @@ class Source:
         what: the rows are called in errors.
     """
 
-    def __init__(self, count: int, open: Callable[[], Read], mark: str, what: str = "the data set") -> None:
+    def __init__(self, count: int, open: Callable[[], Read], mark: str, contents: str = "the data set") -> None:
         self.count, self.mark = count, mark
-        self._open, self._what = open, what
+        self._open, self._what = open, contents
         self._opened: tuple[int, Read] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -48,8 +48,8 @@ class Source:
         inputs = self._read(numbers)
         for key, value in tensors_by_name(inputs).items():
             expected = tensors_by_name(self.sample).get(key)
-            same = expected is not None and (value.shape[1:], value.dtype) == (expected.shape[1:], expected.dtype)
-            if not same or len(value) != len(numbers):
+            same_form = expected is not None and (value.shape[1:], value.dtype) == (expected.shape[1:], expected.dtype)
+            if not same_form or len(value) != len(numbers):
                 raise InputError(
                     f"rows {numbers[0]} to {numbers[-1]} of {self._what}: {key} are {value.dtype} of shape {list(value.shape)}; "
                     "every row must have the shape of row 0"
@@ -104,8 +104,8 @@ class LazyInputs:
                 if self.numbers is None
                 else self.numbers[index]
             )
-        at = index.cpu().numpy()
-        return at if self.numbers is None else self.numbers[at]
+        places = index.cpu().numpy()
+        return places if self.numbers is None else self.numbers[places]
 
 
 Held = Inputs | LazyInputs
@@ -313,7 +313,7 @@ class Rows:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Part | None]) -> Rows | None:
-        """The parts of n clients behind each other; None if nobody has a row."""
+        """The parts of n clients behind each other; None if no client has a row."""
         present = [p for p in parts if p is not None]
         if not present:
             return None
@@ -342,11 +342,11 @@ class Rows:
         if other.inputs is not inputs or other.labels is not labels:
             inputs, labels, shift = join_inputs([inputs, other.inputs]), torch.cat([labels, other.labels]), len(labels)
         owners, numbers = other.owners(), other.all_numbers() + shift
-        moved = moves[owners]
-        order = np.argsort(np.concatenate([self.owners(), owners[moved]]), kind="stable")
-        joined = np.concatenate([self.all_numbers(), numbers[moved]])[order]
+        moved_rows = moves[owners]
+        order = np.argsort(np.concatenate([self.owners(), owners[moved_rows]]), kind="stable")
+        joined = np.concatenate([self.all_numbers(), numbers[moved_rows]])[order]
         ends = [np.concatenate([[0], np.cumsum(n)]) for n in (self.sizes + other.sizes * moves, other.sizes * ~moves)]
-        remaining = Rows(inputs, labels, ends[1].astype(np.int64), numbers[~moved]) if ends[1][-1] else None
+        remaining = Rows(inputs, labels, ends[1].astype(np.int64), numbers[~moved_rows]) if ends[1][-1] else None
         return Rows(inputs, labels, ends[0].astype(np.int64), joined), remaining
 
     @property
@@ -361,8 +361,8 @@ class Rows:
 
     def numbers(self, client: int) -> Array:
         """The same as an array of row numbers."""
-        where = self.positions(client)
-        return np.arange(where.start, where.stop, dtype=np.int64) if isinstance(where, slice) else where
+        positions = self.positions(client)
+        return np.arange(positions.start, positions.stop, dtype=np.int64) if isinstance(positions, slice) else positions
 
     def owners(self) -> Array:
         """Return the number of the client to which each position belongs."""
@@ -374,15 +374,15 @@ class Rows:
 
     def part(self, client: int) -> Part:
         """The rows of client number `client` (a view where they lie together, else a copy; unread ones stay so)."""
-        where = self.positions(client)
-        return Part(self.inputs, self.labels).select(where if isinstance(where, slice) else torch.from_numpy(where))
+        place = self.positions(client)
+        return Part(self.inputs, self.labels).select(place if isinstance(place, slice) else torch.from_numpy(place))
 
     def subset(self, clients: Sequence[int]) -> Rows:
-        """Copies of the rows of some clients, by number, and nobody else's."""
+        """Copies of the rows of some clients, by number, and no others."""
         lists = [self.numbers(i) for i in clients]
-        at = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
+        numbers = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
-        return Rows(*Part(self.inputs, self.labels).select(at), offsets)
+        return Rows(*Part(self.inputs, self.labels).select(numbers), offsets)
 
     def evidence(self) -> Callable[[int], dict[str, Tensor]]:
         """A function (client number) -> the tensors by name that a fingerprint of its rows is made of; {} without rows.
@@ -391,14 +391,14 @@ class Rows:
         the client that are among `LOOKED_AT` of all clients, chosen by name.
         """
         total = int(self.offsets[-1]) if isinstance(self.inputs, LazyInputs) else 0
-        looked = np.sort(Rng.named(0, "fingerprint").permutation(total, LOOKED_AT))
+        sampled = np.sort(Rng.named(0, "fingerprint").permutation(total, LOOKED_AT))
 
         def of_client(client: int) -> dict[str, Tensor]:
             part = self.part(client)
             if not len(part) or not isinstance(part.inputs, LazyInputs):
                 return part.tensors() if len(part) else {}
             positions = (
-                looked[(looked >= self.offsets[client]) & (looked < self.offsets[client + 1])] - self.offsets[client]
+                sampled[(sampled >= self.offsets[client]) & (sampled < self.offsets[client + 1])] - self.offsets[client]
             )
             numbers = torch.from_numpy(part.inputs.source_numbers())
             mark = {f"numbers of {part.inputs.source.mark}": numbers}

@@ -139,8 +139,8 @@ def names_rows(column: str) -> bool:
     if not words:
         return False
     joined = words[-1].endswith("id") and words[-1][:-2] in _SUBJECTS
-    about = words[1:] if words[0] in _NUMBERS else words
-    return words[-1] in _NUMBERS or joined or _SUBJECTS.issuperset(about)
+    subjects = words[1:] if words[0] in _NUMBERS else words
+    return words[-1] in _NUMBERS or joined or _SUBJECTS.issuperset(subjects)
 
 
 def quote_toml(name: str) -> str:

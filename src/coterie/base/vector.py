@@ -96,8 +96,8 @@ class Layout:
                 )
         trainable = [(k, v) for k, v in model.named_parameters() if v.requires_grad]
         require(bool(trainable), "the model has no trainable parameter; unfreeze at least one")
-        still = {id(b) for m in model.modules() if keeps_statistics(m) for b in m.buffers(recurse=False)}
-        floats = [(k, v) for k, v in model.named_buffers() if id(v) not in still and _averages(v)]
+        frozen_ids = {id(b) for m in model.modules() if keeps_statistics(m) for b in m.buffers(recurse=False)}
+        floats = [(k, v) for k, v in model.named_buffers() if id(v) not in frozen_ids and _averages(v)]
         dtypes = {v.dtype for _, v in (*trainable, *floats)}
         if len(dtypes) > 1:
             raise InputError(
@@ -299,17 +299,17 @@ def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:
 def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False) -> Mapping[str, Tensor]:
     """A state dict: the vector's tensors under each of their names, and unless `trained_only` what is frozen or counted."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    moved = {id(tensors[name]): value for name, value in unflatten(x, layout).items()}
+    values_by_id = {id(tensors[name]): value for name, value in unflatten(x, layout).items()}
     state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
-    exported = {k: v for k, v in state.items() if id(v) in moved or not trained_only}
-    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in exported.items()}
+    exported = {k: v for k, v in state.items() if id(v) in values_by_id or not trained_only}
+    return {k: values_by_id.get(id(v), v).detach().cpu().contiguous() for k, v in exported.items()}
 
 
 def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
     """Return what a state dict holds and a vector does not, by name: all that is frozen or counted."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    moved = {id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)}
-    return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moved}
+    moving_ids = {id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)}
+    return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moving_ids}
 
 
 def add_tensors(digest: Any, state: Mapping[str, Any]) -> None:

@@ -76,13 +76,13 @@ class Entry:
 
     def row(self) -> dict[str, Any]:
         """Return name, one line, paper, year, what it optimises, floats sent, client memory, and what the server needs of updates."""
-        about = {key: self.paragraph(key.capitalize()) for key in ("optimises", "sends", "memory")}
+        paragraphs = {key: self.paragraph(key.capitalize()) for key in ("optimises", "sends", "memory")}
         return {
             "name": self.name,
             "summary": self.summary,
             "paper": self.paragraph("Papers?"),
             "year": self.year,
-            **about,
+            **paragraphs,
             "needs": getattr(self.cls, "needs", "all"),
         }
 

@@ -36,7 +36,10 @@ def lines(check: TableCheck, width: int | None = None) -> list[str]:
     header = (
         ("column", *check.clients) if few_clients else ("column", "kind", "missing", "range or categories", "clients")
     )
-    rows = [_of_clients(c, by, check.clients) if few_clients else _of_many(c, by) for c, by in check.columns.items()]
+    rows = [
+        _of_clients(c, distances, check.clients) if few_clients else _of_many(c, distances)
+        for c, distances in check.columns.items()
+    ]
     printed += ["", *_table(header, [row for row in rows if row[0] != check.label], width)]
     printed += ["", *_drifts(check), ""]
     printed = printed if check.problems or check.notes else printed[1:]
@@ -50,9 +53,11 @@ def partner_lines(forecast: PartnerForecast, width: int | None = None) -> list[s
     few_clients = len(names) <= MOST_SHOWN
     rows: list[tuple[str, ...]] = []
     for name, by_other in forecast.divergences.items():
-        others = {other: value for other, value in by_other.items() if other != name}
-        nearest = min(others, key=others.__getitem__)
-        cells = [f"{by_other[other]:.2f}" for other in names] if few_clients else [nearest, f"{others[nearest]:.2f}"]
+        other_gains = {other: value for other, value in by_other.items() if other != name}
+        nearest = min(other_gains, key=other_gains.__getitem__)
+        cells = (
+            [f"{by_other[other]:.2f}" for other in names] if few_clients else [nearest, f"{other_gains[nearest]:.2f}"]
+        )
         rows.append((name, str(forecast.rows[name]), *cells))
     header = ("client", "training rows", *(names if few_clients else ("nearest", "divergence")))
     width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
@@ -110,14 +115,14 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _drifts(check: TableCheck) -> list[str]:
-    apart = [d for d in check.drift if abs(d.value) >= max(APART[d.measure], d.chance)]
+    large_drifts = [d for d in check.drift if abs(d.value) >= max(APART[d.measure], d.chance)]
     if not check.drift:
         return []
-    if not apart:
+    if not large_drifts:
         return ["are the clients alike? No column of a client is far from the others."]
-    subject = "columns of single clients are" if len(apart) > 1 else "column of one client is"
-    printed = [f"are the clients alike? {len(apart)} {subject} far from the others; the furthest:"]
-    for d in apart[:MOST_DRIFTS]:
-        how = f"{d.value:+.1f} standard deviations" if d.measure == "mean difference" else f"{d.value:.0%} of the rows"
-        printed.append(f"  {d.client}: {d.column} differs by {how}")
+    subject = "columns of single clients are" if len(large_drifts) > 1 else "column of one client is"
+    printed = [f"are the clients alike? {len(large_drifts)} {subject} far from the others; the furthest:"]
+    for d in large_drifts[:MOST_DRIFTS]:
+        size = f"{d.value:+.1f} standard deviations" if d.measure == "mean difference" else f"{d.value:.0%} of the rows"
+        printed.append(f"  {d.client}: {d.column} differs by {size}")
     return printed

@@ -77,10 +77,10 @@ def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
     clients = None
     for table in tables["methods"]:
         try:
-            alone = Experiment.from_tables({**tables, "methods": [table], "tune": {}}, "the command line")
+            one_method = Experiment.from_tables({**tables, "methods": [table], "tune": {}}, "the command line")
             if clients is None:
-                clients = alone.load_data(alone.run.seeds[0])
-            check_method(alone, alone.methods[0], clients)
+                clients = one_method.load_data(one_method.run.seeds[0])
+            check_method(one_method, one_method.methods[0], clients)
         except InputError as error:
             sys.stderr.write(f"left out {table['name']}: {error}\n")
             continue
@@ -132,8 +132,8 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 
 def _goes_on(folder: Path, *command: str) -> str:
     """Say by which command a run that stopped goes on: this one, or one that names the file in its folder."""
-    again = shlex.join(["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"])
-    return f"with:\n  {again}"
+    command_line = shlex.join(["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"])
+    return f"with:\n  {command_line}"
 
 
 def _choose_settings(experiment: Experiment, folder: Path, args: argparse.Namespace, progress: Progress) -> Experiment:
@@ -198,11 +198,11 @@ def _present(
 
 
 def _mend(folder: Path) -> None:
-    from coterie.run.hashes import intact, refuse_damaged_outcomes, refuse_other_records
+    from coterie.run.hashes import is_intact, refuse_damaged_outcomes, refuse_other_records
 
     refuse_damaged_outcomes(folder)
     refuse_other_records(folder)
-    if not intact(folder):
+    if not is_intact(folder):
         from coterie.study.tables import mend_tables
 
         for name in mend_tables(folder):
@@ -316,13 +316,15 @@ def _finalise(args: argparse.Namespace) -> int:
     best = recommend(results, args.client)
     method = args.method or best
     threshold = _threshold(args, results, method)
-    out = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
-    final = finalise(run, out, client=args.client, method=method, threshold=threshold, accept_change=args.accept_change)
+    target = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
+    final = finalise(
+        run, target, client=args.client, method=method, threshold=threshold, accept_change=args.accept_change
+    )
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
-    write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
+    write_atomically(target / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
     except_tuning = " but those that choose how it is tuned" if results.tuned_part(method) else ""
-    say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {out}")
-    say(f"what to expect of it: {out / 'card.md'}")
+    say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}")
+    say(f"what to expect of it: {target / 'card.md'}")
     for note in final.notes:
         sys.stderr.write(f"note: {note}\n")
     return 0

@@ -10,10 +10,10 @@ from typing import Any
 from coterie.config.keys import keys_with_flags
 
 
-def add_command(commands: Any, name: str, about: str, command: str = "") -> argparse.ArgumentParser:
+def add_command(commands: Any, name: str, summary: str, command: str = "") -> argparse.ArgumentParser:
     """Add a command with what it does in one line; `command` is its key of `commands.COMMANDS`, if not its name."""
-    description = f"{about[:1].upper()}{about[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=description)
+    description = f"{summary[:1].upper()}{summary[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description)
     parser.add_argument(
         "--debug",
         action="store_true",

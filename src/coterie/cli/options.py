@@ -110,8 +110,8 @@ def _add_experiments(commands: Any) -> None:
     add_flags(check, "data", "split")
 
 
-def _add_set(parser: argparse.ArgumentParser, about: str) -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help=about)
+def _add_set(parser: argparse.ArgumentParser, explanation: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help=explanation)
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:

@@ -34,8 +34,8 @@ def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
     named = start == "folder" and "folder" not in tables["data"]  # by a program, which may have split its rows
     preset_folds = tables.get("split", {}).pop("folds", 0)
     override(tables, args)
-    elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})} or "split_column" in tables["data"]
-    if preset_folds and not named and not elsewhere and tables.get("split", {}).get("kind") != "target-groups":
+    tested_elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})} or "split_column" in tables["data"]
+    if preset_folds and not named and not tested_elsewhere and tables.get("split", {}).get("kind") != "target-groups":
         tables["split"] = {"folds": preset_folds, **tables.get("split", {})}
     elif preset_folds and "run.seeds" not in flag_texts(args):
         tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
@@ -95,9 +95,9 @@ def put_local(local: dict[str, Any], path: str, value: Any, local_tables: Iterab
     keys = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
     for table in (local, *(candidate for candidate in local_tables if {*keys} & {*candidate})):
         nested = table.get(name)
-        another = inner == "name" and isinstance(nested, dict) and nested.get("name") != value
+        another_sampler = inner == "name" and isinstance(nested, dict) and nested.get("name") != value
         for key in keys:
-            if key != name or another:  # another sampler has other fields
+            if key != name or another_sampler:  # another sampler has other fields
                 table.pop(key, None)
         _put_within(table, path, value)
 

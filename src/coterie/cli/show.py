@@ -66,9 +66,9 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
         candidate = load_object(name)
         return _kind_of(candidate), *_of_class(candidate)
     if name in METHODS:
-        also = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
+        pointer = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
         entry = entry_of(name)
-        return "method", entry.about + also, _fields_of(entry.cls)
+        return "method", entry.about + pointer, _fields_of(entry.cls)
     if name in DATASETS:
         return "data", *_of_data(DATASETS[name])
     if registry := next((registry for registry in KINDS.values() if name in registry), None):
@@ -110,21 +110,21 @@ def _text(candidate: Any) -> str:
 
 
 def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:
-    about = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
+    description = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
     options = {f"data.{k}": v for k, v in dataset.defaults.items() if k != "split"}
     options |= {f"split.{k}": v for k, v in dataset.defaults.get("split", {}).items()}
     fields = [(key, type(value).__name__, repr(value), "") for key, value in options.items()]
-    return f"{about}\n\n{inspect.cleandoc(dataset.details)}", fields
+    return f"{description}\n\n{inspect.cleandoc(dataset.details)}", fields
 
 
 def _of_tuning() -> tuple[str, list[Field]]:
     from coterie.run.method_tables import LOCAL_GRID, METHOD_GRIDS
 
-    usual = {**LOCAL_GRID, **{f"{name}.{key}": v for name, grid in METHOD_GRIDS.items() for key, v in grid.items()}}
-    about = (
+    grids = {**LOCAL_GRID, **{f"{name}.{key}": v for name, grid in METHOD_GRIDS.items() for key, v in grid.items()}}
+    description = (
         "The [tune] table of an experiment: lists of values by METHOD.FIELD or local.FIELD, among which --tune chooses."
     )
-    return about, [(f"tune.{k}", "a list", repr(v), "Tried where [tune] is empty.") for k, v in usual.items()]
+    return description, [(f"tune.{k}", "a list", repr(v), "Tried where [tune] is empty.") for k, v in grids.items()]
 
 
 def _keys_of(table: str) -> list[Field]:
@@ -177,9 +177,9 @@ def list_methods(args: argparse.Namespace) -> int:
     width = max(12, *(len(row["name"]) for row in rows))
     for row in rows:
         say(f"{row['name']:<{width}} {row['summary']}")
-        about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
-        about = (*about, f"needs: {row['needs']}")
-        for line in (line for text in about for line in _wrap(text, width + 1)):
+        lines = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
+        lines = (*lines, f"needs: {row['needs']}")
+        for line in (line for text in lines for line in _wrap(text, width + 1)):
             say(line)
     say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
     say("needs: of updates their sum, which takes least memory here, coordinates, pairs, or all of them at once")

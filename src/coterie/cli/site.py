@@ -219,15 +219,17 @@ def _danger(site: str, approved: Any, settings: Any, seconds: float) -> tuple[li
 
     begun = time.monotonic()
     try:
-        every = list(attack(approved, replace(settings, largest_layer=2**62), site, seconds))
+        attempts = list(attack(approved, replace(settings, largest_layer=2**62), site, seconds))
     except InputError as error:
         return [f"danger    not tried: {error}"], 0
-    worst = max(every, key=lambda attempt: attempt.rows)
-    requests = f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in every)} requests"
-    over = f"; {seconds:g} s were over before all attacks had ended" if time.monotonic() - begun >= seconds else ""
-    others = f"others may know better attacks{over}"
-    last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} ({others})"
-    return [*map(str, every), last], worst.rows
+    worst = max(attempts, key=lambda attempt: attempt.rows)
+    requests = (
+        f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in attempts)} requests"
+    )
+    ended = f"; {seconds:g} s were over before all attacks had ended" if time.monotonic() - begun >= seconds else ""
+    caveat = f"others may know better attacks{ended}"
+    danger = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} ({caveat})"
+    return [*map(str, attempts), danger], worst.rows
 
 
 def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
@@ -277,12 +279,12 @@ def _request(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import request
 
     folder = Path(args.out or f"{args.site}-key")
-    archive, about = request(Path(args.plan), args.site, folder)
+    archive, details = request(Path(args.plan), args.site, folder)
     _say(f"send {archive} to the operator; the key in {folder} stays here")
     _say(
-        f"it asks for a certificate of {about.subject}; tell the operator over another channel, say by telephone, that your key is"
+        f"it asks for a certificate of {details.subject}; tell the operator over another channel, say by telephone, that your key is"
     )
-    _say(about.key)
+    _say(details.key)
     return 0
 
 
@@ -302,8 +304,8 @@ def _sign(args: argparse.Namespace) -> int:
         raise InputError(
             "a request is signed with --fingerprint KEY: ask the site for the SHA-256 of its key by telephone"
         )
-    signed, about, fingerprint = sign(plan, Path(args.request), args.fingerprint, kits, authority)
-    _say(f"signed for {about.subject}, with the key {about.key}")
+    signed, request_details, fingerprint = sign(plan, Path(args.request), args.fingerprint, kits, authority)
+    _say(f"signed for {request_details.subject}, with the key {request_details.key}")
     _say(f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:")
     _say(fingerprint)
     return 0

@@ -58,7 +58,7 @@ def anchored_updates(
         local: Settings of local training.
 
     Returns:
-        The replies of those who trained from the anchor, the targets' models [T, d + b] with the buffers of the anchor, for each
+        The replies of those that trained from the anchor, the targets' models [T, d + b] with the buffers of the anchor, for each
         target the updates of those clients [T, n, d + b], and the offsets.
     """
     dim, count = federation.dim, len(weights)
@@ -82,16 +82,18 @@ def anchored_updates(
 def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, int]]]:
     """Visits (target, client), the largest weight times distance moved since then, in turns that visit a client once."""
     # One target at a time: of all at once the differences would take more memory than the offsets.
-    distances = [torch.linalg.vector_norm((own - seen).double(), dim=1) for own, seen in zip(x, visited, strict=True)]
-    moved = torch.stack(distances).cpu()
-    need = weights.clamp(min=least_weight(weights.shape[1])) * moved
+    distances = [
+        torch.linalg.vector_norm((model - visits).double(), dim=1) for model, visits in zip(x, visited, strict=True)
+    ]
+    distance_moved = torch.stack(distances).cpu()
+    need = weights.clamp(min=least_weight(weights.shape[1])) * distance_moved
     turns: list[list[tuple[int, int]]] = []
-    often = [0] * weights.shape[1]
+    turn_counts = [0] * weights.shape[1]
     for target, client in enumerate(need.argmax(1).tolist()):
         if need[target, client] > 0:
-            turns += [[]] if often[client] == len(turns) else []
-            turns[often[client]].append((target, client))
-            often[client] += 1
+            turns += [[]] if turn_counts[client] == len(turns) else []
+            turns[turn_counts[client]].append((target, client))
+            turn_counts[client] += 1
     return turns
 
 
@@ -103,7 +105,7 @@ def _visit(
     places: Tensor,
     local: LocalSGD,
 ) -> list[tuple[int, int, Tensor]]:
-    """Updates (target, client, delta) of clients at these places among those who replied; without those who fail now."""
+    """Updates (target, client, delta) of clients at these places among those that replied; without those that fail now."""
     names = [replies.clients[place] for place in places.tolist()]
     try:
         answers = federation.ask(names, own_update, need=0.0, x=PerClient(models[targets]), local=local)

@@ -78,7 +78,7 @@ def _by_client(requirements: Requirements) -> dict[str, float]:
 def requirement_payload(
     requirements: Requirements, clients: tuple[str, ...], start: Tensor, ready: Collection[str], warm: LocalSGD
 ) -> dict[str, Any]:
-    """Return what a task sends so that `requirement` can be computed; the initial model `start` only if somebody is not `ready`.
+    """Return what a task sends so that `requirement` can be computed; the initial model `start` only if a client is not `ready`.
 
     Who keeps its requirement is known to the federation: `federation.holders(KEPT)`. A client that failed may have lost it, so let it
     count no longer: `federation.discard(KEPT, replies.failed)`.
@@ -123,7 +123,7 @@ Required = Annotated[Tensor, Holds((), torch.float64, each=True, finite=False)]
 
 @task
 def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str) -> Gaps:
-    """Whom the model appeals to: F_k(x) on all training rows, minus rho_k."""
+    """Return F_k(x) - rho_k on all training rows of each client; the model appeals to a client where this is below 0."""
     return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
@@ -161,15 +161,15 @@ def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: Lo
     return torch.where(required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required)
 
 
-def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
+def _solo(cohort: Cohort, start: Tensor | None, warmup: LocalSGD, rows: str) -> Tensor:
     """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
     solo, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
-    new = torch.nonzero(rounds < 0).flatten().tolist()
-    if new and start is None:
+    new_clients = torch.nonzero(rounds < 0).flatten().tolist()
+    if new_clients and start is None:
         raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
-    for positions in _chunks(new):
+    for positions in _chunks(new_clients):
         part = replace(cohort.only(positions), round=0)
-        models = part.train(start, warm, purpose="warmup")  # type: ignore[arg-type]
+        models = part.train(start, warmup, purpose="warmup")  # type: ignore[arg-type]
         train, with_rows = (
             part.loss(models),
             [i for i in range(len(positions)) if rows != "train" and part.has(i, rows)],
@@ -178,7 +178,7 @@ def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Te
         if with_rows:
             rho[with_rows] = part.only(with_rows).loss(models[with_rows], part=rows)
         solo[positions] = torch.stack([rho, train, *_on_test(part, models)], dim=1)
-    if new:
+    if new_clients:
         cohort.keep(KEPT, solo)
     return solo
 

@@ -226,8 +226,8 @@ class Cohort(CohortRows):
 
     def _veiled(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
         """The mean loss of a client as it may be told."""
-        told, veil = float(mean), self.workspace.veil
-        return told if veil is None else veil.loss(told, self.batch_rows(client, part, batch_size), x)
+        loss, veil = float(mean), self.workspace.veil
+        return loss if veil is None else veil.loss(loss, self.batch_rows(client, part, batch_size), x)
 
     @torch.no_grad()
     def losses(
@@ -269,27 +269,27 @@ class Cohort(CohortRows):
         columns = {k: torch.full((count,), nan, dtype=torch.float64) for k in ("loss", *metrics)}
         columns["n"] = torch.zeros(count, dtype=torch.float64)
         for group in self.groups(part):
-            labels, of = self.labels_of(group, part)
+            labels, segments = self.labels_of(group, part)
             outputs, losses = self.answers(group, x, part)
-            columns["n"][group], columns["loss"][group] = of.sizes, of.mean(losses)
+            columns["n"][group], columns["loss"][group] = segments.sizes, segments.mean(losses)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.align_classes(outputs)
             for name, metric in metrics.items():
-                if each := getattr(metric, "each", None):
-                    measured = each(outputs, labels, loss.kind, of)
+                if by_segment := getattr(metric, "each", None):
+                    measured = by_segment(outputs, labels, loss.kind, segments)
                 else:
-                    sizes = of.sizes.long().tolist()
+                    sizes = segments.sizes.long().tolist()
                     pairs = zip(outputs.split(sizes), labels.split(sizes), strict=True)
                     of_clients = [metric(*pair, loss.kind) for pair in pairs]
                     measured = torch.tensor([nan if v is None else v for v in of_clients], dtype=torch.float64)
                 if measured is not None:
                     columns[name][group] = measured
             if veil is not None:
-                for i, own in zip(group, labels.split(of.sizes.long().tolist()), strict=True):
+                for i, client_labels in zip(group, labels.split(segments.sizes.long().tolist()), strict=True):
                     values = {name: float(column[i]) for name, column in columns.items() if name != "n"}
-                    for name, told in veil.evaluation(values, own, of_client(x, i)).items():
-                        columns[name][i] = told
+                    for name, veiled_value in veil.evaluation(values, client_labels, of_client(x, i)).items():
+                        columns[name][i] = veiled_value
         return columns
 
     @torch.no_grad()
@@ -430,7 +430,7 @@ class Shard:
                 to_json(value)
         for key, value in block.values.items():
             if len(names) > 1 and not has_form(value, task.kinds[key], len(names), layout):
-                raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
+                raise ValueError("the reply does not fit")  # asked one by one, a client that is wrong has a name
         return apply_filters(block, ask, task, layout, view) if ask.filters else block
 
 

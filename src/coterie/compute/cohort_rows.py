@@ -105,8 +105,8 @@ class CohortRows:
         if all_rows is None:
             return 0
         # Not `all_rows.sizes`: its cost grows with the number of clients that exist.
-        at = self.index[client]
-        return int(all_rows.offsets[at + 1] - all_rows.offsets[at])
+        place = self.index[client]
+        return int(all_rows.offsets[place + 1] - all_rows.offsets[place])
 
     def has(self, client: int, part: str) -> bool:
         """Return True if the client has rows of this part."""
@@ -145,8 +145,8 @@ class CohortRows:
         all_rows: Rows | None = getattr(self.clients, part)
         if all_rows is None:
             return
-        at = np.asarray(self.index, dtype=np.int64)
-        sizes = all_rows.offsets[at + 1] - all_rows.offsets[at]
+        places = np.asarray(self.index, dtype=np.int64)
+        sizes = all_rows.offsets[places + 1] - all_rows.offsets[places]
         (present,) = np.nonzero(sizes)
         per_row = max(row_size(all_rows.inputs), all_rows.labels[:1].numel())
         group = (np.cumsum(sizes[present]) * per_row) // GROUP
@@ -156,19 +156,25 @@ class CohortRows:
     def labels_of(self, group: Sequence[int], part: str) -> tuple[Tensor, Segments]:
         """Return the labels of some clients on the CPU, and whose they are."""
         all_rows: Rows = getattr(self.clients, part)
-        at = np.array([self.index[i] for i in group])
-        low, sizes = all_rows.offsets[at], all_rows.offsets[at + 1] - all_rows.offsets[at]
-        where = _runs(low, sizes) if all_rows.index is None else all_rows.index[_runs(low, sizes)]
-        return take_rows(all_rows.labels, torch.from_numpy(where)).cpu(), Segments.of(sizes)
+        places = np.array([self.index[i] for i in group])
+        low, sizes = all_rows.offsets[places], all_rows.offsets[places + 1] - all_rows.offsets[places]
+        row_numbers = _runs(low, sizes) if all_rows.index is None else all_rows.index[_runs(low, sizes)]
+        return take_rows(all_rows.labels, torch.from_numpy(row_numbers)).cpu(), Segments.of(sizes)
 
     def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
         """Return a client's training rows of these numbers, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
 
     def _select(self, part: Rows, client: int, numbers: NDArray[np.int64] | None) -> Part:
-        where = part.positions(self.index[client])
-        at = where if numbers is None else numbers + where.start if isinstance(where, slice) else where[numbers]
-        return Part(part.inputs, part.labels).select(at if isinstance(at, slice) else torch.from_numpy(at))
+        positions = part.positions(self.index[client])
+        chosen = (
+            positions
+            if numbers is None
+            else numbers + positions.start
+            if isinstance(positions, slice)
+            else positions[numbers]
+        )
+        return Part(part.inputs, part.labels).select(chosen if isinstance(chosen, slice) else torch.from_numpy(chosen))
 
     def _ready(self, part: Part) -> Batch:
         return self.workspace.prepare(part.read()), part.labels.to(self.workspace.device)
@@ -254,10 +260,10 @@ class CohortRows:
 
     def _batch(self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Part:
         if part == "fresh":
-            fresh = self._draw(client, batch_size, self.rng(client, purpose).child(part))
-            return fresh if share is None else fresh.select(share)
-        where = self.rows_of(part, client)
-        return self._select(where, client, self.batch_numbers(client, part, batch_size, purpose, share))
+            fresh_rows = self._draw(client, batch_size, self.rng(client, purpose).child(part))
+            return fresh_rows if share is None else fresh_rows.select(share)
+        part_rows = self.rows_of(part, client)
+        return self._select(part_rows, client, self.batch_numbers(client, part, batch_size, purpose, share))
 
     def batch_numbers(
         self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None = None
@@ -289,7 +295,7 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
     Args:
         workspace: With the model.
         all_rows: Rows of all clients in one part.
-        clients: Positions of the clients, who have rows of this part.
+        clients: Positions of the clients, which have rows of this part.
     """
     outputs, losses = [], []
     if not workspace.rowwise:
@@ -301,13 +307,13 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
             outputs.append(torch.cat(chunks))
             losses.append(workspace.loss.rows(outputs[-1], part.labels.to(workspace.device)).cpu())
         return torch.cat([answer.cpu() for answer in outputs]), torch.cat(losses)
-    at, least = np.asarray(clients), workspace.heights[-1]
-    low, sizes = all_rows.offsets[at], all_rows.offsets[at + 1] - all_rows.offsets[at]
-    wide = -(-sizes // least) * least
-    number = _runs(np.zeros_like(wide), wide)
-    counts = number < np.repeat(sizes, wide)
-    where = np.repeat(low, wide) + number * counts
-    places = torch.from_numpy(where if all_rows.index is None else all_rows.index[where])
+    owners, lowest_height = np.asarray(clients), workspace.heights[-1]
+    low, sizes = all_rows.offsets[owners], all_rows.offsets[owners + 1] - all_rows.offsets[owners]
+    padded_sizes = -(-sizes // lowest_height) * lowest_height
+    number = _runs(np.zeros_like(padded_sizes), padded_sizes)
+    counts = number < np.repeat(sizes, padded_sizes)
+    row_numbers = np.repeat(low, padded_sizes) + number * counts
+    places = torch.from_numpy(row_numbers if all_rows.index is None else all_rows.index[row_numbers])
     counted = torch.from_numpy(counts)
     begin, part = 0, Part(all_rows.inputs, all_rows.labels)
     while begin < len(places):

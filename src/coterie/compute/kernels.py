@@ -184,14 +184,14 @@ class Batched:
         if isinstance(rule.shrink, Tensor):
             rule = rule._replace(shrink=rule.shrink.to(self.layout.dtype))
         alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
-        wide, sides = 0, []
+        active, sides = 0, []
         for step, batch in enumerate(self._feed(chunk, slots, source)):
-            if step < 2 or len(batch[1]) < wide:  # the second step is the first that begins where it ends
-                wide = len(batch[1])
-                new = [v[:wide] for v in models]
-                old = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in start] if step == 0 else new
-                added = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in shift]
-                sides = self._sides(old, new, [v[:wide] for v in space], added)
+            if step < 2 or len(batch[1]) < active:  # the second step is the first that begins where it ends
+                active = len(batch[1])
+                moving = [v[:active] for v in models]
+                begin = moving if step else [v.expand(active, -1, -1) if len(v) == 1 else v[:active] for v in start]
+                added = [v.expand(active, -1, -1) if len(v) == 1 else v[:active] for v in shift]
+                sides = self._sides(begin, moving, [v[:active] for v in space], added)
             self._step(sides, *batch, rule)
             if alive[step + 1] < alive[step]:
                 low, high = alive[step + 1], alive[step]
@@ -199,27 +199,27 @@ class Batched:
                 size = high - low if bool((np.diff(chunk.members[low:high]) == 1).all()) else 1
                 for place, model, begun in zip(self._split(result), models, start, strict=True):
                     for slot in range(low, high, size):
-                        to, trained = place[chunk.members[slot] :][:size], model[slot : slot + size]
+                        rows, trained = place[chunk.members[slot] :][:size], model[slot : slot + size]
                         begun_here = begun if len(begun) == 1 else begun[slot : slot + size]
-                        torch.sub(trained, begun_here, out=to) if relative else to.copy_(trained)
+                        torch.sub(trained, begun_here, out=rows) if relative else rows.copy_(trained)
 
     def _train_once(
-        self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: StepRule,
+        self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: StepRule,
         shift: list[Tensor], chunk: Chunk, result: Tensor, relative: bool,
     ) -> None:  # fmt: skip
-        """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
-        wide = [v.expand(len(grads[0]), -1, -1) for v in old]
-        self._step(self._sides(wide, grads, space, []), *batch, GRADIENT)
+        """One step, from `start` straight into `result`: a product that adds to `start` would copy it first, and be copied itself."""
+        expanded = [v.expand(len(grads[0]), -1, -1) for v in start]
+        self._step(self._sides(expanded, grads, space, []), *batch, GRADIENT)
         old_share = rule.shrink - float(relative)  # share of `old` in what is written
         if isinstance(old_share, Tensor):
-            base = [v * old_share.to(v.dtype) for v in old]
+            base = [v * old_share.to(v.dtype) for v in start]
         else:
-            base = [v if old_share == 1 else v * old_share for v in old] if old_share else []
+            base = [v if old_share == 1 else v * old_share for v in start] if old_share else []
         base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
         lowest, highest = chunk.members[0], chunk.members[-1]
-        together = highest - lowest == len(chunk.members) - 1  # single steps keep the order of clients
+        consecutive = highest - lowest == len(chunk.members) - 1  # single steps keep the order of clients
         for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
-            if not base and together:
+            if not base and consecutive:
                 torch.mul(grad[: len(chunk.members)], -rule.lr, out=place[lowest : highest + 1])
                 continue
             for slot, i in enumerate(chunk.members):
@@ -285,9 +285,9 @@ class Batched:
 
         client_count = 7 if size <= _CACHE else 3
         for form in ((5, 2, False), (9, 1, True), (32, 2, True)):
-            together = train(range(client_count), *form)
+            all_trained = train(range(client_count), *form)
             for group in (range(2), range(1), range(client_count // 2 + 1, client_count)):
-                if not torch.equal(together[group.start : group.stop], train(group, *form)):
+                if not torch.equal(all_trained[group.start : group.stop], train(group, *form)):
                     return False
         return True
 
@@ -313,8 +313,8 @@ class Batched:
 
     def _align(self, values: Tensor) -> Tensor:
         """`values` [count, rows, columns], copied unless all slices are aligned."""
-        apart = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
-        if values.is_contiguous() and apart and fits_alignment(values):
+        can_align = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
+        if values.is_contiguous() and can_align and fits_alignment(values):
             return values
         return self._slices(*values.shape).copy_(values)
 
@@ -338,7 +338,7 @@ class Batched:
         return labels.reshape(len(labels), -1).to(self.layout.dtype)
 
     def _feed(self, chunk: Chunk, slots: int, source: RowSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1], for those who still train, step by step."""
+        """Inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1], for clients that still train, step by step."""
         total, count, batch = chunk.rows.shape
         take = np.arange(slots) % count
         rows, counts = chunk.rows[:, take], chunk.counts[:, take, None, None]
@@ -349,7 +349,7 @@ class Batched:
         weights = (np.arange(batch)[:, None] < counts) * (self._factor / np.maximum(counts, 1))
         # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
         alive = np.count_nonzero(chunk.counts, axis=1)
-        wide = [slots] * total if self._least > 2 else np.maximum(self._least, alive).tolist()
+        widths = [slots] * total if self._least > 2 else np.maximum(self._least, alive).tolist()
         numbers = torch.from_numpy(rows).to(self.device)
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
 
@@ -365,13 +365,13 @@ class Batched:
         all_labels = labels(0, total) if width == 1 else ()
         low = 0
         while low < total:
-            w = wide[low]
+            w = widths[low]
             high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))))
             inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
             inputs = self._align(inputs)[:, :batch].unflatten(0, (-1, w))
             piece_labels = all_labels[low:high] or labels(low, high)
             for n, step_inputs, label, scale in zip(
-                wide[low:high], inputs.unbind(), piece_labels, scales[low:high], strict=True
+                widths[low:high], inputs.unbind(), piece_labels, scales[low:high], strict=True
             ):
                 yield (
                     step_inputs if n == w else step_inputs[:n],
@@ -383,57 +383,57 @@ class Batched:
     def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
         """The views that steps from `old` to `new` (which may be the same memory) work on, layer by layer."""
         sides: list[_Side] = []
-        at = 0
+        entry = 0
         for layer, out in zip(self.layers, space, strict=False):
-            weight, bias, back, right, moves = None, None, None, None, []
+            weight, bias, slopes_in, right, moves = None, None, None, None, []
             if sides:
                 right = sides[-1].out
                 # Of torch's own a slice would begin where the one before it ends, and the next products round by that.
-                back = self._slices(len(out), out.shape[1], layer.inputs)
+                slopes_in = self._slices(len(out), out.shape[1], layer.inputs)
             if layer.inputs:
-                weight = old[at]
-                moves.append(_Move(weight, new[at], out.transpose(1, 2), right, shift[at] if shift else None))
-                at += 1
+                weight = old[entry]
+                moves.append(_Move(weight, new[entry], out.transpose(1, 2), right, shift[entry] if shift else None))
+                entry += 1
             if layer.bias:
-                bias = old[at]
-                moves.append(_Move(bias, new[at], space[-1], out, shift[at] if shift else None))
-                at += 1
+                bias = old[entry]
+                moves.append(_Move(bias, new[entry], space[-1], out, shift[entry] if shift else None))
+                entry += 1
             turned = None if weight is None else weight.transpose(1, 2)
-            sides.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
+            sides.append(_Side(layer.relu, weight, turned, bias, out, slopes_in, moves))
         return sides
 
     def _forward(self, sides: list[_Side], inputs: Tensor) -> Tensor:
         """Outputs [w, B, out] of the last layer, in its room."""
-        below = inputs
+        activations = inputs
         for relu, _, turned, bias, out, _, _ in sides:
             if turned is None:
                 out.copy_(cast("Tensor", bias))
             elif bias is not None:
-                torch.baddbmm(bias, below, turned, out=out)
+                torch.baddbmm(bias, activations, turned, out=out)
             else:
-                torch.bmm(below, turned, out=out)
-            below = out.relu_() if relu else out
-        return below
+                torch.bmm(activations, turned, out=out)
+            activations = out.relu_() if relu else out
+        return activations
 
     def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
         """One step."""
         self._slope(self._forward(sides, inputs), labels, scale)
         keep, pace = rule.shrink, -rule.lr
         for number in range(len(sides) - 1, -1, -1):
-            _, weight, _, _, slope, back, moves = sides[number]
-            if back is not None and weight is not None:  # before the weight moves
-                torch.bmm(slope, weight, out=back)
+            _, weight, _, _, slope, slopes_in, moves = sides[number]
+            if slopes_in is not None and weight is not None:  # before the weight moves
+                torch.bmm(slope, weight, out=slopes_in)
             for old, new, lhs, rhs, shift in moves:
-                below = inputs if rhs is None else rhs
+                factor = inputs if rhs is None else rhs
                 if isinstance(keep, Tensor):  # the same bits as a factor of the product
-                    torch.baddbmm(torch.mul(old, keep[: len(new)], out=new), lhs, below, alpha=pace, out=new)
+                    torch.baddbmm(torch.mul(old, keep[: len(new)], out=new), lhs, factor, alpha=pace, out=new)
                 else:
-                    torch.baddbmm(old, lhs, below, beta=keep, alpha=pace, out=new)
+                    torch.baddbmm(old, lhs, factor, beta=keep, alpha=pace, out=new)
                 if shift is not None:
                     new.add_(shift)
-            if back is not None:  # in place of the outputs, which nobody needs any more
+            if slopes_in is not None:  # in place of the outputs, which are not needed any more
                 lower = sides[number - 1]
-                _passed(back, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(back)
+                _passed(slopes_in, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(slopes_in)
 
     def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
         """Derivative of the loss with respect to the outputs, in their place."""

@@ -84,9 +84,9 @@ def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Opti
     """The optimiser of one local training; None for plain SGD, which needs no object."""
     if local.optimiser == "sgd" and not local.momentum:
         return None
-    further = {"momentum": local.momentum} if local.momentum else {}
+    keywords = {"momentum": local.momentum} if local.momentum else {}
     optimiser: Any = _CLASSES[cast("str", local.optimiser)]  # each takes these
-    return cast("torch.optim.Optimizer", optimiser([head], lr, weight_decay=local.weight_decay, **further))
+    return cast("torch.optim.Optimizer", optimiser([head], lr, weight_decay=local.weight_decay, **keywords))
 
 
 class TrainOptions(TypedDict, total=False):
@@ -124,8 +124,8 @@ class StepBatches:
         if isinstance(steps, Steps):
             return steps.count
         rows, size = self._epoch(client)
-        last = rows % size
-        left_out = self.sampler is None and 0 < last < self._smallest(size)
+        last_rows = rows % size
+        left_out = self.sampler is None and 0 < last_rows < self._smallest(size)
         return steps.count * (-(-rows // size) - left_out)
 
     def _epoch(self, client: int) -> tuple[int, int]:
@@ -285,11 +285,11 @@ class LocalTraining:
             shrink = torch.tensor([1 - lr * (decay + mu) for decay in self._decays], dtype=torch.float64)
         rule = StepRule(lr, shrink, shift)
         part = cohort.clients.train
-        where = [part.positions(number) for number in cohort.index]
+        positions = [part.positions(number) for number in cohort.index]
 
         def place(i: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-            at = where[i]
-            return numbers + at.start if isinstance(at, slice) else at[numbers]
+            client_rows = positions[i]
+            return numbers + client_rows.start if isinstance(client_rows, slice) else client_rows[numbers]
 
         inputs, labels, workspace = part.inputs, part.labels, cohort.workspace
         source = RowSource(

@@ -71,47 +71,47 @@ def _of_one(each: _Each) -> Metric:
 
 
 @_of_one
-def sensitivity(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def sensitivity(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Share of the rows of class 1 that are called positive.
 
     >>> sensitivity(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.5
     """
-    return _share(outputs, labels, kind, of, lambda called, truth: (called & truth, truth))
+    return _share(outputs, labels, kind, segments, lambda called, truth: (called & truth, truth))
 
 
 @_of_one
-def specificity(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def specificity(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Share of the rows of class 0 that are called negative.
 
     >>> specificity(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.0
     """
-    return _share(outputs, labels, kind, of, lambda called, truth: (~called & ~truth, ~truth))
+    return _share(outputs, labels, kind, segments, lambda called, truth: (~called & ~truth, ~truth))
 
 
 @_of_one
-def ppv(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def ppv(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Positive predictive value: share of the rows called positive that are of class 1.
 
     >>> ppv(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.5
     """
-    return _share(outputs, labels, kind, of, lambda called, truth: (called & truth, called))
+    return _share(outputs, labels, kind, segments, lambda called, truth: (called & truth, called))
 
 
 @_of_one
-def npv(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def npv(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Negative predictive value: share of the rows called negative that are of class 0.
 
     >>> npv(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.0
     """
-    return _share(outputs, labels, kind, of, lambda called, truth: (~called & ~truth, ~called))
+    return _share(outputs, labels, kind, segments, lambda called, truth: (~called & ~truth, ~called))
 
 
 @_of_one
-def f1(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def f1(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Harmonic mean of sensitivity and positive predictive value; for several labels of a row the mean over those that occur or
     are predicted.
 
@@ -123,23 +123,23 @@ def f1(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | No
     else:
         risk = _risks(outputs, labels, kind)
         pairs = [] if risk is None else [(risk >= THRESHOLD, labels.reshape(-1) == 1)]
-    scores = [2 * of.sum(p & t) / (of.sum(p) + of.sum(t)) for p, t in pairs]
+    scores = [2 * segments.sum(p & t) / (segments.sum(p) + segments.sum(t)) for p, t in pairs]
     return torch.stack(scores).nanmean(0) if scores else None
 
 
 @_of_one
-def brier(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def brier(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Mean squared error of the risk of class 1.
 
     >>> round(brier(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary"), 3)
     0.485
     """
     risk = _risks(outputs, labels, kind)
-    return None if risk is None else of.mean((risk - labels.reshape(-1)).square())
+    return None if risk is None else segments.mean((risk - labels.reshape(-1)).square())
 
 
 @_of_one
-def ece(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def ece(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Expected calibration error: mean over rows of |mean risk - share of class 1| within ten equal intervals of risk.
 
     >>> round(ece(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary"), 3)
@@ -148,12 +148,12 @@ def ece(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | N
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    gaps = of.divide((risk * BINS).long().clamp(0, BINS - 1), BINS).sum(risk - labels.reshape(-1))
-    return gaps.abs().view(-1, BINS).cumsum(1)[:, -1] / of.sizes
+    gaps = segments.divide((risk * BINS).long().clamp(0, BINS - 1), BINS).sum(risk - labels.reshape(-1))
+    return gaps.abs().view(-1, BINS).cumsum(1)[:, -1] / segments.sizes
 
 
 @_of_one
-def auprc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def auprc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Area under the precision-recall curve of class 1, as average precision: mean over its rows of the share of class 1 among all
     rows with at least their risk. By chance it is the share of class 1, so that it tells models of rare outcomes apart.
 
@@ -164,15 +164,15 @@ def auprc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor |
         return None
     positive = (labels.reshape(-1) == 1).double()
     # Logits do not tie where a sigmoid saturates.
-    tie, client = of.ties(-outputs.double().reshape(-1))
+    tie, client = segments.ties(-outputs.double().reshape(-1))
     by_tie = Segments(tie, len(client))
     cases, counts = by_tie.sum(positive), by_tie.sum(torch.ones_like(positive))
-    per_client = Segments(client, of.count)
-    return per_client.sum(per_client.cumulate(cases) / per_client.cumulate(counts) * cases) / of.sum(positive)
+    per_client = Segments(client, segments.count)
+    return per_client.sum(per_client.cumulate(cases) / per_client.cumulate(counts) * cases) / segments.sum(positive)
 
 
 @_of_one
-def class_error(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def class_error(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Mean number of classes between the predicted class and the right one, for classes with an order.
 
     >>> class_error(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([0, 2]), "classes")
@@ -180,11 +180,11 @@ def class_error(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Te
     """
     if kind != "classes" or labels.ndim > 1:
         return None
-    return of.mean((probabilities(kind, outputs).argmax(dim=1) - labels).abs())
+    return segments.mean((probabilities(kind, outputs).argmax(dim=1) - labels).abs())
 
 
 @_of_one
-def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Mean Poisson deviance of counts, 2 (y log(y / m) - y + m); a prediction m below a hundredth of the mean count is taken as that.
 
     None unless labels are whole numbers from 0 and some is above 0.
@@ -196,15 +196,15 @@ def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) 
     truth = exact.round()  # labels are stored standardised
     if kind != "regression" or outputs.numel() != len(truth) or labels.numel() > len(labels):
         return None
-    usual = of.mean(truth)
-    undefined = (of.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (usual <= 0)
-    mean = outputs.reshape(-1).double().maximum(usual[of.place] / 100)
-    deviance = of.mean(padded(torch.xlogy, truth, truth / mean) - truth + mean)
+    mean_truth = segments.mean(truth)
+    undefined = (segments.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (mean_truth <= 0)
+    mean = outputs.reshape(-1).double().maximum(mean_truth[segments.place] / 100)
+    deviance = segments.mean(padded(torch.xlogy, truth, truth / mean) - truth + mean)
     return (2 * deviance).masked_fill(undefined, torch.nan)
 
 
 @_of_one
-def r2(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def r2(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Share of the variance of the label that is explained: 1 minus squared errors over those of the mean of these rows.
 
     >>> round(r2(torch.tensor([[1.0], [2.0], [2.5]]), torch.tensor([1.0, 2.0, 3.0]), "regression"), 3)
@@ -212,9 +212,9 @@ def r2(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | No
     """
     if kind != "regression":
         return None
-    each, truth = of.repeat(labels), labels.double().reshape(-1)
-    total = each.sum((truth - each.mean(truth)[each.place]).square())
-    return (1 - each.sum(_errors(outputs, labels).square()) / total).masked_fill(total == 0, torch.nan)
+    entries, truth = segments.repeat(labels), labels.double().reshape(-1)
+    total = entries.sum((truth - entries.mean(truth)[entries.place]).square())
+    return (1 - entries.sum(_errors(outputs, labels).square()) / total).masked_fill(total == 0, torch.nan)
 
 
 def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
@@ -224,16 +224,16 @@ def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
     return probabilities(kind, outputs.double())[:, 1]
 
 
-def _share(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments, parts: _Parts) -> Tensor | None:
+def _share(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments, parts: _Parts) -> Tensor | None:
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
     part, total = parts(risk >= THRESHOLD, labels.reshape(-1) == 1)
-    return of.sum(part) / of.sum(total)
+    return segments.sum(part) / segments.sum(total)
 
 
 @_of_one
-def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Share of right predictions (of pixels for segmentation, of rows with every class right for several labels); None for regression.
 
     >>> accuracy(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 0, 0]), "binary")
@@ -242,15 +242,15 @@ def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tenso
     0.5
     """
     if kind == "multilabel":
-        return of.mean(((outputs > 0) == labels).all(dim=1))
+        return segments.mean(((outputs > 0) == labels).all(dim=1))
     if kind not in ("binary", "classes"):
         return None
-    right, _, each = count_hits(outputs, labels, kind, of)
-    return each.mean(right)
+    right, _, entries = count_hits(outputs, labels, kind, segments)
+    return entries.mean(right)
 
 
 @_of_one
-def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Mean over the classes present of the share of right predictions; None for regression and for several labels.
 
     >>> balanced_accuracy(torch.tensor([[2.0], [1.0], [3.0], [1.0]]), torch.tensor([1, 1, 1, 0]), "binary")
@@ -258,18 +258,18 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments)
     """
     if kind not in ("binary", "classes"):
         return None
-    right, classes, each = count_hits(outputs, labels, kind, of)
+    right, classes, entries = count_hits(outputs, labels, kind, segments)
     if not len(classes):
         return None
     width = int(classes.max()) + 1
-    shares = each.divide(classes, width).mean(right).view(-1, width)
+    shares = entries.divide(classes, width).mean(right).view(-1, width)
     present = shares.isfinite()
     # One after the other, since a sum over columns may depend on how many there are.
     return shares.nan_to_num(0.0).cumsum(1)[:, -1] / present.sum(1)
 
 
 @_of_one
-def auc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def auc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Area under the ROC curve from ranks, ties counted half; for C classes the mean of each class present against the rest, and for
     several labels the mean of those of which both values occur.
 
@@ -288,15 +288,15 @@ def auc(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | N
         scores = outputs.double().reshape(len(flat), -1) if kind == "binary" else probabilities(kind, outputs.double())
         columns = flat.unique().tolist() if kind == "classes" else [1]
         pairs = [(scores[:, 0 if kind == "binary" else c], flat == c) for c in columns]
-    total, defined = torch.zeros(of.count, dtype=torch.float64), torch.zeros(of.count, dtype=torch.float64)
+    total, defined = torch.zeros(segments.count, dtype=torch.float64), torch.zeros(segments.count, dtype=torch.float64)
     for score, positive in pairs:
-        area = areas(score, positive, of)
+        area = areas(score, positive, segments)
         total, defined = total + area.nan_to_num(0.0), defined + area.isfinite()
     return total / defined
 
 
 @_of_one
-def top5(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def top5(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Share of rows whose class is among the five most likely; None for regression and below six classes.
 
     >>> top5(torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0]]).repeat(2, 1), torch.tensor([4, 5]), "classes")
@@ -305,27 +305,27 @@ def top5(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | 
     if kind != "classes" or labels.ndim > 1 or outputs.shape[1] < 6:
         return None
     best = outputs.topk(5, dim=1).indices
-    return of.mean((best == labels[:, None]).any(dim=1))
+    return segments.mean((best == labels[:, None]).any(dim=1))
 
 
 @_of_one
-def mae(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def mae(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Mean absolute error, in the unit of the label; None for classification.
 
     >>> mae(torch.tensor([[1.0], [5.0]]), torch.tensor([2.0, 2.0]), "regression")
     2.0
     """
-    return None if kind != "regression" else of.repeat(labels).mean(_errors(outputs, labels).abs())
+    return None if kind != "regression" else segments.repeat(labels).mean(_errors(outputs, labels).abs())
 
 
 @_of_one
-def rmse(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> Tensor | None:
+def rmse(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
     """Root of the mean squared error, in the unit of the label; None for classification.
 
     >>> rmse(torch.tensor([[1.0], [9.0]]), torch.tensor([2.0, 2.0]), "regression")
     5.0
     """
-    return None if kind != "regression" else of.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
+    return None if kind != "regression" else segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -430,9 +430,9 @@ def _counts(cohort: Cohort, group: list[int], part: str) -> tuple[Tensor, Tensor
     """Rows of each class in a part and among training rows [n, C], float64."""
     counted = []
     for kind in (part, "train"):
-        labels, of = cohort.labels_of(group, kind)
-        each, classes = of.repeat(labels), labels.reshape(-1).long()
-        counted.append((each.place[classes != IGNORED], classes[classes != IGNORED]))
+        labels, segments = cohort.labels_of(group, kind)
+        entries, classes = segments.repeat(labels), labels.reshape(-1).long()
+        counted.append((entries.place[classes != IGNORED], classes[classes != IGNORED]))
     width = max((int(classes.max()) + 1 for _, classes in counted if len(classes)), default=1)
     pair = [torch.bincount(place * width + classes, minlength=len(group) * width) for place, classes in counted]
     return pair[0].view(-1, width).double(), pair[1].view(-1, width).double()
@@ -446,5 +446,5 @@ def _constant(counts: Tensor, train: Tensor) -> tuple[Tensor, Tensor]:
     smoothed = (train + 1) * (numbers <= classes)
     shares = smoothed / smoothed.sum(1, keepdim=True)
     losses = -padded(torch.xlogy, counts, shares.where(counts > 0, 1.0))
-    total, some = counts.sum(1), train.sum(1) > 0
-    return (counts.amax(1) / total).where(some, torch.nan), (losses.cumsum(1)[:, -1] / total).where(some, torch.nan)
+    total = counts.sum(1).where(train.sum(1) > 0, torch.nan)
+    return counts.amax(1) / total, losses.cumsum(1)[:, -1] / total

@@ -1,7 +1,7 @@
 """Gradients and losses of many clients, each at a model of its own, in few calls.
 
 Where a batched kernel knows the model, the rows of several clients go through one product each, filled up to a multiple of `ROWS` of
-their own number. So what a client answers has the same bits whoever shares the call. All others are asked one by one.
+their own number. So what a client answers has the same bits whatever clients share the call. All others are asked one by one.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def gradient_each(
     Returns:
         [n, d + b], 0 on the buffers.
     """
-    asked: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
+    row_choice: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
     result = torch.empty_like(x)
     for part, clients in _by_part(parts):
-        together = _together(cohort, clients, part, batch_size)
-        for i in sorted({*clients}.difference(together)):
-            result[i] = cohort.only([i]).gradient(x[i], part=part, **asked)[0]
-        for kernel, chunk, source in _calls(cohort, together, part, **asked):
+        in_kernel = _together(cohort, clients, part, batch_size)
+        for i in sorted({*clients}.difference(in_kernel)):
+            result[i] = cohort.only([i]).gradient(x[i], part=part, **row_choice)[0]
+        for kernel, chunk, source in _kernel_calls(cohort, in_kernel, part, **row_choice):
             kernel.train(x, chunk, source, GRADIENT, result)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
     return result
@@ -71,14 +71,14 @@ def losses_each(
     cohort: Cohort, xs: Tensor, parts: Sequence[str], *, batch_size: int | None = None, purpose: str = "round"
 ) -> Tensor:
     """Return the mean losses of each client at candidates of its own, xs [n, q, d + b] -> float64 [n, q]; see `gradient_each`."""
-    asked: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
+    row_choice: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
     result = torch.empty(xs.shape[:2], dtype=torch.float64)
     for part, clients in _by_part(parts):
         veiled = cohort.workspace.veil is not None  # which `Cohort.losses` puts on
-        together = [] if veiled else _together(cohort, clients, part, batch_size)
-        for i in sorted({*clients}.difference(together)):
-            result[i] = cohort.only([i]).losses(xs[i], part=part, **asked)[0]
-        for kernel, chunk, source in _calls(cohort, together, part, **asked):
+        in_kernel = [] if veiled else _together(cohort, clients, part, batch_size)
+        for i in sorted({*clients}.difference(in_kernel)):
+            result[i] = cohort.only([i]).losses(xs[i], part=part, **row_choice)[0]
+        for kernel, chunk, source in _kernel_calls(cohort, in_kernel, part, **row_choice):
             counts = chunk.counts[0].tolist()
             labels = source.labels(torch.from_numpy(chunk.rows[0].reshape(-1)))
             spare = -len(labels) % LANES
@@ -106,17 +106,17 @@ def _together(cohort: Cohort, clients: Sequence[int], part: str, batch_size: int
     return [i for i in clients if 0 < cohort.batch_rows(i, part, batch_size) * per_row <= ELEMENTS]
 
 
-def _calls(
+def _kernel_calls(
     cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None, purpose: str
 ) -> Iterator[tuple[Batched, Chunk, RowSource]]:
     """Clients that are asked together, and where their rows come from."""
     if not clients:
         return
     all_rows, workspace = cohort.rows_of(part, clients[0]), cohort.workspace
-    where = [all_rows.positions(cohort.index[i]) for i in clients]
+    positions = [all_rows.positions(cohort.index[i]) for i in clients]
 
-    def place(at: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        rows = where[at]
+    def place(member: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        rows = positions[member]
         return numbers + rows.start if isinstance(rows, slice) else rows[numbers]
 
     def all_or(numbers: NDArray[np.int64] | None, client: int) -> NDArray[np.int64]:
@@ -133,4 +133,4 @@ def _calls(
         return max(1, min(kernel.width(rows), NUMBERS // (rows * per_row)))
 
     for chunk in chunks(chosen, width, place, ROWS):
-        yield kernel, chunk._replace(members=[clients[at] for at in chunk.members]), source
+        yield kernel, chunk._replace(members=[clients[member] for member in chunk.members]), source

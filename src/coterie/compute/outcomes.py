@@ -203,16 +203,18 @@ def _delong(scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64
     placement = np.full(len(scores), math.nan)
     for fold in np.unique(folds):
         in_fold = folds == fold
-        for mine, opposite in ((positive & in_fold, ~positive & in_fold), (~positive & in_fold, positive & in_fold)):
+        for members, opposite in ((positive & in_fold, ~positive & in_fold), (~positive & in_fold, positive & in_fold)):
             ordered = np.sort(scores[opposite])
             if len(ordered):
-                below = np.searchsorted(ordered, scores[mine], "left") + np.searchsorted(ordered, scores[mine], "right")
-                placement[mine] = below / (2 * len(ordered))
+                below = np.searchsorted(ordered, scores[members], "left") + np.searchsorted(
+                    ordered, scores[members], "right"
+                )
+                placement[members] = below / (2 * len(ordered))
     result, areas = np.zeros(len(scores)), []
     placed = np.isfinite(placement)
-    for mine, sign in ((~positive & placed, -1), (positive & placed, 1)):
-        result[mine] = sign * _centre(placement[mine])
-        areas.append((sign < 0) + sign * float(placement[mine].mean()) if mine.any() else math.nan)
+    for members, sign in ((~positive & placed, -1), (positive & placed, 1)):
+        result[members] = sign * _centre(placement[members])
+        areas.append((sign < 0) + sign * float(placement[members].mean()) if members.any() else math.nan)
     return result, sum(areas) / 2
 
 

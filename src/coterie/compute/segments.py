@@ -21,7 +21,7 @@ LANES = 64
 
 @dataclass(frozen=True)
 class Segments:
-    """Whose rows these are: those of `count` clients lie behind each other in the order of the clients.
+    """The clients to which rows belong: those of `count` clients lie behind each other in the order of the clients.
 
     Sums run one row after the other, so that a client's does not depend on who lies beside it.
 
@@ -64,15 +64,15 @@ class Segments:
         order = score.argsort(stable=True)
         order = order[self.place[order].argsort(stable=True)]
         scores, clients = score[order], self.place[order]
-        new = torch.ones(len(order), dtype=torch.bool)
-        new[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
-        return torch.empty_like(order).scatter_(0, order, new.cumsum(0) - 1), clients[new]
+        begins_tie = torch.ones(len(order), dtype=torch.bool)
+        begins_tie[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
+        return torch.empty_like(order).scatter_(0, order, begins_tie.cumsum(0) - 1), clients[begins_tie]
 
     def cumulate(self, values: Tensor) -> Tensor:
         """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
         total = values.double().cumsum(0)
-        before = self.sum(values).cumsum(0) - self.sum(values)
-        return total - before[self.place]
+        earlier_sum = self.sum(values).cumsum(0) - self.sum(values)
+        return total - earlier_sum[self.place]
 
 
 def padded(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
@@ -99,24 +99,24 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
     return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
 
 
-def count_hits(outputs: Tensor, labels: Tensor, kind: Kind, of: Segments) -> tuple[Tensor, Tensor, Segments]:
+def count_hits(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> tuple[Tensor, Tensor, Segments]:
     """Return which predictions are right, the labels, and whose they are, flat, without positions that are ignored."""
     predicted = probabilities(kind, outputs).argmax(dim=1).reshape(-1)
-    each, classes = of.repeat(labels), labels.reshape(-1)
+    cells, classes = segments.repeat(labels), labels.reshape(-1)
     counted = classes != IGNORED
     if not bool(counted.all()):
-        predicted, classes, each = predicted[counted], classes[counted], Segments(each.place[counted], of.count)
-    return (predicted == classes).double(), classes.long(), each
+        predicted, classes, cells = predicted[counted], classes[counted], Segments(cells.place[counted], segments.count)
+    return (predicted == classes).double(), classes.long(), cells
 
 
-def areas(score: Tensor, positive: Tensor, of: Segments) -> Tensor:
+def areas(score: Tensor, positive: Tensor, segments: Segments) -> Tensor:
     """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half."""
-    tie, client = of.ties(score)
+    tie, client = segments.ties(score)
     counts = Segments(tie, len(client)).sum(torch.ones(len(tie)))
-    last = Segments(client, of.count).cumulate(counts)
-    ranks = (last - (counts - 1) / 2)[tie]
-    n1 = of.sum(positive)
-    return (of.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (n1 * (of.sizes - n1))
+    last_ranks = Segments(client, segments.count).cumulate(counts)
+    ranks = (last_ranks - (counts - 1) / 2)[tie]
+    n1 = segments.sum(positive)
+    return (segments.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (n1 * (segments.sizes - n1))
 
 
 # ---- chunks of clients
@@ -165,12 +165,12 @@ def chunks(
     """
     forms = [(-(-max(map(len, batches)) // filled) * filled, len(batches) == 1) for batches in chosen]
     for form in sorted(set(forms)):
-        size, alike = form[0], [i for i, positions in enumerate(forms) if positions == form]
-        alike.sort(key=lambda i: -len(chosen[i]))
+        size, same_form = form[0], [i for i, positions in enumerate(forms) if positions == form]
+        same_form.sort(key=lambda i: -len(chosen[i]))
         # Of about equal width: a step of a narrow chunk costs nearly as many calls as one of a wide one.
-        count = -(-len(alike) // width(size))
+        count = -(-len(same_form) // width(size))
         for number in range(count):
-            members = alike[len(alike) * number // count : len(alike) * (number + 1) // count]
+            members = same_form[len(same_form) * number // count : len(same_form) * (number + 1) // count]
             steps = [len(chosen[i]) for i in members]
             rows = np.empty((steps[0], len(members), size), dtype=np.int64)
             counts = np.zeros((steps[0], len(members)), dtype=np.int64)

@@ -48,8 +48,8 @@ class ServerStep:
         betas = self.betas
         if betas is None:
             return _stack([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
-        moved, slopes, moments = zip(*[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True)
-        return torch.stack(moved), torch.stack(slopes), torch.stack(moments)
+        new_models, slopes, moments = zip(*[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True)
+        return torch.stack(new_models), torch.stack(slopes), torch.stack(moments)
 
     def _adam(
         self, t: int, betas: tuple[float, float], x: Tensor, weights: Tensor, deltas: Tensor
@@ -65,9 +65,9 @@ class ServerStep:
         steps, updates = count(), self.deltas[..., : self.dim].unbind()
 
         def slopes(weights: Tensor) -> Tensor:
-            moved, bend, _ = self.step(weights)
+            new_models, bend, _ = self.step(weights)
             # One pass over the updates: as a sum of products this took most of a round's time.
-            rows = zip(updates, gradient(moved, next(steps))[..., : self.dim].unbind(), strict=True)
+            rows = zip(updates, gradient(new_models, next(steps))[..., : self.dim].unbind(), strict=True)
             if bend is None:
                 return _stack([self.lr * torch.mv(align(d), align(g)) for d, g in rows]).double()
             return _stack([torch.mv(align(d), align(b * g)) for (d, g), b in zip(rows, bend, strict=True)]).double()

@@ -100,7 +100,7 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
 def _parts(cohort: Cohort, rows: str) -> list[str]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     validates = [rows in ("validation", "server") and cohort.has(i, "validation") for i in range(len(cohort.names))]
-    return ["fresh" if rows == "fresh" else "validation" if own else "train" for own in validates]
+    return ["fresh" if rows == "fresh" else "validation" if has_validation else "train" for has_validation in validates]
 
 
 def slopes_by_scores(
@@ -135,11 +135,11 @@ def slopes_by_scores(
 
 def _scores(target: Cohort, x: Tensor, steps: Tensor, part: str) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs at x [rows, ...], what each step [m, d] adds to them [m, rows, ...], and the labels of a target's rows."""
-    outputs, origin = (target.answers([0], at, part)[0] for at in (x, torch.zeros_like(x)))
+    outputs, origin = (target.answers([0], model, part)[0] for model in (x, torch.zeros_like(x)))
     scores = torch.stack([target.answers([0], step, part)[0] - origin for step in steps])
-    together = target.answers([0], x + steps.mean(0), part)[0]
-    largest = max(1.0, float(together.abs().max()))
-    if float((together - outputs - scores.mean(0)).abs().max()) > BENT * largest:
+    mean_scores = target.answers([0], x + steps.mean(0), part)[0]
+    largest = max(1.0, float(mean_scores.abs().max()))
+    if float((mean_scores - outputs - scores.mean(0)).abs().max()) > BENT * largest:
         raise InputError(
             'MeritFed.oracle_steps = "scores" needs a model whose outputs are linear in what is trained, such as logistic, or one with '
             'all layers but the last frozen; take "one" or "all"'

@@ -106,12 +106,12 @@ def average_groups(
         group's average.
     """
     positions = federation.positions(replies.clients)
-    moved, weights = x.clone(), {}
+    new_models, weights = x.clone(), {}
     for group in cluster[positions].unique().tolist():
         replied, members = cluster[positions] == group, cluster == group
         sizes = replies.sizes * replied
         mean = average(sizes[replied], replies.delta[replied])
-        moved[members] = shift(x[members], mean.expand(int(members.sum()), -1))
+        new_models[members] = shift(x[members], mean.expand(int(members.sum()), -1))
         shares = {n: w for n, w in replies.by_client(sizes / sizes.sum()).items() if w}
         weights.update({federation.everyone[i]: shares for i in members.nonzero().flatten().tolist()})
-    return moved, weights
+    return new_models, weights

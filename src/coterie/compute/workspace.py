@@ -158,12 +158,12 @@ class Workspace:
         inputs = self.prepare(example.train.select(slice(0, 8)).read())
         tensors = inputs.values() if isinstance(inputs, dict) else [inputs]
         scales = (1, 1000, -1000) if all(value.is_floating_point() for value in tensors) else (1,)
-        last = self.model
-        while isinstance(last, nn.Sequential) and len(last):
-            last = last[-1]
+        layer = self.model
+        while isinstance(layer, nn.Sequential) and len(layer):
+            layer = layer[-1]
         with self.noise():
             outputs = [self.loss.align_classes(self.model(_scale(inputs, scale))) for scale in scales]
-        if isinstance(last, nn.Sigmoid | nn.Softmax) or are_probabilities(self.loss.kind, outputs):
+        if isinstance(layer, nn.Sigmoid | nn.Softmax) or are_probabilities(self.loss.kind, outputs):
             raise InputError(
                 "the model gives probabilities, and the loss takes logits: leave out the Sigmoid or Softmax at the end of the model; "
                 'if these are logits, name the loss: loss = "binary" or "classes"'
@@ -258,17 +258,17 @@ class Workspace:
                 labels = group_rows.part(i).labels
                 unfit = labels[self._unfit(labels)]
                 if len(unfit):
-                    least = "0 to" if self._logits > 2 else "0 and"
+                    begin = "0 to" if self._logits > 2 else "0 and"
                     raise InputError(
-                        f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {least} {self._logits - 1}; "
+                        f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {begin} {self._logits - 1}; "
                         "number the classes 0, 1, 2, ... or give the model more outputs"
                     )
 
     def _unfit(self, labels: Tensor) -> Tensor:
-        beyond = (
+        unknown = (
             (labels < 0) | (labels >= self._logits) if self.loss.kind == "classes" else (labels != 0) & (labels != 1)
         )
-        return beyond & (labels != IGNORED) if self.loss.kind == "classes" and labels.ndim > 1 else beyond
+        return unknown & (labels != IGNORED) if self.loss.kind == "classes" and labels.ndim > 1 else unknown
 
     def train(self, mode: bool) -> None:
         """Let the model train or evaluate; batch norm with frozen parameters always evaluates, so that its statistics stay."""
@@ -341,10 +341,10 @@ class Workspace:
     def _is_rowwise(self) -> bool:
         if self.always_random or not self.heights:
             return False
-        units, least = 4, self.heights[-1]
+        units, block_rows = 4, self.heights[-1]
         draw, start = torch.Generator().manual_seed(0), self.x.clone()
         self.x.add_(torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1)  # zeros have no bits to differ
-        index = torch.arange(units * least) % len(self._two_rows)
+        index = torch.arange(units * block_rows) % len(self._two_rows)
         inputs = dict(tensors_by_name(take(self.prepare(self._two_rows.read()), index.to(self.device))))
         for key, value in inputs.items():
             if value.is_floating_point():
@@ -352,20 +352,20 @@ class Workspace:
         labels = self._two_rows.labels[index].to(self.device)
 
         def answers(rows_at: Tensor) -> tuple[Tensor, Tensor]:
-            at = rows_at.to(self.device)
-            chosen = {key: self._prepare(value[at]) for key, value in inputs.items()}
-            return self.answer(chosen if isinstance(self._two_rows.read(), dict) else chosen["inputs"], labels[at])
+            rows = rows_at.to(self.device)
+            chosen = {key: self._prepare(value[rows]) for key, value in inputs.items()}
+            return self.answer(chosen if isinstance(self._two_rows.read(), dict) else chosen["inputs"], labels[rows])
 
         try:
-            places = torch.arange(len(index)).view(units, least)
-            alone = [torch.cat(column) for column in zip(*map(answers, places), strict=True)]
-            filled = places[0] * (places[0] < least // 2)  # as its first row fills up what a client's rows leave
+            places = torch.arange(len(index)).view(units, block_rows)
+            singly = [torch.cat(column) for column in zip(*map(answers, places), strict=True)]
+            filled = places[0] * (places[0] < block_rows // 2)  # as its first row fills up what a client's rows leave
             forms = [filled, *(places.roll(1, 0).repeat(h // len(index), 1).view(-1) for h in self.heights[:-1])]
-            counts = [least // 2, *self.heights[:-1]]
+            counts = [block_rows // 2, *self.heights[:-1]]
             return all(
-                torch.equal(got[:count], expected[form][:count])
+                torch.equal(answer[:count], expected[form][:count])
                 for form, count in zip(forms, counts, strict=True)
-                for got, expected in zip(answers(form), alone, strict=True)
+                for answer, expected in zip(answers(form), singly, strict=True)
             )
         except Exception:  # these are not rows that the model was made for
             return False
@@ -428,8 +428,8 @@ class Workspace:
             batch = {k: v[None] for k, v in row.items()} if isinstance(row, dict) else row[None]
             return self.loss.rows(torch.func.functional_call(self.model, parameters, (batch,)), label[None]).sum()
 
-        at = {name: named[name].detach() for name in names}
-        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(at, inputs, labels)
+        parameters = {name: named[name].detach() for name in names}
+        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(parameters, inputs, labels)
         return torch.cat([gradients[name].reshape(len(labels), -1) for name in names], dim=1)
 
     def descend(self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0) -> None:

@@ -184,7 +184,7 @@ def _renames(rename: Any) -> dict[str, dict[str, str]]:
     out: dict[str, dict[str, str]] = {}
     for key, value in (rename or {}).items():
         names = dict(value) if isinstance(value, Mapping) else {key: value}
-        if not all(isinstance(new, str) and new for new in names.values()):
+        if not all(isinstance(new_name, str) and new_name for new_name in names.values()):
             raise InputError(f"rename = {_as_file(rename)} must be {form}")
         out.setdefault(str(key) if isinstance(value, Mapping) else EVERY_FILE, {}).update(names)
     return out
@@ -330,9 +330,9 @@ class Split:
                 f"flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them"
             )
         if self.folds and (self.test != "own" or self.unseen or self.kind == "target-groups"):
-            beside = "unseen" if self.unseen else "kind" if self.kind == "target-groups" else "test"
+            rival = "unseen" if self.unseen else "kind" if self.kind == "target-groups" else "test"
             raise InputError(
-                f"[split] {beside} = {getattr(self, beside)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
+                f"[split] {rival} = {getattr(self, rival)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
             )
         if self.kind != "target-groups":
             return

@@ -115,14 +115,14 @@ def keys_with_flags(*tables: str) -> Iterator[Key]:
 
 def lasting(table: str, name: str) -> set[str]:
     """Keys of a table that keep their value when it gets another `name`, or kind: those that all have, and so the new one."""
-    last = {key.name for key in keys_of(table) if not key.entries}
+    lasting_names = {key.name for key in keys_of(table) if not key.entries}
     for registry in (declarer for declarer in DECLARED[table] if isinstance(declarer, Registry) and ".py:" in name):
         new_class = registry.find(name, f"[{table}]")
         declared = (
             {key for option in options_of(new_class) for key in option.keys} if is_dataclass(new_class) else set()
         )
-        last -= {key.name for key in _fields_of_entries(table, registry, registry.importable()[0])} - declared
-    return last
+        lasting_names -= {key.name for key in _fields_of_entries(table, registry, registry.importable()[0])} - declared
+    return lasting_names
 
 
 def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Key]:
@@ -130,10 +130,10 @@ def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Ke
     for option in options_of(cls):
         for name in option.keys:
             of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
-            about = docs.get(option.name, "")
+            explanation = docs.get(option.name, "")
             if option.units is not None:
-                about = str(option.units.keys[name].__doc__).partition("\n")[0].lower()
-            yield Key(table, name, option, of_kinds, about)
+                explanation = str(option.units.keys[name].__doc__).partition("\n")[0].lower()
+            yield Key(table, name, option, of_kinds, explanation)
 
 
 def _name_of(table: str, registry: Registry) -> Key:

@@ -196,7 +196,7 @@ def _rule(declared: Any, hint: Any) -> Rule | None:
     if not callable(declared):
         return rule_of(hint)
     names = list(inspect.signature(declared).parameters)[1:]
-    return Rule(lambda given: _takes(given, len(names)), f"a function ({', '.join(names)})")
+    return Rule(lambda value: _takes(value, len(names)), f"a function ({', '.join(names)})")
 
 
 def _takes(function: Any, count: int) -> bool:

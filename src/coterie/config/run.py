@@ -232,13 +232,13 @@ class RunSettings:
 
     @property
     def evaluation(self) -> Evaluation:
-        """Who is evaluated, and on which rows."""
+        """The clients that are evaluated, and on which rows."""
         return self.evaluate if isinstance(self.evaluate, Evaluation) else EVERYBODY
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""
-        given = self.evaluate.every if isinstance(self.evaluate, Evaluation) else self.evaluate
-        return given if isinstance(given, int) else max(1, rounds // 20)
+        spacing = self.evaluate.every if isinstance(self.evaluate, Evaluation) else self.evaluate
+        return spacing if isinstance(spacing, int) else max(1, rounds // 20)
 
     def per_round(self, count: int) -> int:
         """Clients in a round, of `count`."""

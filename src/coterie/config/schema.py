@@ -197,10 +197,10 @@ def _with_spellings(cls: type[T]) -> type[T]:
     @functools.wraps(make)
     def initialise(self: Any, *args: Any, **values: Any) -> None:
         for name in values.keys() - names:
-            meant = SPELLINGS.get(name, name)
-            if meant not in names or meant in values:
+            full_name = SPELLINGS.get(name, name)
+            if full_name not in names or full_name in values:
                 raise InputError(f"{cls.__name__} has no field {name!r}; {_cure(name, names)}")
-            values[meant] = values.pop(name)
+            values[full_name] = values.pop(name)
         make(self, *args, **values)
 
     cls.__init__ = initialise  # type: ignore[method-assign]

@@ -82,7 +82,7 @@ class Session:
 
     def rounds_of(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """By key of client memory, the round of the value of each of these clients that counts, or `NEVER`."""
-        return {key: tuple(by.get(n, NEVER) for n in names) for key, by in self.counted.items()}
+        return {key: tuple(rounds.get(n, NEVER) for n in names) for key, rounds in self.counted.items()}
 
     def report(self, client: str, round: int, why: str) -> None:
         """Note why a client failed in this round."""
@@ -94,11 +94,11 @@ class Session:
             self.discard(key, names)
         for key, rounds in answer.remembered.items():
             self.counted.setdefault(key, {}).update({n: number for n, number in rounds if n in accepted})
-        forgot = {n: key for key, names in answer.forgot.items() for n in names}
-        for name, key in forgot.items():
+        forgetful = {n: key for key, names in answer.forgot.items() for n in names}
+        for name, key in forgetful.items():
             if not self.failures.get(name, "").startswith(f"round {round},"):
                 self.report(name, round, f"what it kept ({key}) was lost")
-        return tuple(sorted(forgot))
+        return tuple(sorted(forgetful))
 
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -138,10 +138,13 @@ class Exchange(Generic[R]):
         """The replies of all clients."""
         replies, answer = self._ask_all(self.ask)
         if self._too_few(replies) and replies.failed:
-            again, more = self._ask_all(self._retry(replies.failed))
+            retried, retry = self._ask_all(self._retry(replies.failed))
             # Checked together: an outlier that is asked again must still stand beside the others.
-            blocks = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
-            replies, answer = self._check_replies(self.ask, Answer(blocks, again.failed)), Answer.join([answer, more])
+            blocks = tuple(Block(r.clients, r.fields) for r in (replies, retried) if len(r))
+            replies, answer = (
+                self._check_replies(self.ask, Answer(blocks, retried.failed)),
+                Answer.join([answer, retry]),
+            )
         self._settle(replies, answer)
         if self.observer is not None:
             self.observer(self.task, self.ask.payload, replies)
@@ -335,8 +338,8 @@ class Exchange(Generic[R]):
             total.add(shares, replies.fields[key])
             norms[key].append(lengths[key])
         # The vectors are added, and the next ask may overwrite them; what is kept of the others is small.
-        kept = {k: v.clone() if isinstance(v, Tensor) else v for k, v in replies.fields.items() if k not in sums}
-        scalars = Block(replies.clients, kept)
+        unsummed = {k: v.clone() if isinstance(v, Tensor) else v for k, v in replies.fields.items() if k not in sums}
+        scalars = Block(replies.clients, unsummed)
         return replace(answer, blocks=(scalars,) if len(replies) else (), failed=replies.failed), sent
 
     def _carry_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
@@ -360,9 +363,9 @@ class Exchange(Generic[R]):
         blocks = tuple(vector_block for block in answer.blocks if (vector_block := block.without(misshapen)).names)
         fit = replace(answer, blocks=blocks, failed={**answer.failed, **misshapen})
         replies, norms = self._check_form(self.ask.to(names), fit, kinds)
-        far = outliers(replies.clients, norms, usual or {}, self.max_norm)
-        rows = [i for i, name in enumerate(replies.clients) if name not in far]
-        return replies.without(far), {key: norm[rows] for key, norm in norms.items()}
+        refused = outliers(replies.clients, norms, usual or {}, self.max_norm)
+        rows = [i for i, name in enumerate(replies.clients) if name not in refused]
+        return replies.without(refused), {key: norm[rows] for key, norm in norms.items()}
 
     # ---- counted
 
@@ -394,7 +397,7 @@ class Exchange(Generic[R]):
 
 
 def _list_failures(failed: Mapping[str, str], room: int) -> str:
-    """Who failed and why, as many as fit into `room` characters and one at least."""
+    """List the clients that failed and why, as many as fit into `room` characters and one at least."""
     shown: list[str] = []
     for name, why in failed.items():
         label = plain(name, 30)
@@ -411,8 +414,8 @@ def _of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
     if not names or not all(failed.get(name, "").startswith(sign) for name in names):
         return ""
     shown = ", ".join(plain(name, 40) for name in names[:3])
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"client{'s' if len(names) > 1 else ''} {shown}{more}: {failed[names[0]].removeprefix(sign)}"
+    remainder = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"client{'s' if len(names) > 1 else ''} {shown}{remainder}: {failed[names[0]].removeprefix(sign)}"
 
 
 @dataclass(frozen=True)

@@ -200,11 +200,11 @@ class Federation:
                 if isinstance(clients, Task)
                 else f"a federation is asked a function decorated with @task; got {cut(task)}"
             )
-        given = tuple(clients)
+        asked_names = tuple(clients)
         if need != "all" and not (is_number(need) and 0 <= need <= 1):
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
-        order = sorted(range(len(given)), key=given.__getitem__)
-        names = tuple([given[i] for i in order])
+        order = sorted(range(len(asked_names)), key=asked_names.__getitem__)
+        names = tuple([asked_names[i] for i in order])
         self._check_names(names)
         values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask_counts = self.session.standing(self.round, self.attempt)
@@ -221,9 +221,9 @@ class Federation:
         return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need, self.observer)
 
     def _check_names(self, names: tuple[str, ...]) -> None:
-        twice = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
-        if twice:
-            raise InputError(f"an ask names {', '.join(twice)} twice; name each client once")
+        repeated = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
+        if repeated:
+            raise InputError(f"an ask names {', '.join(repeated)} twice; name each client once")
         addressable = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
         for name in names:
             if name == "server":

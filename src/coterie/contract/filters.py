@@ -71,8 +71,8 @@ class Passage:
 
 def streams(context: Context, purpose: str, field: str, names: Iterable[str]) -> list[Rng]:
     """A random stream for each client and field of the replies to an ask."""
-    where = (context.seed, context.round, purpose, context.label, field, context.number)
-    return [Rng.named(*where, name) for name in names]
+    place = (context.seed, context.round, purpose, context.label, field, context.number)
+    return [Rng.named(*place, name) for name in names]
 
 
 class Filter:
@@ -137,7 +137,7 @@ class Veil(Protocol):
 
 def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     """Filters in the order of their stages."""
-    return tuple(sorted(filters, key=lambda one: STAGES.index(one.stage)))
+    return tuple(sorted(filters, key=lambda filter_: STAGES.index(filter_.stage)))
 
 
 def apply_filters(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
@@ -186,7 +186,7 @@ def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> 
     if Packed not in {type(value) for block in answer.blocks for value in block.values.values()}:
         return answer
     packing = next((reply_filter for reply_filter in ask.filters if reply_filter.packs), None)
-    done: list[Block] = []
+    unpacked: list[Block] = []
     failed: dict[str, str] = {}
     for block in answer.blocks:
         try:
@@ -194,10 +194,10 @@ def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> 
                 k: _unpack_field(v, packing, task.kinds.get(k, ""), task.layout_of(k, ask.arguments, layout))
                 for k, v in block.values.items()
             }
-            done.append(Block(block.names, values))
+            unpacked.append(Block(block.names, values))
         except Exception as error:  # it may come from elsewhere
             failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))
-    return replace(answer, blocks=tuple(done), failed={**answer.failed, **failed})
+    return replace(answer, blocks=tuple(unpacked), failed={**answer.failed, **failed})
 
 
 def _unpack_field(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:

@@ -5,7 +5,7 @@ beside it, and is what tasks see: an answer that came too late, or was refused, 
 attempt was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
 
 Notes are for the present round alone: what a client has computed and would compute again, with what it was computed from. They are no
-part of a checkpoint, they may be gone at any time (a restart), and whoever reads them computes what is missing.
+part of a checkpoint, they may be gone at any time (a restart), and a task that reads them computes what is missing.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Memory:
                 rounds = by_client[client]
                 counted_now = counted.get(key, {}).get(client) == self.round
                 given_up = [r for r in rounds if r > self.round or (r == self.round and not counted_now)]
-                for late in [r for r in given_up if r > self._complete]:
-                    del rounds[late]
+                for late_round in [r for r in given_up if r > self._complete]:
+                    del rounds[late_round]
 
     def read(self, key: str, client: str, counted: int = NEVER) -> tuple[int, Tensor | None]:
         """The value of this client that the server counts, else its newest, and the round when it was written; else `NEVER`, None."""
@@ -122,8 +122,8 @@ class Memory:
         """Keep `value` as of the present round, beside the one before and the one of round `counted`."""
         rounds = self._values.setdefault(key, {}).setdefault(client, {})
         rounds[self._round[0]] = value
-        for old in [r for r in sorted(rounds)[:-2] if r != counted]:
-            del rounds[old]
+        for old_round in [r for r in sorted(rounds)[:-2] if r != counted]:
+            del rounds[old_round]
 
     def save(self) -> dict[str, Tensor]:
         """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
@@ -249,8 +249,8 @@ class MemoryView:
         due = [counted.get(name, NEVER) for name in self._names]
         lost = {n for n, have, want in zip(self._names, rounds, due, strict=True) if want not in (NEVER, have)}
         self.forgot.setdefault(key, set()).update(lost)
-        same = [have == want != NEVER for have, want in zip(rounds, due, strict=True)]
-        return ClientState(values, torch.tensor(rounds), torch.tensor(same))
+        is_counted = [have == want != NEVER for have, want in zip(rounds, due, strict=True)]
+        return ClientState(values, torch.tensor(rounds), torch.tensor(is_counted))
 
     def rounds(self) -> dict[str, dict[str, int]]:
         """By key and client, the round of what this task has committed."""
@@ -278,17 +278,17 @@ class MemoryView:
     def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
         """Return what was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
         notes = [self._memory.recall(key, name) for name in self._names]
-        same = {id(source): _equal(source, of) for _, source in filter(None, notes)}
-        return [note[0] if note is not None and same[id(note[1])] else None for note in notes]
+        is_same_source = {id(source): _equal(source, of) for _, source in filter(None, notes)}
+        return [note[0] if note is not None and is_same_source[id(note[1])] else None for note in notes]
 
     def commit(self) -> None:
         """Make the task's writes count."""
         for part in self._parts:
             part.commit()
         self._parts.clear()
-        for key, (noted, of) in self._noted.items():
+        for key, (noted, source) in self._noted.items():
             for name, value in zip(self._names, noted, strict=True):
-                self._memory.note(key, name, (value, of))
+                self._memory.note(key, name, (value, source))
         self._noted.clear()
         for key, values in self._written.items():
             for name, value in zip(self._names, values, strict=True):

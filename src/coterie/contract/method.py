@@ -51,10 +51,10 @@ def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
     if not isinstance(log, Mapping):
         raise InputError(f"{called} must return numbers by name as its log; got {cut(log)}")
     for key, value in log.items():
-        where = f"{called}: {key!r} of its log"
+        place = f"{called}: {key!r} of its log"
         if key == "weights" and not isinstance(value, Mapping):
-            raise InputError(f"{where} must be numbers by client; got {cut(value)}")
-        _check_numbers(value, where)
+            raise InputError(f"{place} must be numbers by client; got {cut(value)}")
+        _check_numbers(value, place)
     weights = log.get("weights", {})
     for shares in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
         _check_clients(shares, f"{called}: 'weights' of its log names", clients)
@@ -194,7 +194,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def participation(self) -> Annotated[str, one_of("run", "own")]:
-        """`"run"`: the run loop draws the participants of a round; `"own"`: the method does, and its view has everybody."""
+        """`"run"`: the run loop draws the participants of a round; `"own"`: the method does, and its view has all clients."""
         return "run"
 
     @property

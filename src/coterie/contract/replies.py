@@ -202,8 +202,8 @@ def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], lay
     one_vector = (torch.Size((layout.size,)), layout.dtype) if task.kinds[key] in VECTORS else None
     if not votes:
         return one_vector
-    usual, count = votes.most_common(1)[0]
-    return usual if 2 * count > votes.total() else ()
+    commonest, count = votes.most_common(1)[0]
+    return commonest if 2 * count > votes.total() else ()
 
 
 def _form(value: Any) -> tuple[Any, ...]:
@@ -241,12 +241,12 @@ def _out_of_range(
         fact_sizes = sizes("train")
         highest = [form.most(ask.arguments, fact_sizes[n]) if n in fact_sizes else math.inf for n in names]
         high = torch.tensor(highest, dtype=torch.float64)
-    outside = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
-    least = f" (at least {low:g})" if isinstance(low, float) and isinstance(high, float) and math.isinf(high) else ""
+    bad_rows = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
+    bound = f" (at least {low:g})" if isinstance(low, float) and isinstance(high, float) and math.isinf(high) else ""
     return {
-        n: f"field {key!r} has a value out of its range{least}"
-        for n, wrong in zip(names, outside.tolist(), strict=True)
-        if wrong
+        n: f"field {key!r} has a value out of its range{bound}"
+        for n, outside in zip(names, bad_rows.tolist(), strict=True)
+        if outside
     }
 
 

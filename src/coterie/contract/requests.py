@@ -59,8 +59,8 @@ def asks(task: Task[Any], models: int | Callable[[int], int] = 1, **values: Any)
 
 def as_many(names: Any) -> Callable[[int], int]:
     """Return how many clients a setting names, as a function of their number: "all", one name, or several."""
-    everybody = names in ("all", ("all",), ["all"])
-    return lambda clients: clients if everybody else 1 if isinstance(names, str) else len(names)
+    all_clients = names in ("all", ("all",), ["all"])
+    return lambda clients: clients if all_clients else 1 if isinstance(names, str) else len(names)
 
 
 class Limits(NamedTuple):
@@ -86,9 +86,11 @@ def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:
     sampler = getattr(owner, "sampler", None)
     owners = (owner,) if sampler is None else (owner, sampler)
     every = [
-        (entry if isinstance(entry, Asks) else Asks(entry), by) for by in owners for entry in getattr(by, "tasks", ())
+        (entry if isinstance(entry, Asks) else Asks(entry), owner)
+        for owner in owners
+        for entry in getattr(owner, "tasks", ())
     ]
-    return {entry.task.name: (entry, by) for entry, by in every}
+    return {entry.task.name: (entry, owner) for entry, owner in every}
 
 
 def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], limits: Limits) -> None:
@@ -104,16 +106,16 @@ def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], lim
     for key in payload:
         if key not in fields:
             raise InputError(f"{name} has no field {key[:40]!r}")
-    for key, about in fields.items():
+    for key, declared in fields.items():
         if key not in payload:
-            if about.needed:
+            if declared.needed:
                 raise InputError(f"{name} needs the field {key!r}")
             continue
         value = payload[key]
-        if about.tensor:
-            if value is None and (about.optional or (about.holds is not None and about.holds.own)):
+        if declared.tensor:
+            if value is None and (declared.optional or (declared.holds is not None and declared.holds.own)):
                 continue
-            why = _wrong(about.holds, value, limits, declaration.most_models(limits.clients))
+            why = _wrong(declared.holds, value, limits, declaration.most_models(limits.clients))
         else:
             allowed = declaration.values[key] if key in declaration.values else getattr(owner, key, _UNDECLARED)
             undeclared = "nobody declares what it may hold (tasks)"
@@ -138,22 +140,22 @@ def _allows(allowed: Any, value: Any, rounds: int) -> bool:
         return type(value) is int and value in allowed
     if isinstance(allowed, Schedule):
         return type(value) is float and any(value == allowed.rate(r) for r in range(rounds + 1))
-    alike = {int, float} if type(allowed) in (int, float) else {type(allowed)}
-    return type(value) in alike and bool(value == allowed)
+    number_types = {int, float} if type(allowed) in (int, float) else {type(allowed)}
+    return type(value) in number_types and bool(value == allowed)
 
 
 def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     """Say what is wrong with a tensor of a payload; "" if nothing is."""
     if holds is None:
         return "nobody declares its form (Holds)"
-    each = isinstance(value, PerClient)
+    per_client = isinstance(value, PerClient)
     tensor = value.tensor if isinstance(value, PerClient) else value
     if not isinstance(tensor, Tensor):
         return "it is not a tensor"
-    if holds.each is not None and each is not holds.each:
+    if holds.each is not None and per_client is not holds.each:
         return "it must come to each client alone" if holds.each else "it must be the same for all clients"
     shape = tuple(tensor.shape)
-    if each:
+    if per_client:
         if shape[:1] != (1,):
             return "it must hold one row for this client"
         shape = shape[1:]
@@ -170,10 +172,10 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     return ""
 
 
-def _fits(size: int, dimension: Any, about: tuple[Limits, int]) -> bool:
-    limits, models = about
+def _fits(size: int, dimension: Any, bounds: tuple[Limits, int]) -> bool:
+    limits, models = bounds
     if isinstance(dimension, tuple):
-        return any(_fits(size, alternative, about) for alternative in dimension)
+        return any(_fits(size, alternative, bounds) for alternative in dimension)
     if isinstance(dimension, int):
         return size == dimension
     if dimension in ("clients", "models"):
@@ -183,7 +185,9 @@ def _fits(size: int, dimension: Any, about: tuple[Limits, int]) -> bool:
 
 def about_each_model(task: Task[Any], payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the payload about each of its models, as if that came alone; the payload itself where it holds at most one model."""
-    model_keys = [key for key, about in task.payload.items() if about.holds and about.holds.shape[:1] == ("models",)]
+    model_keys = [
+        key for key, declared in task.payload.items() if declared.holds and declared.holds.shape[:1] == ("models",)
+    ]
     if len(model_keys) != 1 or payload.get(model_keys[0]) is None:
         yield dict(payload)
         return

@@ -123,11 +123,11 @@ def from_dataset(
         lists = {key: {part: place[numbers] for part, numbers in parts.items()} for key, parts in lists.items()}
 
     def dealt(inputs: Held, targets: Tensor, own_classes: Sequence[str]) -> Clients:
-        about: Any = {"name": name, "classes": classes or own_classes}
+        labelling: Any = {"name": name, "classes": classes or own_classes}
         if lists is None:
-            return with_task(deal_rows(Part(inputs, targets), split, seed=seed, **about), task)
+            return with_task(deal_rows(Part(inputs, targets), split, seed=seed, **labelling), task)
         rule = Split.parse(split, natural="data with index lists")
-        return with_task(_clients(inputs, targets, lists, rule, seed, **about), task)
+        return with_task(_clients(inputs, targets, lists, rule, seed, **labelling), task)
 
     if not lazy:
         return dealt(*read(dataset, used))
@@ -236,15 +236,17 @@ def _lists_by_client(
 
 
 def _clients(
-    inputs: Held, labels: Tensor, lists: Mapping[str, Mapping[str, Any]], rule: Split, seed: int, **about: Any
+    inputs: Held, labels: Tensor, lists: Mapping[str, Mapping[str, Any]], rule: Split, seed: int, **labelling: Any
 ) -> Clients:
     if all("rows" in parts for parts in lists.values()):
-        return over_clients(inputs, labels, {k: parts["rows"] for k, parts in lists.items()}, rule, seed=seed, **about)
+        return over_clients(
+            inputs, labels, {k: parts["rows"] for k, parts in lists.items()}, rule, seed=seed, **labelling
+        )
     names = sorted(lists)
     unsplit = [key for key in names if "rows" in lists[key]]
     if unsplit:
         raise InputError(f"client {unsplit[0]!r} has a list of rows and others have parts; choose one form")
-    return from_row_lists(inputs, labels, names, [lists[key] for key in names], **about)
+    return from_row_lists(inputs, labels, names, [lists[key] for key in names], **labelling)
 
 
 def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:

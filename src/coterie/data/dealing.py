@@ -119,8 +119,8 @@ def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
     if split.kind == "dirichlet":
         return splits.dirichlet(labels, n, split.alpha, seed=seed, minimum=split.minimum)
     if split.kind == "clusters":
-        each = split.labels_per_cluster
-        return splits.clusters(labels, n, clusters=split.clusters, labels_per_cluster=each, seed=seed)
+        labels_per_cluster = split.labels_per_cluster
+        return splits.clusters(labels, n, clusters=split.clusters, labels_per_cluster=labels_per_cluster, seed=seed)
     per_client = split.shards_per_client
     if split.kind == "mixed":
         size = split.shard_size or 500
@@ -158,9 +158,9 @@ def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
 
 def shares(split: Split, *, validation: bool = True) -> dict[str, float]:
     """Return the parts of a client's own rows without those parts that it has from elsewhere: what is left, in proportion."""
-    elsewhere = {"validation"} if not validation else set()
-    elsewhere |= {"test"} if split.test != "own" else set()
-    remaining = {key: share for key, share in split.parts.items() if key not in elsewhere}
+    absent = {"validation"} if not validation else set()
+    absent |= {"test"} if split.test != "own" else set()
+    remaining = {key: share for key, share in split.parts.items() if key not in absent}
     return {key: share / sum(remaining.values()) for key, share in remaining.items()}
 
 
@@ -194,15 +194,15 @@ def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name:
     >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
     [0, 0, 0, 0, 1, 1]
     """
-    mine, candidates = class_numbers(client_labels, "label-mix"), class_numbers(pool, "label-mix")
-    present, counts = np.unique(mine, return_counts=True)
-    there = [np.flatnonzero(candidates == c) for c in present]
-    lacking = [int(c) for c, numbers in zip(present, there, strict=True) if not len(numbers)]
+    classes, candidates = class_numbers(client_labels, "label-mix"), class_numbers(pool, "label-mix")
+    present, counts = np.unique(classes, return_counts=True)
+    rows_of_class = [np.flatnonzero(candidates == c) for c in present]
+    lacking = [int(c) for c, numbers in zip(present, rows_of_class, strict=True) if not len(numbers)]
     if lacking:
         raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
-    scale = min(len(numbers) / count for numbers, count in zip(there, counts, strict=True))
+    scale = min(len(numbers) / count for numbers, count in zip(rows_of_class, counts, strict=True))
     drawn = []
-    for c, numbers, count in zip(present, there, counts, strict=True):
+    for c, numbers, count in zip(present, rows_of_class, counts, strict=True):
         size = min(len(numbers), max(1, round(scale * count)))
         drawn.append(generator(seed, "label-mix", name, str(c)).permutation(numbers)[:size])
     return np.sort(np.concatenate(drawn))

@@ -76,13 +76,13 @@ def from_images(
     mode = "L" if grey else "RGB"
     marked = mark([str(size), mode, *(str(file.relative_to(root)) for file in files)], files)
     inputs = lazy(len(files), lambda: _reader(files, size, mode), marked)
-    about: dict[str, Any] = {"name": root.resolve().name, "classes": classes}
+    labelling: dict[str, Any] = {"name": root.resolve().name, "classes": classes}
     if flat:
-        return split_over(inputs, labels, Split.parse(split, **DEFAULT_SPLIT), seed=seed, **about)
+        return split_over(inputs, labels, Split.parse(split, **DEFAULT_SPLIT), seed=seed, **labelling)
     names = np.array([file.parent.parent.name for file in files])
     lists = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
     rule = Split.parse(split, natural="a folder per client")
-    return over_clients(inputs, torch.from_numpy(labels), lists, rule, seed=seed, **about)
+    return over_clients(inputs, torch.from_numpy(labels), lists, rule, seed=seed, **labelling)
 
 
 def _images(root: Path, pattern: str) -> list[Path]:

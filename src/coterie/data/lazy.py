@@ -32,10 +32,10 @@ def lazy(count: int, open: Callable[[], Read], marked: str, used: Numbers | None
         generators = Generators.now()
         row = inputs.read(slice(0, 1))
         drawn = generators.differ()
-        again = tensors_by_name(inputs.read(slice(0, 1)))
+        second_read = tensors_by_name(inputs.read(slice(0, 1)))
     for key, value in tensors_by_name(row).items():
         check_plain(value, f"the data set: {key}")
-        if drawn or not torch.equal(value, again[key]):
+        if drawn or not torch.equal(value, second_read[key]):
             raise InputError(
                 f"row {inputs.source_numbers()[0]} of the data set is another one whenever it is read; take random transforms out of "
                 "the data set and give them to clients.with_transform"
@@ -55,11 +55,11 @@ def map_arrays(inputs: Any) -> LazyInputs | None:
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) != 1:
         raise InputError(f"the arrays have different lengths: {counts}")
-    about = [f"{key} {np.asarray(array[:0]).dtype} {np.shape(array)}" for key, array in arrays.items()]
+    forms = [f"{key} {np.asarray(array[:0]).dtype} {np.shape(array)}" for key, array in arrays.items()]
     opens = {key: _opener(array) for key, array in arrays.items()}
     count = next(iter(counts.values()))
     require(count > 0, "the arrays have no rows")
-    return lazy(count, partial(_open_arrays, opens, isinstance(inputs, Mapping)), mark(about, files))
+    return lazy(count, partial(_open_arrays, opens, isinstance(inputs, Mapping)), mark(forms, files))
 
 
 def _file_behind(value: Any) -> str | None:
@@ -73,8 +73,8 @@ def _file_behind(value: Any) -> str | None:
 
 def _opener(array: Any) -> Callable[[], Any]:
     """How a process gets at an array: a map of a whole file is mapped anew, so that it can be sent to another process."""
-    behind: Any = array.base if isinstance(array, np.memmap) else None  # a stub says that it is an array
-    if not isinstance(behind, mmap.mmap):
+    memory: Any = array.base if isinstance(array, np.memmap) else None  # a stub says that it is an array
+    if not isinstance(memory, mmap.mmap):
         return lambda: array
     order = "C" if array.flags.c_contiguous else "F"
     return partial(np.memmap, array.filename, array.dtype, "r", array.offset, array.shape, order)
@@ -90,10 +90,10 @@ def _open_arrays(opens: Mapping[str, Callable[[], Any]], by_name: bool) -> Read:
     return read
 
 
-def mark(about: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
+def mark(words: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
     """A short hash of words, and of the names, sizes and modification times of files. Raises `InputError` for a missing file."""
     digest = hashlib.blake2b(digest_size=16)
-    for word in about:
+    for word in words:
         digest.update(f"{word}\n".encode())
     for file in files:
         try:
@@ -104,8 +104,8 @@ def mark(about: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
     return digest.hexdigest()
 
 
-def mark_of(dataset: Any, about: Iterable[str] = (), files: Iterable[str | os.PathLike[str]] = ()) -> str:
+def mark_of(dataset: Any, facts: Iterable[str] = (), files: Iterable[str | os.PathLike[str]] = ()) -> str:
     """The mark of a data set: of its kind and length, what a Hugging Face one says of itself, further words, and files."""
     cached = [str(entry["filename"]) for entry in getattr(dataset, "cache_files", None) or ()]
     words = type(dataset).__qualname__, str(len(dataset)), str(getattr(dataset, "_fingerprint", ""))
-    return mark([*words, *about], [*cached, *files])
+    return mark([*words, *facts], [*cached, *files])

@@ -84,7 +84,7 @@ def stratified(
 def stratify(
     classes: ArrayLike, sizes: Sequence[int] | Index, fractions: Mapping[str, float], *, seed: int, names: Sequence[str]
 ) -> Index:
-    """Return the part of each row of many clients, who lie behind each other, as `stratified` deals the rows of each; by number.
+    """Return the part of each row of many clients, which lie behind each other, as `stratified` deals the rows of each; by number.
 
     Args:
         classes: Class of each row, [rows].
@@ -97,11 +97,13 @@ def stratify(
     begins, client = ends - sizes, np.repeat(np.arange(len(ends)), sizes)
     values = np.unique(np.asarray(classes), return_inverse=True)[1]
     group_keys, code = np.unique(client * (values.max(initial=0) + 1) + values, return_inverse=True)
-    first = np.searchsorted(group_keys, np.arange(len(ends) + 1) * (values.max(initial=0) + 1))  # code of each client
+    first_codes = np.searchsorted(
+        group_keys, np.arange(len(ends) + 1) * (values.max(initial=0) + 1)
+    )  # code of each client
     place, turn = np.empty(len(code)), np.empty(len(group_keys), dtype=np.int64)
     single = [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
     streams = single or numpy_generators(_digest(seed, "parts", name) for name in names)
-    edges = zip(begins.tolist(), ends.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True)
+    edges = zip(begins.tolist(), ends.tolist(), first_codes[:-1].tolist(), first_codes[1:].tolist(), strict=True)
     for rng, (begin, end, low, high) in zip(streams, edges, strict=True):
         place[begin:end] = rng.random(end - begin)
         turn[low:high] = rng.permutation(high - low)
@@ -113,8 +115,8 @@ def stratify(
     part[order] = pattern[np.arange(len(code)) - begins[client]]
     lacking = np.bincount(code[part == 0], minlength=len(group_keys)) == 0
     for i in np.unique(client[lacking[code]]):
-        own = slice(begins[i], ends[i])
-        _every_class_in_training(part[own], code[own] - first[i], order[own] - begins[i])
+        rows = slice(begins[i], ends[i])
+        _every_class_in_training(part[rows], code[rows] - first_codes[i], order[rows] - begins[i])
     return part
 
 
@@ -122,16 +124,16 @@ def _every_class_in_training(part: Index, codes: Index, order: Index) -> None:
     """Exchange rows (in place) so that part 0 has each class, as long as another class has two rows to give one."""
     if not (part == 0).any():
         part[order[0]] = 0
-    inside = np.bincount(codes[part == 0], minlength=int(codes.max()) + 1)
-    for c in np.flatnonzero(inside == 0):
-        giver = int(np.argmax(inside))
-        if inside[giver] < 2:
+    counts = np.bincount(codes[part == 0], minlength=int(codes.max()) + 1)
+    for c in np.flatnonzero(counts == 0):
+        giver = int(np.argmax(counts))
+        if counts[giver] < 2:
             return
         row_in = order[codes[order] == c][0]
         row_out = order[(codes[order] == giver) & (part[order] == 0)][-1]
         part[row_out], part[row_in] = part[row_in], 0
-        inside[giver] -= 1
-        inside[c] += 1
+        counts[giver] -= 1
+        counts[c] += 1
 
 
 def _round_up(n: int) -> int:
@@ -144,8 +146,8 @@ def _pattern(fractions: tuple[float, ...], n: int) -> Index:
     counts = [0] * len(fractions)
     out = np.empty(n, dtype=np.int64)
     for j in range(n):
-        behind = [f * (j + 1) - c for f, c in zip(fractions, counts, strict=True)]
-        out[j] = best = max(range(len(fractions)), key=behind.__getitem__)
+        deficits = [f * (j + 1) - c for f, c in zip(fractions, counts, strict=True)]
+        out[j] = best = max(range(len(fractions)), key=deficits.__getitem__)
         counts[best] += 1
     return out
 

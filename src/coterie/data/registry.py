@@ -159,13 +159,13 @@ def _check_takes(function: Callable[..., Any], arguments: Mapping[str, Any], nam
     except ValueError:  # nothing is known of how it is called
         return
     parameters = signature.parameters.values()
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    refused = [key for key in arguments if not anything and key not in taken]
+    has_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    parameter_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    refused = [key for key in arguments if not has_keywords and key not in parameter_names]
     if refused:
         settings = [f"split.{key}" for key in arguments["split"]] if "split" in refused else []
         settings += [f"data.{key}" for key in refused if key not in ("seed", "split")]
         reason = f" for {', '.join(settings)}" if settings else ""
-        line = f"def {getattr(function, '__name__', 'clients')}(*, {', '.join(dict.fromkeys([*taken, *refused]))}):"
+        line = f"def {getattr(function, '__name__', 'clients')}(*, {', '.join(dict.fromkeys([*parameter_names, *refused]))}):"
         cure = ", which gives split to ct.data.from_tensors" if "split" in refused else ""
         raise InputError(f"{name} has no parameter {' and no '.join(refused)}{reason}; write {line}{cure}")

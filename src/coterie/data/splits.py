@@ -1,4 +1,4 @@
-"""Who gets which row: splits of one data set over clients.
+"""Splits of one data set over clients: which client gets which row.
 
 All randomness has a name (`generator`), so that the order of calls changes nothing, and a client's own parts depend on its
 rows and its name alone. Every split gives a row to at most one client; only the copies of `target-groups` with 40 clients
@@ -99,7 +99,7 @@ def shards(
     """Rows sorted by label are cut into shards, and `n` clients get `shards_per_client` of them at random.
 
     Without `shard_size` there are n * shards_per_client shards and each row is used once. With it a shard has exactly
-    that many rows and the rows of the shards that nobody gets are unused. The first `twins` clients get shards of the same
+    that many rows and the rows of the shards that no client gets are unused. The first `twins` clients get shards of the same
     classes, one of each, as Section 3 of the VaRSeL paper assumes of internal clients. Raises `InputError` for too few rows.
 
     Args:
@@ -133,7 +133,7 @@ def shards(
         pieces = _twins_first(pieces, classes, twins, shards_per_client, rng)
     of_twins = np.arange(twins * shards_per_client).reshape(twins, shards_per_client)
     dealt = _deal(rng, len(pieces) - of_twins.size, n - twins, shards_per_client) + of_twins.size
-    return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in np.concatenate([of_twins, dealt])]
+    return [np.sort(np.concatenate([pieces[i] for i in numbers])) for numbers in np.concatenate([of_twins, dealt])]
 
 
 def _twins_first(
@@ -144,12 +144,12 @@ def _twins_first(
     for i, piece in enumerate(pieces):
         if len(np.unique(classes[piece])) == 1:
             of_class.setdefault(classes[piece[0]], []).append(i)
-    enough = [c for c in sorted(of_class) if len(of_class[c]) >= twins]
-    if len(enough) < each:
+    large_classes = [c for c in sorted(of_class) if len(of_class[c]) >= twins]
+    if len(large_classes) < each:
         raise InputError(
-            f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(enough)}; lower shard_size"
+            f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(large_classes)}; lower shard_size"
         )
-    drawn = [rng.permutation(of_class[enough[c]])[:twins] for c in rng.permutation(len(enough))[:each]]
+    drawn = [rng.permutation(of_class[large_classes[c]])[:twins] for c in rng.permutation(len(large_classes))[:each]]
     of_twins = [int(shard[t]) for t in range(twins) for shard in drawn]
     return [pieces[i] for i in [*of_twins, *(i for i in range(len(pieces)) if i not in of_twins)]]
 
@@ -260,7 +260,7 @@ def target_groups(
     `target` has the classes 0-2; `near-00` to `near-09` have a share `alpha` of these and the rest from 3-5;
     `far-00` to `far-08` have the classes 6-9. All have `rows_per_client` rows (750 in the papers, whatever `alpha` is;
     "most": as many as the classes allow), with equal shares of classes up to a row; rows beyond are unused. `held_out`
-    rows of each target class belong to nobody: with them the target validates. (The paper takes these from CIFAR-10's
+    rows of each target class belong to no client: with them the target validates. (The paper takes these from CIFAR-10's
     test images.)
 
     Raises `InputError` unless there are ten classes with enough rows.
@@ -320,11 +320,11 @@ def target_groups(
                 'take "most"'
             )
         size = rows_per_client
-    shared, far = shares_of(size)
+    shared, far_share = shares_of(size)
     lists = {"target": stock[0][:size]}
     for i in range(10):
-        low, high = size + i * shared, i * far
-        lists[f"near-{i:02d}"] = np.concatenate([stock[0][low : low + shared], stock[1][high : high + far]])
+        low, high = size + i * shared, i * far_share
+        lists[f"near-{i:02d}"] = np.concatenate([stock[0][low : low + shared], stock[1][high : high + far_share]])
     for i in range(9):
         lists[f"far-{i:02d}"] = stock[2][i * size : (i + 1) * size]
     return {name: np.sort(numbers) for name, numbers in lists.items()}, validation
@@ -338,9 +338,9 @@ def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
     """
     classes = class_numbers(labels, "rows")
     order = generator(seed, "subset").permutation(len(classes))
-    mine = classes[order]
-    _, code, count = np.unique(mine, return_inverse=True, return_counts=True)
-    return np.sort(order[np.argsort((_rank(mine) + 0.5) / count[code], kind="stable")[:rows]])
+    part_classes = classes[order]
+    _, code, count = np.unique(part_classes, return_inverse=True, return_counts=True)
+    return np.sort(order[np.argsort((_rank(part_classes) + 0.5) / count[code], kind="stable")[:rows]])
 
 
 def _rank(classes: NDArray[Any]) -> Index:

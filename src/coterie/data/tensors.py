@@ -76,7 +76,7 @@ def from_tensors(
         return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **labelled), task)
     rule = Split.parse(split, natural="a list of clients")
     parts_by_name = _by_name(clients)
-    about: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": name,
         "classes": classes,
         "notes": notes,
@@ -86,16 +86,16 @@ def from_tensors(
         else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes, task=task),
     }
     names = sorted(parts_by_name)
-    together = _join([parts_by_name[key] for key in names]) if all(0 < len(key) <= 200 for key in names) else None
-    if together is not None:
-        dealt = _deal_parts(together.inputs, together.labels, names, together.all_numbers(), together.sizes, rule, seed)
-        return with_task(Clients.from_indices(names, *dealt, **about), task)
+    joined = _join([parts_by_name[key] for key in names]) if all(0 < len(key) <= 200 for key in names) else None
+    if joined is not None:
+        dealt = _deal_parts(joined.inputs, joined.labels, names, joined.all_numbers(), joined.sizes, rule, seed)
+        return with_task(Clients.from_indices(names, *dealt, **fields), task)
     members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
-    return with_task(Clients(members, **about), task)
+    return with_task(Clients(members, **fields), task)
 
 
 def _join(values: Sequence[Any]) -> Rows | None:
-    """The rows of clients who are all pairs of tensors alike; None if any needs a second look, or must be refused by name."""
+    """The rows of clients that are all pairs of tensors alike; None if any needs a second look, or must be refused by name."""
     pairs = all(type(v) in (tuple, list) and len(v) == 2 and type(v[0]) is type(v[1]) is Tensor for v in values)
     columns = [[value[column] for value in values] for column in (0, 1)] if pairs and values else []
     for column in columns:
@@ -238,22 +238,22 @@ def _by_name(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
 def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     if isinstance(value, Client):
         return value
-    who = f"client {cut(name)}"
+    client = f"client {cut(name)}"
     if isinstance(value, Mapping):
         for key in value:
             if key not in PARTS:
-                raise InputError(f"{who} has a part {key!r}; {nearest(str(key), PARTS)}")
+                raise InputError(f"{client} has a part {key!r}; {nearest(str(key), PARTS)}")
         if value.get("train") is None:
-            raise InputError(f"{who} has no part 'train'; give it training rows")
-        parts = {key: _part(part, who) for key, part in value.items() if part is not None}
+            raise InputError(f"{client} has no part 'train'; give it training rows")
+        parts = {key: _part(part, client) for key, part in value.items() if part is not None}
     elif isinstance(value, Sequence) and len(value) == 3:
         if value[0] is None:
-            raise InputError(f"{who} has no training rows; the first of the three parts is train")
-        parts = {key: _part(part, who) for key, part in zip(PARTS, value, strict=True) if part is not None}
+            raise InputError(f"{client} has no training rows; the first of the three parts is train")
+        parts = {key: _part(part, client) for key, part in zip(PARTS, value, strict=True) if part is not None}
     else:
-        everything = _part(value, who)
+        everything = _part(value, client)
         if not len(everything):
-            raise InputError(f"{who} has no rows; remove it")
+            raise InputError(f"{client} has no rows; remove it")
         index = stratified(
             strata(everything.labels), rule.parts, seed=rule.seed_for(seed), name=name, n=len(everything)
         )
@@ -298,7 +298,7 @@ def _deal_parts(
     split: Split,
     seed: int,
 ) -> tuple[Rows, Rows | None, Rows | None]:
-    """Training, validation and test rows of clients who have so many of the rows `numbers` each."""
+    """Training, validation and test rows of clients that have so many of the rows `numbers` each."""
     classes = strata(labels)
     codes = np.zeros(len(numbers), dtype=np.int64) if classes is None else classes[numbers]
     part = stratify(codes, sizes, split.parts, seed=split.seed_for(seed), names=names)
@@ -354,7 +354,7 @@ def split_over(
     """Clients as `split` deals the rows of one data set, `unseen` ones included; the rows lie in memory once.
 
     Args:
-        inputs: of all rows; or a function that reads the given rows, which is asked for those that somebody has.
+        inputs: of all rows; or a function that reads the given rows, which is asked for those that a client has.
         labels: class of each row.
         split: who gets what.
         seed: seed of the run.
@@ -378,7 +378,7 @@ def split_over(
         client_rows = place[{**dealt.clients, **dealt.unseen}[name]]
         flipped[client_rows] = count - 1 - labels[client_rows]
     shared: tuple[Held, Tensor] = inputs, torch.from_numpy(flipped)
-    behind = len(labels)
+    test_start = len(labels)
     if test_set is not None:
         joined = Rows.concatenate([Part(*shared), test_set.part])
         shared = (joined.inputs, joined.labels) if joined is not None else shared
@@ -388,12 +388,12 @@ def split_over(
         for name in sorted(lists):
             client_rows, origin = place[lists[name]], dealt.copies.get(name, name)
             fractions = shares(split, validation=origin not in dealt.validation)
-            within = stratified(labels[client_rows], fractions, seed=split.seed_for(seed), name=origin)
-            own_parts = {key: client_rows[numbers] for key, numbers in within.items()}
+            own_shares = stratified(labels[client_rows], fractions, seed=split.seed_for(seed), name=origin)
+            own_parts = {key: client_rows[numbers] for key, numbers in own_shares.items()}
             if name in dealt.validation:
                 own_parts["validation"] = place[dealt.validation[name]]
             if test_set is not None:
-                own_parts["test"] = behind + test_set.lists[name]
+                own_parts["test"] = test_start + test_set.lists[name]
             out.append(own_parts)
         return out
 
@@ -419,10 +419,10 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
             "all at the server; drop it"
         )
     inputs, classes = standard
-    everyone = {**dealt.clients, **dealt.unseen}
+    all_clients = {**dealt.clients, **dealt.unseen}
     drawn = {
         name: standard_rows(split, labels[client_rows], classes, seed=seed, name=dealt.copies.get(name, name))
-        for name, client_rows in everyone.items()
+        for name, client_rows in all_clients.items()
     }
     used = np.unique(np.concatenate(list(drawn.values())))
     rows_used = inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
@@ -434,10 +434,10 @@ def from_row_lists(
     inputs: Held, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
-    nothing = np.zeros(0, dtype=np.int64)
+    no_rows = np.zeros(0, dtype=np.int64)
     by_part = {}
     for key in PARTS:
-        lists = [np.asarray(p.get(key, nothing), dtype=np.int64) for p in parts]
+        lists = [np.asarray(p.get(key, no_rows), dtype=np.int64) for p in parts]
         by_part[key] = Rows.from_indices(inputs, labels, lists) if sum(map(len, lists)) or key == "train" else None
     train = by_part["train"]
     if train is None:

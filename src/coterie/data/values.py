@@ -19,7 +19,7 @@ Read = tuple[Inputs, Tensor, Sequence[str]]
 """Inputs, labels and names of the classes."""
 
 
-def names_as_texts(named: Mapping[Any, T], what: str) -> dict[str, T]:
+def names_as_texts(named: Mapping[Any, T], subject: str) -> dict[str, T]:
     """Return the mapping with texts for keys. Raises `InputError` for two keys that are the same text, such as 1 and "1".
 
     >>> names_as_texts({1: "a", "b": "c"}, "clients")
@@ -29,7 +29,7 @@ def names_as_texts(named: Mapping[Any, T], what: str) -> dict[str, T]:
     for key in named:
         if str(key) in texts:
             raise InputError(
-                f"{what}: {cut(texts[str(key)])} and {cut(key)} are both called {cut(str(key))}; rename one"
+                f"{subject}: {cut(texts[str(key)])} and {cut(key)} are both called {cut(str(key))}; rename one"
             )
         texts[str(key)] = key
     return {text: named[key] for text, key in texts.items()}
@@ -118,8 +118,12 @@ def read_items(dataset: Any, used: NDArray[np.int64]) -> Read:
     """Rows of a torch data set with items (x, y)."""
     tensors = getattr(dataset, "tensors", None)
     if isinstance(tensors, tuple) and len(tensors) == 2:  # TensorDataset: no loop over rows
-        at = torch.from_numpy(used)
-        return as_inputs(tensors[0][at], "the data set"), as_labels(tensors[1][at], "the data set"), _names(dataset)
+        index = torch.from_numpy(used)
+        return (
+            as_inputs(tensors[0][index], "the data set"),
+            as_labels(tensors[1][index], "the data set"),
+            _names(dataset),
+        )
     items = [item_of(dataset, int(i)) for i in used]
     xs = [item[0] for item in items]
     inputs: Inputs
@@ -143,32 +147,32 @@ def _names(dataset: Any) -> Sequence[str]:
     return tuple(str(c) for c in getattr(dataset, "classes", ()) or ())
 
 
-def stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
+def stack(values: Sequence[Any], used: NDArray[np.int64], subject: str) -> Tensor:
     """One tensor [rows, ...] of values that are tensors, arrays, images, numbers or lists of numbers."""
     tensors: list[Tensor] = []
     for i, value in zip(used, values, strict=True):
         try:
-            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value, f"row {i}: {what}"))
+            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value, f"row {i}: {subject}"))
         except InputError:
             raise
         except (TypeError, ValueError) as error:
             kind = type(value).__name__
             cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
-            raise InputError(f"row {i}: {what} are {kind}, which cannot become a tensor; {cure}") from error
+            raise InputError(f"row {i}: {subject} are {kind}, which cannot become a tensor; {cure}") from error
         if tensors[-1].shape != tensors[0].shape:
             raise InputError(
-                f"row {i}: {what} have shape {list(tensors[-1].shape)} but row {used[0]} has {list(tensors[0].shape)}; pad or "
+                f"row {i}: {subject} have shape {list(tensors[-1].shape)} but row {used[0]} has {list(tensors[0].shape)}; pad or "
                 "crop them to one shape first"
             )
     return torch.stack(tensors)
 
 
-def _value(value: Any, what: str) -> Tensor:
+def _value(value: Any, subject: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, str):
         raise TypeError("text")
-    return from_array(value, what)
+    return from_array(value, subject)
 
 
 def _image(value: Any) -> Tensor:

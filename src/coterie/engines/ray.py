@@ -47,7 +47,7 @@ class RayEngine(LocalEngine):
         actors: processes, each with one CPU and one thread.
         address: address of a cluster, `"host:port"` or `"auto"` (of that on this machine). None: the cluster that this process is
             connected to; else a local one is started, which listens on loopback only and ends with `close`.
-        timeout: seconds that an ask may take. Whoever takes longer has failed, and is skipped until free; what it does meanwhile
+        timeout: seconds that an ask may take. A client that takes longer has failed, and is skipped until free; what it does meanwhile
             is undone.
 
     Raises:
@@ -93,12 +93,12 @@ class RayEngine(LocalEngine):
                 host.start(fresh=True)
             except ray.exceptions.GetTimeoutError:
                 break  # how many have started is said below
-        for done, host in enumerate(self._hosts):
+        for number, host in enumerate(self._hosts):
             try:
                 version, _ = result_of(host.placed, deadline)
             except ray.exceptions.GetTimeoutError as error:
                 raise InputError(
-                    f"{done} of {len(self._hosts)} actors have started within {STARTING:g} s; each needs a CPU of the Ray "
+                    f"{number} of {len(self._hosts)} actors have started within {STARTING:g} s; each needs a CPU of the Ray "
                     "cluster to itself: set fewer actors, or wait for the cluster's other jobs"
                 ) from error
             except ray.exceptions.RayError as error:
@@ -129,32 +129,32 @@ class RayEngine(LocalEngine):
             failed.update(dict.fromkeys(group if why else (), why or ""))
             parts += [(host, ask.to(group))] if group and not why else []
         started = time.monotonic()
-        down = nbytes(ask.payload)
+        bytes_down = nbytes(ask.payload)
         shared = self._share_payload(ask.payload, len(parts))
         for host, part in parts:
-            each = {k: v for k, v in part.payload.items() if isinstance(v, PerClient)}
+            per_client = {k: v for k, v in part.payload.items() if isinstance(v, PerClient)}
             parcel = host.parcel(set(), ask.function)
-            host.asked = host.handle.ask.remote(parcel, shared, pack({"ask": replace(part, payload=each)}))
+            host.asked = host.handle.ask.remote(parcel, shared, pack({"ask": replace(part, payload=per_client)}))
         answers: list[Answer] = []
         costs: list[ClientCost] = []
         refused: InputError | None = None
         if local_names:
             try:
                 answers.append(self._shard.answer(ask.to(local_names)))
-            except InputError as error:  # raised below: no actor may be left with an ask that nobody waits for
+            except InputError as error:  # raised below: no actor may be left with an ask that nothing waits for
                 refused = error
         seconds = self._wait([host.asked for host, _ in parts], started)
         for host, part in parts:
             if host.asked not in seconds:
                 host.give_up(ask.context)
-                late = f"it did not answer within {self.timeout:g} s, and is skipped until it is free"
-                failed.update(dict.fromkeys(part.names, late))
+                reason = f"it did not answer within {self.timeout:g} s, and is skipped until it is free"
+                failed.update(dict.fromkeys(part.names, reason))
                 continue
             try:
                 packed = ray.get(host.asked)
-                up, took = bytes_of(packed) // len(part.names), seconds[host.asked]
+                bytes_up, took = bytes_of(packed) // len(part.names), seconds[host.asked]
                 answers.append(answer_in(unpack(packed)))
-                costs += [ClientCost(n, down, up, took, answers[-1].failed.get(n, "")) for n in part.names]
+                costs += [ClientCost(n, bytes_down, bytes_up, took, answers[-1].failed.get(n, "")) for n in part.names]
                 host.asked = None
             except InputError as error:
                 host.asked, refused = None, refused or error
@@ -168,7 +168,7 @@ class RayEngine(LocalEngine):
             raise refused
         answer = Answer.join([*answers, Answer(failed=failed)])
         costed, took = {c.client for c in costs}, time.monotonic() - started
-        costs += [ClientCost(n, down, 0, took, why) for n, why in answer.failed.items() if n not in costed]
+        costs += [ClientCost(n, bytes_down, 0, took, why) for n, why in answer.failed.items() if n not in costed]
         return replace(answer, costs=tuple(costs))
 
     def _wait(self, calls: list[Any], started: float) -> dict[Any, float]:
@@ -178,10 +178,10 @@ class RayEngine(LocalEngine):
         seconds: dict[Any, float] = {}
         while calls:
             seconds_left = max(0.0, started + self.timeout - time.monotonic())
-            done, calls = ray.wait(calls, num_returns=1, timeout=seconds_left)
-            if not done:
+            finished, calls = ray.wait(calls, num_returns=1, timeout=seconds_left)
+            if not finished:
                 break
-            seconds.update(dict.fromkeys(done, time.monotonic() - started))
+            seconds.update(dict.fromkeys(finished, time.monotonic() - started))
         return seconds
 
     def _share_payload(self, payload: Mapping[str, Any], actors: int) -> Any:

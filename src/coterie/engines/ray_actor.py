@@ -122,8 +122,8 @@ def bytes_of(packed: Packed) -> int:
 
 def _array(tensor: Tensor) -> NDArray[Any]:
     # numpy has no bfloat16: the bits travel as integers of the same width.
-    odd = tensor.dtype == torch.bfloat16
-    array: NDArray[Any] = (tensor.view(torch.int16) if odd else tensor).numpy()
+    is_bfloat16 = tensor.dtype == torch.bfloat16
+    array: NDArray[Any] = (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
     return array
 
 

@@ -71,13 +71,13 @@ def _connect(ray: Any, actors: int, address: str | None) -> None:
     from ray._private import ray_constants
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    quiet = {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
+    quiet_options = {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
     local = {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     among_machines = ray_constants.ENABLE_RAY_CLUSTER
     # Unless it is told that there is one machine only, Ray replaces 127.0.0.1 by an address that others can reach.
     ray_constants.ENABLE_RAY_CLUSTER = among_machines and address is not None
     try:
-        ray.init(address=address or "local", **quiet, **({} if address else local))
+        ray.init(address=address or "local", **quiet_options, **({} if address else local))
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = " ".join(str(error).split())[:300]
         if address is None:
@@ -142,13 +142,13 @@ class Host:
             if task.function.__module__ == "__main__" and task.name not in self._known:
                 tasks.append((task.function, task.reply, dict(task.kinds)))
                 self._known.add(task.name)
-        new = sorted(modules - self._known)
-        if not new and not tasks:
+        new_modules = sorted(modules - self._known)
+        if not new_modules and not tasks:
             return None
-        mine = [t for t in types if t.__module__ == "__main__"]
-        self._known.update(new)
-        sources = tuple(source_of(m) for m in new if m != "__main__")
-        return Parcel(tuple(map(os.path.abspath, sys.path)), sources, cloudpickle.dumps((tasks, mine)))
+        main_types = [t for t in types if t.__module__ == "__main__"]
+        self._known.update(new_modules)
+        sources = tuple(source_of(m) for m in new_modules if m != "__main__")
+        return Parcel(tuple(map(os.path.abspath, sys.path)), sources, cloudpickle.dumps((tasks, main_types)))
 
     def excuse(self) -> str | None:
         """Why it cannot be asked now."""

@@ -3,7 +3,7 @@ answer.
 
 Tensors travel between a process and those forked from it through one anonymous mapping instead of a pipe. The mapping
 has no name and no file, so nothing is left behind when a process is killed, and the size of /dev/shm does not matter.
-Pages that nobody writes cost nothing.
+Pages that no process writes cost nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Arena:
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """A message for `unpack` in another process. Until `release`, a tensor that was packed before is not copied again.
 
-        The message is short as long as there is room here: a pipe takes it even if nobody reads.
+        The message is short as long as there is room here: a pipe takes it even if no process reads.
         """
         text, tensors = take_apart(values)
         places = {number: place for number, t in enumerate(tensors) if (place := self._put(t)) is not None}
@@ -143,8 +143,8 @@ class Workers:
             for name in parts[home].names:
                 single = {home: parts[home].to((name,))}
                 self._send(single)
-                for again in self._receive(single, answers).values():
-                    answers.append(Answer(failed={name: f"its worker process {again} when it was asked alone"}))
+                for retried in self._receive(single, answers).values():
+                    answers.append(Answer(failed={name: f"its worker process {retried} when it was asked alone"}))
         return Answer.join(answers)
 
     def _deal(self, names: tuple[str, ...], round: int) -> dict[int, tuple[str, ...]]:
@@ -266,9 +266,9 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
-        self.pipe, theirs = context.Pipe()
+        self.pipe, child_end = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(self._shard, theirs, self.pipe, self._down, self._up), daemon=True
+            target=_serve, args=(self._shard, child_end, self.pipe, self._down, self._up), daemon=True
         )
         gc.freeze()  # else the child's collector writes to each page that holds an object, and so copies it
         try:
@@ -277,7 +277,7 @@ class Worker:
         finally:
             gc.unfreeze()
         self._why = ""
-        theirs.close()
+        child_end.close()
 
     def __str__(self) -> str:
         return f"worker process {self._process.pid} ({self._task} of {_list_names(self._names)})"
@@ -320,8 +320,8 @@ class Worker:
 
 
 def _list_names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{', '.join(plain(name, 40) for name in names[:5])}{more}"
+    rest_of_list = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{', '.join(plain(name, 40) for name in names[:5])}{rest_of_list}"
 
 
 def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
@@ -353,7 +353,7 @@ class _Told:
         self._told: dict[str, dict[str, Tensor]] = {}
 
     def news(self, ask: Ask) -> dict[str, Any]:
-        """Who of the clients of this ask has remembered something else since, and what it has remembered in this round."""
+        """Return which clients of this ask have remembered something else since, and what they have remembered in this round."""
         if self._round != (ask.context.round, ask.context.attempt):
             self._round, self._told = (ask.context.round, ask.context.attempt), {}
         values = self._memory.round_values(ask.names)

@@ -66,9 +66,9 @@ def outputs_of(clients: Clients) -> int:
         raise InputError(f"labels must be classes 0, 1, ...; got {lowest}")
     count = max(highest + 1, len(clients.classes))
     if count > _MANY and count > 10 * len(classes):
-        who = next(c.name for c in clients for _, part in c.parts() if bool((part.labels == highest).any()))
+        client = next(c.name for c in clients for _, part in c.parts() if bool((part.labels == highest).any()))
         raise InputError(
-            f"client {who!r} has the label {highest}, but there are only {len(classes)} different ones; number the classes "
+            f"client {client!r} has the label {highest}, but there are only {len(classes)} different ones; number the classes "
             "0, 1, 2, ..."
         )
     if lowest == highest:
@@ -158,8 +158,8 @@ def _make_lazy_layers(module: nn.Module, clients: Clients, seed: int) -> nn.Modu
         return module
     buffer: Any = nn.UninitializedBuffer  # whose stub lacks its arguments
     lazy = [b for b in module.buffers() if nn.parameter.is_lazy(b)]
-    fresh = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
-    materialised = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
+    new_buffers = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
+    materialised = deepcopy(module, new_buffers).eval()  # torch cannot copy such a buffer itself
     rows = take(clients.train.part(0).inputs, slice(0, 2))
     with fork_generators(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
         try:

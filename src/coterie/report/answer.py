@@ -86,7 +86,7 @@ def _notes(results: Results, width: int, room: int) -> list[str]:
         note_lines = wrap(f"note: {printable(note)}", width, "  ")
         notes_left = len(results.notes) - i
         if len(lines) + len(note_lines) + (notes_left > 1) > room:
-            more = f"{notes_left} more" if lines else f"{notes_left} on the data"
-            return [*lines, f"note: {more} in the report"] if room > 0 else []
+            remainder = f"{notes_left} more" if lines else f"{notes_left} on the data"
+            return [*lines, f"note: {remainder} in the report"] if room > 0 else []
         lines += note_lines
     return lines

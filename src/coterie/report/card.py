@@ -78,15 +78,15 @@ def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], r
     name = f"`{printable(results.folder.name)}`"
     all_rounds = rounds == results.experiment.get("run", {}).get("rounds", rounds)
     lines = ["## Training", ""]
-    alone = method == results.baseline
-    rows = {client: rows[client]} if alone and client in rows else rows
+    is_baseline = method == results.baseline
+    rows = {client: rows[client]} if is_baseline and client in rows else rows
     exception = " but those that choose how the model is tuned" if results.tuned_part(method) else ""
     lines.append(
         f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
         f" {f'with the settings of the run {name}' if all_rounds else f'after which the run {name} stopped early, with its settings'},"
-        f" on all rows of {results.names[client] if alone else 'all clients'}{exception}:"
+        f" on all rows of {results.names[client] if is_baseline else 'all clients'}{exception}:"
     )
-    weights = {} if alone else late_shares(results, client, method)
+    weights = {} if is_baseline else late_shares(results, client, method)
     total = sum(weights.values())
     lines += [
         "",
@@ -114,8 +114,8 @@ def _expectation(results: Results, client: str, method: str, threshold: float | 
         lines += _score_row(results.metric_title(metric) + called, score, results.magnitude.get(metric))
     chosen = results.threshold == "validation"
     for metric, share in ({} if threshold is None else shares(results, method, client)).items():
-        at = "the chosen threshold" if chosen else number(threshold)
-        lines += _score_row(f"{results.metric_title(metric)} at {at}", share)
+        place = "the chosen threshold" if chosen else number(threshold)
+        lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
     sharing = () if results.own_models(method) else results.clients  # which have the same model
     compared = [c for c in sharing or (client,) if results.comparisons.against_constant(method, c) is not None]
     small = [c for c in compared if results.comparisons.small(c)]
@@ -124,15 +124,15 @@ def _expectation(results: Results, client: str, method: str, threshold: float | 
     if unproven:
         lines += ["", f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}."]
     elif judged:
-        enough = f" with at least {FEWEST_ROWS} {results.split} rows" if small else ""
-        whom = f"every client{enough}" if sharing else results.names[client]
-        lines += ["", f"Shown to be better than a constant prediction at {whom}."]
+        minimum = f" with at least {FEWEST_ROWS} {results.split} rows" if small else ""
+        group = f"every client{minimum}" if sharing else results.names[client]
+        lines += ["", f"Shown to be better than a constant prediction at {group}."]
     if small:
-        whom = listing(first_few([results.names[c] for c in small], 8))
-        enough = f"{FEWEST_ROWS} {results.split} rows"
+        group = listing(first_few([results.names[c] for c in small], 8))
+        minimum = f"{FEWEST_ROWS} {results.split} rows"
         lines += [
             "",
-            f"Too few rows to tell whether it is better than a constant prediction at {whom}: that takes {enough}.",
+            f"Too few rows to tell whether it is better than a constant prediction at {group}: that takes {minimum}.",
         ]
     return lines
 

@@ -131,8 +131,8 @@ class Comparisons:
         sign = 1 if self.results.higher_is_better(metric) else -1
         scale = self.label_variance if metric == "rmse" else 1.0
         power = 2 if metric == "rmse" else 1
-        scores, two = (self._values(m, client, metric, seeds_of_table) for m in (method, base))
-        gaps = sign * (scores**power - two**power) / scale
+        scores, base_scores = (self._values(m, client, metric, seeds_of_table) for m in (method, base))
+        gaps = sign * (scores**power - base_scores**power) / scale
         gaps = gaps[np.isfinite(gaps)]
         if not gaps.size:
             return None
@@ -145,11 +145,11 @@ class Comparisons:
             mean, error, rows = saved
             mean = sign * mean if self.folds else float(gaps.mean())
             return Gain(mean, math.inf if error is None else error.error, rows, between)
-        told = self.outcomes.told(client, method, base, "mse" if metric == "rmse" else metric)
-        if told is None:
+        site_numbers = self.outcomes.told(client, method, base, "mse" if metric == "rmse" else metric)
+        if site_numbers is None:
             return None
-        mean = sign * told.gap if self.folds else float(gaps.mean())
-        return Gain(mean, told.error, told.tested, between)
+        mean = sign * site_numbers.gap if self.folds else float(gaps.mean())
+        return Gain(mean, site_numbers.error, site_numbers.tested, between)
 
     @remembered
     def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
@@ -183,8 +183,8 @@ class Comparisons:
         members = [c for c in self.results.clients if self.small(c) and self.results.size(c) > 0]
         rows = sum(self.results.size(c) for c in members)
         cases = sum(self.rarest(c) for c in members)
-        enough = len(members) >= FEWEST_SMALL and rows >= FEWEST_ROWS
-        return tuple(members) if enough and (not self.results.classification or cases >= FEWEST_CASES) else ()
+        is_large = len(members) >= FEWEST_SMALL and rows >= FEWEST_ROWS
+        return tuple(members) if is_large and (not self.results.classification or cases >= FEWEST_CASES) else ()
 
     def of_group(self, method: str) -> tuple[Gain, Mixture] | None:
         """The evidence of the small clients together in what decides; None where it is not known."""
@@ -334,9 +334,9 @@ class Comparisons:
         higher, by_table = self.results.higher_is_better(metric), []
         for seeds in self.results.tables:
             rows = self._row_error(method, rival, client, metric, seeds) if self._decisive(metric) else None
-            scores, two = (self._values(m, client, metric, seeds) for m in (method, rival))
+            scores, rival_scores = (self._values(m, client, metric, seeds) for m in (method, rival))
             ratio = self._ratio(client, seeds)
-            by_table.append(compare_pairs(scores, two, ratio, self._inflate(rows), higher_is_better=higher))
+            by_table.append(compare_pairs(scores, rival_scores, ratio, self._inflate(rows), higher_is_better=higher))
         return weigh([difference for difference in by_table if difference is not None])
 
     def _inflate(self, error: RowError | None) -> RowError | None:
@@ -380,8 +380,8 @@ class Comparisons:
 
     def _site_error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
         """The same as the client's site has told it; the degrees of freedom follow from numbers of rows that are known anyway."""
-        told = self.outcomes.told(client, method, rival, metric)
-        if told is None:
+        site_numbers = self.outcomes.told(client, method, rival, metric)
+        if site_numbers is None:
             return None
-        fewest = self.rarest(client) if metric == "auc" else told.tested
-        return RowError(told.error, fewest - 1, told.p) if fewest > 1 else None
+        fewest = self.rarest(client) if metric == "auc" else site_numbers.tested
+        return RowError(site_numbers.error, fewest - 1, site_numbers.p) if fewest > 1 else None

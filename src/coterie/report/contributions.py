@@ -63,22 +63,22 @@ class Contribution(NamedTuple):
         whose, loss = f"{client}'s updates", f"{target}'s validation {loss_name}"
         if self.client == self.target:
             whose, loss = f"{client}'s own updates", f"its validation {loss_name}"
-        when = f"In {self.measured} measured of {self.rounds} rounds"
+        lead = f"In {self.measured} measured of {self.rounds} rounds"
         if (
             self.game == "renormalised"
         ):  # in some pairs its sum has the other sign than retraining (benchmarks/contribution.py)
-            when += ", each taken alone,"
+            lead += ", each taken alone,"
         if self.half is None:
             change = number(-self.fall)
-            return f"{when} {whose} changed {loss} by {change}; fewer than {FEWEST_SEEDS} seeds tell no interval."
+            return f"{lead} {whose} changed {loss} by {change}; fewer than {FEWEST_SEEDS} seeds tell no interval."
         fall = f"{number(self.fall)} [{number(self.fall - self.half)}, {number(self.fall + self.half)}]"
         rise = f"{number(-self.fall)} [{number(-self.fall - self.half)}, {number(-self.fall + self.half)}]"
         if not self.sign:
-            return f"{when} {whose} neither clearly lowered nor clearly raised {loss}: it changed by {rise}."
+            return f"{lead} {whose} neither clearly lowered nor clearly raised {loss}: it changed by {rise}."
         if self.sign > 0:
-            return f"{when} {whose} lowered {loss} by {fall}."
+            return f"{lead} {whose} lowered {loss} by {fall}."
         despite = f", with a weight of {number(self.weight)}" if (self.weight or 0.0) >= SMALLEST_WEIGHT else ""
-        return f"{when} {whose} raised {loss} by {rise}{despite}."
+        return f"{lead} {whose} raised {loss} by {rise}{despite}."
 
 
 class Sign(NamedTuple):
@@ -95,18 +95,16 @@ class Sign(NamedTuple):
 
     def in_words(self, names: Mapping[str, str], times: int, runs: int) -> str:
         """One sentence: what was seen in so many of all trainings of a method, and what may be behind it."""
-        who = [printable(names.get(name, name)) for name in self.clients]
-        when = f"In {times} of {runs} trainings"
+        shown = [printable(names.get(name, name)) for name in self.clients]
+        lead = f"In {times} of {runs} trainings"
         if self.kind == "rider":
-            return f"{when} {who[0]}'s updates changed nobody's loss at all: they were zeros, or had no weight."
+            return f"{lead} {shown[0]}'s updates changed nobody's loss at all: they were zeros, or had no weight."
         if self.kind == "saboteur":
             return (
-                f"{when} {who[0]}'s updates raised the validation loss of most clients, its own among them: training there may be "
-                f"broken, or {who[0]} may mean harm."
+                f"{lead} {shown[0]}'s updates raised the validation loss of most clients, its own among them: training there may be "
+                f"broken, or {shown[0]} may mean harm."
             )
-        return (
-            f"{when} {who[0]}'s and {who[1]}'s updates did nearly the same to everybody: they may have the same rows."
-        )
+        return f"{lead} {shown[0]}'s and {shown[1]}'s updates did nearly the same to everybody: they may have the same rows."
 
 
 def conspicuous(phi: Phi) -> Iterator[Sign]:
@@ -121,9 +119,11 @@ def conspicuous(phi: Phi) -> Iterator[Sign]:
         elif falls.get(client, 0.0) < 0 and 2 * sum(fall < 0 for fall in falls.values()) > len(falls):
             yield Sign("saboteur", (client,))
     for pair in combinations(sorted(totals), 2):
-        both = np.array([[by[client] for client in pair] for by in phi.values() if {*pair} <= by.keys()])
-        size = float(np.linalg.norm(both, axis=0).max()) if len(both) >= FEWEST_SHARED else 0.0
-        if size and float(np.linalg.norm(both[:, 0] - both[:, 1])) < ALIKE * size:
+        pair_values = np.array(
+            [[by_client[client] for client in pair] for by_client in phi.values() if {*pair} <= by_client.keys()]
+        )
+        size = float(np.linalg.norm(pair_values, axis=0).max()) if len(pair_values) >= FEWEST_SHARED else 0.0
+        if size and float(np.linalg.norm(pair_values[:, 0] - pair_values[:, 1])) < ALIKE * size:
             yield Sign("twin", pair)
 
 
@@ -132,23 +132,23 @@ def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
     trained: dict[tuple[str, int, str], dict[tuple[int, str], dict[str, float]]] = defaultdict(
         lambda: defaultdict(dict)
     )
-    for method, seed, fold, at, target, client, fall in _rows(results):
-        trained[method, seed, fold][at, target][client] = fall
+    for method, seed, fold, round_number, target, client, fall in _rows(results):
+        trained[method, seed, fold][round_number, target][client] = fall
     runs = Counter(method for method, _, _ in trained)
-    seen = Counter((method, sign) for (method, _, _), phi in trained.items() for sign in conspicuous(phi))
-    for (method, sign), times in seen.most_common():
+    counts = Counter((method, sign) for (method, _, _), phi in trained.items() for sign in conspicuous(phi))
+    for (method, sign), times in counts.most_common():
         if 2 * times > runs[method]:
             yield method, sign, times, runs[method]
 
 
 def silent_targets(results: Results, measured: Iterable[Contribution]) -> Iterator[str]:
     """Yield a sentence about each client that kept too few validation rows to be told anything, by method that was measured."""
-    told: dict[str, set[str]] = defaultdict(set)
-    for each in measured:
-        told[each.method].add(each.target)
-    if not told and "contribution" in results.experiment.get("run", {}):
+    told_targets: dict[str, set[str]] = defaultdict(set)
+    for contribution in measured:
+        told_targets[contribution.method].add(contribution.target)
+    if not told_targets and "contribution" in results.experiment.get("run", {}):
         yield f"Too few rows to tell: no client kept {FEWEST_VALIDATION_ROWS} validation rows."
-    for method, targets in told.items():
+    for method, targets in told_targets.items():
         for client in results.clients:
             if client not in targets and (method, client, results.split) in results.cells:
                 name = results.names.get(client, printable(client))
@@ -167,12 +167,16 @@ def contributions(results: Results) -> list[Contribution]:
         lambda: defaultdict(lambda: defaultdict(float))
     )
     measured: dict[str, set[int]] = defaultdict(set)
-    for method, seed, fold, at, target, client, fall in _rows(results):
+    for method, seed, fold, round_number, target, client, fall in _rows(results):
         sums[method, target, client][seed][fold] += fall
-        measured[method].add(at)
+        measured[method].add(round_number)
     if not sums:
         return []
-    rounds = int(results.experiment.get("run", {}).get("rounds", max(max(seen) for seen in measured.values())))
+    rounds = int(
+        results.experiment.get("run", {}).get(
+            "rounds", max(max(rounds_of_method) for rounds_of_method in measured.values())
+        )
+    )
     game = str(results.experiment.get("run", {}).get("contribution", {}).get("game", "renormalised"))
     every = []
     for (method, target, client), by_seed in sums.items():

@@ -66,15 +66,15 @@ def _bar(difference: Difference | None, reach: float, metric: str, size: float |
     if difference is None:
         return None
     low, high = (difference.mean if v is None else v for v in (difference.low, difference.high))
-    at, low_end, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
+    centre, low_end, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
     bounded = difference.low is not None
     interval = f"{with_sign(difference.low, size)} to {with_sign(difference.high, size)}" if bounded else "no interval"
     mean = with_sign(difference.mean, size)
     state = ("good" if difference.sign > 0 else "bad") if difference.sign else "open"
-    judged = f", {difference.words}" if difference.sign else ""
-    judged_unbroken = judged.replace("ly ", "ly\u00a0")  # on one line
-    sentence = f"{metric} {mean}, 95 % interval {interval}{judged}"
-    return Bar(at, low_end, right, state, f"{mean} ({interval}){judged_unbroken}", sentence)
+    judgement = f", {difference.words}" if difference.sign else ""
+    judged_unbroken = judgement.replace("ly ", "ly\u00a0")  # on one line
+    sentence = f"{metric} {mean}, 95 % interval {interval}{judgement}"
+    return Bar(centre, low_end, right, state, f"{mean} ({interval}){judged_unbroken}", sentence)
 
 
 def network(results: Results) -> dict[str, Any] | None:

@@ -118,8 +118,10 @@ class Mixture(NamedTuple):
         """The same with its `most` heaviest components alone."""
         if len(self.weights) <= most:
             return self
-        at = np.argpartition(self.weights, -most)[-most:]
-        return Mixture(self.weights[at] / self.weights[at].sum(), self.means[at], self.variances[at], self.freedom)
+        places = np.argpartition(self.weights, -most)[-most:]
+        return Mixture(
+            self.weights[places] / self.weights[places].sum(), self.means[places], self.variances[places], self.freedom
+        )
 
 
 def _upper(scaled: Vector, freedom: float = math.inf) -> Vector:
@@ -147,14 +149,14 @@ def _log_prior_of_taus() -> Vector:
 def _enumerate_odd(y: Vector, s: Vector) -> list[Mixture]:
     m = len(y)
     most_odd = 0 if m <= 2 else 1 if m <= 5 else 2
-    sets = [odd for size in range(most_odd + 1) for odd in combinations(range(m), size)]
-    odd = np.zeros((len(sets), m), dtype=bool)
+    sets = [is_odd for size in range(most_odd + 1) for is_odd in combinations(range(m), size)]
+    is_odd = np.zeros((len(sets), m), dtype=bool)
     for i, members in enumerate(sets):
-        odd[i, list(members)] = True
-    alike = ~odd
-    joint = COMMON_SPREAD**2 * (alike[:, :, None] & alike[:, None, :])  # [sets, m, m]
+        is_odd[i, list(members)] = True
+    is_usual = ~is_odd
+    joint = COMMON_SPREAD**2 * (is_usual[:, :, None] & is_usual[:, None, :])  # [sets, m, m]
     eye = np.eye(m)
-    own_variance = np.where(odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2)  # [sets, taus, m]
+    own_variance = np.where(is_odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2)  # [sets, taus, m]
     prior = joint[:, None] + own_variance[..., None] * eye
     noise = np.outer(s, s) * (CORRELATION + (1 - CORRELATION) * eye)
     total = prior + noise
@@ -162,7 +164,7 @@ def _enumerate_odd(y: Vector, s: Vector) -> list[Mixture]:
     solved = inverse @ y
     log_weight = (
         _log_prior_of_taus()[None, :]
-        + (odd.sum(axis=1) * math.log(ODD) + alike.sum(axis=1) * math.log(1 - ODD))[:, None]
+        + (is_odd.sum(axis=1) * math.log(ODD) + is_usual.sum(axis=1) * math.log(1 - ODD))[:, None]
         - np.linalg.slogdet(total)[1] / 2
         - (solved @ y) / 2
     )
@@ -286,15 +288,17 @@ def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Stateme
         posterior: of its gain.
         smallest: the smallest effect of interest.
     """
-    mean, better, safe = posterior.mean, posterior.above(0.0), posterior.above(-smallest)
+    mean, gaining, safe = posterior.mean, posterior.above(0.0), posterior.above(-smallest)
     low, high = posterior.interval
     safe_alone = float(_upper(np.array((gain.estimate + smallest) / gain.spread), posterior.freedom))
     index = int(
-        _first_word(np.array([better]), np.array([mean]), np.array([safe]), np.array([safe_alone]), smallest)[0]
+        _first_word(np.array([gaining]), np.array([mean]), np.array([safe]), np.array([safe_alone]), smallest)[0]
     )
     word = WORDS[index]
     bounded = bool(_excludes_gain(np.array(index), np.array(safe), np.array(posterior.above(smallest))))
-    probability = {"stay alone": 1 - better, "probably stay alone": 1 - better, "safe to join": safe}.get(word, better)
+    probability = {"stay alone": 1 - gaining, "probably stay alone": 1 - gaining, "safe to join": safe}.get(
+        word, gaining
+    )
     return Statement(word, probability, mean, low, high, gain.interval, bounded)
 
 
@@ -400,6 +404,6 @@ def _words_after(
     def above(limit: float) -> Vector:
         return np.asarray((weights * _upper((means - limit) / deviations, heavy.freedom)).sum(axis=1))
 
-    safe, alone = above(-smallest), _upper((estimate + smallest) / spread, heavy.freedom)
-    index = _first_word(above(0.0), (weights * means).sum(axis=1), safe, alone, smallest)
+    safe, safe_alone = above(-smallest), _upper((estimate + smallest) / spread, heavy.freedom)
+    index = _first_word(above(0.0), (weights * means).sum(axis=1), safe, safe_alone, smallest)
     return index, _excludes_gain(index, safe, above(smallest))

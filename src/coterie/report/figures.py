@@ -155,14 +155,14 @@ def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
 def _curve(curve: Curve | None) -> dict[str, Any] | None:
     if curve is None:
         return None
-    at = spread_evenly(len(curve.rounds), POINTS)
+    places = spread_evenly(len(curve.rounds), POINTS)
     finite = np.isfinite(curve.values)
     count = finite.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(finite, curve.values, 0).sum(axis=0) / count
         spread = np.sqrt(np.where(finite, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1))
-    rounds = [int(curve.rounds[i]) for i in at]
-    return {"rounds": rounds, "mean": _numbers(mean[at]), "std": _numbers(spread[at])}
+    rounds = [int(curve.rounds[i]) for i in places]
+    return {"rounds": rounds, "mean": _numbers(mean[places]), "std": _numbers(spread[places])}
 
 
 def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
@@ -201,18 +201,18 @@ def _weights(results: Results) -> list[dict[str, Any]]:
         if [weights.targets[i] for i in targets] == [weights.clients[i] for i in clients]:  # friends beside each other
             order = order_of(weights.late()[np.ix_(targets, clients)])
             targets, clients = [targets[i] for i in order], [clients[i] for i in order]
-        at = spread_evenly(len(weights.rounds), FRAMES)
-        frames = weights.values[np.ix_(at, targets, clients)]
-        late = weights.late()[np.ix_(targets, clients)]
+        places = spread_evenly(len(weights.rounds), FRAMES)
+        frames = weights.values[np.ix_(places, targets, clients)]
+        late_weights = weights.late()[np.ix_(targets, clients)]
         names = {"*": "one model for all", **results.names}
         entries.append(
             {
                 "method": printable(method),
                 "targets": [names.get(weights.targets[i], printable(weights.targets[i])) for i in targets],
                 "clients": [names.get(weights.clients[i], printable(weights.clients[i])) for i in clients],
-                "rounds": [int(weights.rounds[i]) for i in at],
+                "rounds": [int(weights.rounds[i]) for i in places],
                 "frames": [[[round(float(w), 4) for w in row] for row in frame] for frame in frames],
-                "late": [[round(float(w), 4) for w in row] for row in late],
+                "late": [[round(float(w), 4) for w in row] for row in late_weights],
                 "omitted": len(weights.clients) - len(clients),
             }
         )

@@ -35,9 +35,9 @@ class Forecast(NamedTuple):
     misses: int
 
     def in_words(self, names: Mapping[str, str]) -> str:
-        """Whom the client was to train with, and how often."""
-        who = listing([names.get(name, printable(name)) for name in self.partners])
-        return f"{f'with {who}' if who else 'alone'} in {self.times} of {self.trainings} trainings"
+        """Say with which partners the client was to train, and how often."""
+        partners = listing([names.get(name, printable(name)) for name in self.partners])
+        return f"{f'with {partners}' if partners else 'alone'} in {self.times} of {self.trainings} trainings"
 
 
 def forecasts(results: Results, verdicts: Mapping[str, Verdict]) -> Iterator[Forecast]:
@@ -48,13 +48,16 @@ def forecasts(results: Results, verdicts: Mapping[str, Verdict]) -> Iterator[For
     labels = [label for label, algorithm in results.algorithms.items() if algorithm == METHOD]
     for weights in list(weights_of(results.folder, labels, results.clients).values())[:1]:
         for client in (c for c in weights.targets if c in verdicts):
-            given = weights.late_of_runs[:, weights.targets.index(client)]
-            found = [
-                tuple(c for c, w in zip(weights.clients, row, strict=True) if w > 0 and c != client) for row in given
+            client_weights = weights.late_of_runs[:, weights.targets.index(client)]
+            partner_sets = [
+                tuple(c for c, w in zip(weights.clients, row, strict=True) if w > 0 and c != client)
+                for row in client_weights
             ]
-            (partners, times), *_ = Counter(found).most_common()
+            (partners, times), *_ = Counter(partner_sets).most_common()
             word = verdicts[client].kind
-            is_right = [bool(coalition) == (word in JOINS) for coalition in found]
+            is_right = [bool(coalition) == (word in JOINS) for coalition in partner_sets]
             settled = word in (*JOINS, *STAYS)
             hits = sum(is_right) if settled else 0
-            yield Forecast(client, partners, times, len(found), word, hits, len(found) - hits if settled else 0)
+            yield Forecast(
+                client, partners, times, len(partner_sets), word, hits, len(partner_sets) - hits if settled else 0
+            )

@@ -149,6 +149,6 @@ def budget(results: Results) -> tuple[Cell, ...]:
 
 
 def _title(results: Results, metric: str) -> str:
-    better = "higher" if results.higher_is_better(metric) else "lower"
-    over = f"mean ± std over {len(results.seeds)} seeds" if len(results.seeds) > 1 else "one seed"
-    return f"{results.metric_title(metric)} on {results.split} rows ({better} is better; {over})"
+    direction = "higher" if results.higher_is_better(metric) else "lower"
+    repeats = f"mean ± std over {len(results.seeds)} seeds" if len(results.seeds) > 1 else "one seed"
+    return f"{results.metric_title(metric)} on {results.split} rows ({direction} is better; {repeats})"

@@ -68,24 +68,26 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
         runs: of each run [repeats x folds, n, n], fold after fold.
         folds: number of folds of a repeat; 0 for seeds without folds.
     """
-    mean, each = np.asarray(weights, dtype=float), np.asarray(runs, dtype=float)
+    mean, weights_of_runs = np.asarray(weights, dtype=float), np.asarray(runs, dtype=float)
     members = len(mean)
-    if members < FEWEST or len(each) < 2:
+    if members < FEWEST or len(weights_of_runs) < 2:
         return None
     cut, strength = _strongest(mean)
     if strength < WEAKEST or not _apart(mean, cut):
         return None
-    same = [np.array_equal(_strongest(run)[0], cut) for run in each]
-    if sum(same) < STABLE * len(same):
+    agrees = [np.array_equal(_strongest(run)[0], cut) for run in weights_of_runs]
+    if sum(agrees) < STABLE * len(agrees):
         return None
-    parts = folds or len(each)
-    repeats = each.reshape(-1, parts, members, members)
-    noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(each.shape)
+    parts = folds or len(weights_of_runs)
+    repeats = weights_of_runs.reshape(-1, parts, members, members)
+    noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(weights_of_runs.shape)
     scale = np.sqrt((parts - 1) / (parts * len(repeats)))
     own_weight = np.diag(mean)
-    even = np.where(np.eye(members, dtype=bool), own_weight, ((1 - own_weight) / (members - 1))[:, None])
+    expected = np.where(np.eye(members, dtype=bool), own_weight, ((1 - own_weight) / (members - 1))[:, None])
     generator = np.random.default_rng(0)
-    draws = [even + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1) for _ in range(DRAWS)]
+    draws = [
+        expected + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1) for _ in range(DRAWS)
+    ]
     p = (1 + sum(_strongest(draw)[1] >= strength for draw in draws)) / (1 + DRAWS)
     return cut if p <= STRONGEST_BY_CHANCE else None
 
@@ -95,10 +97,10 @@ def _strongest(weights: Vector) -> tuple[Cut, float]:
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform
 
-    near = (weights + weights.T) / 2
-    apart = near.max() - near
-    np.fill_diagonal(apart, 0.0)
-    tree = linkage(squareform(np.maximum(apart, 0), checks=False), method="average")
+    nearness = (weights + weights.T) / 2
+    distance = nearness.max() - nearness
+    np.fill_diagonal(distance, 0.0)
+    tree = linkage(squareform(np.maximum(distance, 0), checks=False), method="average")
     members = len(weights)
     cuts = cut_tree(tree, [*range(2, min(members - 1, MOST) + 1)]).T
     strengths = [_strength(weights, cut) for cut in cuts]
@@ -107,18 +109,18 @@ def _strongest(weights: Vector) -> tuple[Cut, float]:
 
 
 def _strength(weights: Vector, cut: Cut) -> float:
-    same = cut[:, None] == cut[None]
+    same_side = cut[:, None] == cut[None]
     own_weight = np.diag(weights)
-    inside = (weights * same).sum(axis=1) - own_weight
-    expected = (weights.sum(axis=1) - own_weight) * (same.sum(axis=1) - 1) / (len(cut) - 1)
-    return float((inside - expected).mean())
+    weight_inside = (weights * same_side).sum(axis=1) - own_weight
+    expected = (weights.sum(axis=1) - own_weight) * (same_side.sum(axis=1) - 1) / (len(cut) - 1)
+    return float((weight_inside - expected).mean())
 
 
 def _apart(weights: Vector, cut: Cut) -> bool:
     """Return True if every two of a group are nearer than any two of different groups."""
-    near, same = (weights + weights.T) / 2, cut[:, None] == cut[None]
-    within = near[same & ~np.eye(len(cut), dtype=bool)]
-    return bool(within.size and within.min() > near[~same].max())
+    nearness, same_side = (weights + weights.T) / 2, cut[:, None] == cut[None]
+    inner = nearness[same_side & ~np.eye(len(cut), dtype=bool)]
+    return bool(inner.size and inner.min() > nearness[~same_side].max())
 
 
 def order_of(weights: ArrayLike) -> list[int]:
@@ -126,12 +128,13 @@ def order_of(weights: ArrayLike) -> list[int]:
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
-    apart = distances(weights)
-    if len(apart) < FEWEST_ORDERED:
-        return list(range(len(apart)))
-    np.fill_diagonal(apart, 0.0)
+    distance = distances(weights)
+    if len(distance) < FEWEST_ORDERED:
+        return list(range(len(distance)))
+    np.fill_diagonal(distance, 0.0)
     return [
-        int(i) for i in leaves_list(linkage(squareform(apart, checks=False), method="average", optimal_ordering=True))
+        int(i)
+        for i in leaves_list(linkage(squareform(distance, checks=False), method="average", optimal_ordering=True))
     ]
 
 
@@ -143,23 +146,23 @@ def groups(results: Results, method: str) -> Groups | None:
     names = [c for c in results.clients if c in weights.targets and c in weights.clients]
     if len(names) < FEWEST:
         return None
-    at = np.ix_([weights.targets.index(c) for c in names], [weights.clients.index(c) for c in names])
-    table, runs = weights.late()[at], np.stack([run[at] for run in weights.late_of_runs])
+    places = np.ix_([weights.targets.index(c) for c in names], [weights.clients.index(c) for c in names])
+    table, runs = weights.late()[places], np.stack([run[places] for run in weights.late_of_runs])
     folds = len({fold for _, fold in weights.runs if fold})
     cut = split_of(table, runs, folds)
     if cut is None:
         return None
-    inside = [np.flatnonzero(cut == g) for g in np.unique(cut)]
-    inside.sort(key=lambda at: (-len(at), int(at[0])))
+    members_of = [np.flatnonzero(cut == g) for g in np.unique(cut)]
+    members_of.sort(key=lambda places: (-len(places), int(places[0])))
     total = np.maximum(table.sum(axis=1), 1e-12)
-    shares = [float((table[np.ix_(at, at)].sum(axis=1) / total[at]).mean()) for at in inside]
-    return Groups(tuple(tuple(names[i] for i in at) for at in inside), tuple(shares))
+    shares = [float((table[np.ix_(places, places)].sum(axis=1) / total[places]).mean()) for places in members_of]
+    return Groups(tuple(tuple(names[i] for i in places) for places in members_of), tuple(shares))
 
 
 def groups_in_words(results: Results, method: str, grouping: Groups) -> str:
     """`meritfed finds 2 groups: A, B and 3 others (81 % of their weight stays within); C and D (77 %).`"""
     parts = []
     for i, (members, share) in enumerate(zip(grouping.members, grouping.shares, strict=True)):
-        who = listing(first_few([results.names[c] for c in members], 2))
-        parts.append(f"{who} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})")
+        names = listing(first_few([results.names[c] for c in members], 2))
+        parts.append(f"{names} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})")
     return f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."

@@ -195,7 +195,7 @@ def _costs(results: Results) -> list[dict[str, Any]]:
     most = max((results.cost(m) for m in results.methods if math.isfinite(results.cost(m))), default=0.0)
     entries = []
     for method, multiple in zip(results.methods, budget(results), strict=True):
-        cost, seconds, apart = results.cost(method), results.seconds.get(method), results.own_seconds.get(method)
+        cost, seconds, own_seconds = results.cost(method), results.seconds.get(method), results.own_seconds.get(method)
         rows = [row for c in results.clients for row in results.cells.get((method, c, results.split), {}).values()]
         own_models = {bool(row.get("own_model")) for row in rows}
         entries.append(
@@ -207,7 +207,9 @@ def _costs(results: Results) -> list[dict[str, Any]]:
                 "gradients": f"{cost:,.0f}" if math.isfinite(cost) else number(None),
                 "bar": round(100 * cost / most, 1) if most > 0 and math.isfinite(cost) else 0,
                 "seconds": f"{seconds.mean():.1f}" if seconds is not None and seconds.size else number(None),
-                "own": f"{apart.mean():.2f}" if apart is not None and math.isfinite(apart.mean()) else number(None),
+                "own": f"{own_seconds.mean():.2f}"
+                if own_seconds is not None and math.isfinite(own_seconds.mean())
+                else number(None),
             }
         )
     return entries
@@ -241,21 +243,21 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
         "failed": str,
     }
     total: dict[tuple[str, str], list[float]] = {}
-    for method, client, down, up, seconds, failed in zip(*csv_columns(path, columns), strict=True):
+    for method, client, bytes_down, bytes_up, seconds, failed in zip(*csv_columns(path, columns), strict=True):
         so_far = total.setdefault((method, client), [0, 0, 0, 0.0, 0])
-        for i, value in enumerate((1, down, up, seconds, bool(failed))):
+        for i, value in enumerate((1, bytes_down, bytes_up, seconds, bool(failed))):
             so_far[i] += value
     return [
         {
             "method": printable(method),
             "client": printable(client),
             "asks": f"{asks:,.0f}",
-            "down": f"{down / 1e6:.3f}",
-            "up": f"{up / 1e6:.3f}",
+            "down": f"{bytes_down / 1e6:.3f}",
+            "up": f"{bytes_up / 1e6:.3f}",
             "seconds": f"{seconds:.1f}",
             "failed": f"{failed:,.0f}",
         }
-        for (method, client), (asks, down, up, seconds, failed) in total.items()
+        for (method, client), (asks, bytes_down, bytes_up, seconds, failed) in total.items()
     ]
 
 

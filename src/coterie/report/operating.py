@@ -64,7 +64,8 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     drawn = generator.multinomial(len(patients), np.full(len(patients), 1 / len(patients)), DRAWS)
     ends = np.cumsum([len(rows_of_seed.numbers) for rows_of_seed in seeds])[:-1]
     curves = [
-        _sensitivity(rows_of_seed, drawn[:, at]) for rows_of_seed, at in zip(seeds, np.split(places, ends), strict=True)
+        _sensitivity(rows_of_seed, drawn[:, places])
+        for rows_of_seed, places in zip(seeds, np.split(places, ends), strict=True)
     ]
     means = np.mean(curves, axis=0)
     low, high = np.quantile(means[np.isfinite(means).all(axis=1)], (0.025, 0.975), axis=0)
@@ -82,8 +83,8 @@ class _Sorted(NamedTuple):
     def of(cls, rows: Rows) -> _Sorted:
         risks, labels = np.asarray(rows.risks), np.asarray(rows.labels)
         order = np.argsort(-risks, kind="stable")
-        last = np.append(np.diff(risks[order]) != 0, True)
-        return cls(rows.numbers[order], (labels[order] == 1).astype(float), last)
+        ends_tie = np.append(np.diff(risks[order]) != 0, True)
+        return cls(rows.numbers[order], (labels[order] == 1).astype(float), ends_tie)
 
     @property
     def mixed(self) -> bool:
@@ -111,9 +112,9 @@ def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
     numbers = np.concatenate([rows.numbers for rows, _ in by_seed])
     place = np.minimum((risks * BINS).astype(int), BINS - 1)
     bins = [place == i for i in np.unique(place)]
-    patients = np.array([len(np.unique(numbers[at])) for at in bins])
-    share = np.array([positive[at].mean() for at in bins])
-    return Reliability(np.array([risks[at].mean() for at in bins]), share, *_wilson(share, patients), patients)
+    patients = np.array([len(np.unique(numbers[in_bin])) for in_bin in bins])
+    share = np.array([positive[in_bin].mean() for in_bin in bins])
+    return Reliability(np.array([risks[in_bin].mean() for in_bin in bins]), share, *_wilson(share, patients), patients)
 
 
 def _wilson(share: Vector, count: NDArray[np.int64]) -> tuple[Vector, Vector]:

@@ -55,9 +55,9 @@ class Outcomes:
     def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
         files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
         for path in self.paths(self.folder):
-            with open_tensors(path, "numpy") as (_, about):
-                run = files.setdefault((about["method"], about["seed"]), [])
-                run.append((str(about["fold"]), path, list(about["clients"])))
+            with open_tensors(path, "numpy") as (_, metadata):
+                run = files.setdefault((metadata["method"], metadata["seed"]), [])
+                run.append((str(metadata["fold"]), path, list(metadata["clients"])))
         return files
 
     @cached_property
@@ -76,7 +76,7 @@ class Outcomes:
 
     @cached_property
     def _counts(self) -> dict[str, Told]:
-        return {client: told for (client, *_), told in self.from_sites.items()}
+        return {client: numbers for (client, *_), numbers in self.from_sites.items()}
 
     @remembered
     def of(self, method: str, seed: int) -> dict[str, Rows]:
@@ -109,7 +109,7 @@ class Outcomes:
     def same_rows(self, method: str, client: str, seeds: Sequence[int] = ()) -> bool:
         """Return True if all seeds, or all of `seeds`, have the same test rows of this client."""
         numbers = [np.sort(rows.numbers) for rows in self.rows(method, client, seeds).values()]
-        return len(numbers) > 1 and all(np.array_equal(numbers[0], later) for later in numbers[1:])
+        return len(numbers) > 1 and all(np.array_equal(numbers[0], other) for other in numbers[1:])
 
     def tested(self, method: str, client: str) -> int | None:
         """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
@@ -148,8 +148,8 @@ class Outcomes:
         if not pairs:
             return None
         numbers = np.unique(np.concatenate([influence.numbers for influence, _ in pairs]))
-        mean = float(np.mean([influence.metric - two.metric for influence, two in pairs]))
-        return mean, row_error([influence for influence, _ in pairs], [two for _, two in pairs]), len(numbers)
+        mean = float(np.mean([influence.metric - of_rival.metric for influence, of_rival in pairs]))
+        return mean, row_error([influence for influence, _ in pairs], [of_rival for _, of_rival in pairs]), len(numbers)
 
     def error(self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
@@ -172,15 +172,15 @@ def tested_at_sites(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, A
         return []
     values: dict[tuple[str, str], dict[str, Any]] = {}
     for row in paired:
-        theirs = "majority_loss" if row["other"] == CONSTANT else row["metric"]
-        who = row["method"] if row["other"] == CONSTANT else row["other"]
+        rival_metric = "majority_loss" if row["other"] == CONSTANT else row["metric"]
+        rival = row["method"] if row["other"] == CONSTANT else row["other"]
         for method, metric, value in (
             (row["method"], row["metric"], row["value"]),
-            (who, theirs, row["value"] - row["gap"]),
+            (rival, rival_metric, row["value"] - row["gap"]),
         ):
-            about = values.setdefault((row["client"], method), {"split": "test", "n": row["tested"]})
+            metrics = values.setdefault((row["client"], method), {"split": "test", "n": row["tested"]})
             if metric != "mse":
-                about.setdefault(metric, value)
+                metrics.setdefault(metric, value)
     return [
         {k: v for k, v in row.items() if k in SUMMARY and k != "majority"} | values[row["client"], row["method"]]
         for row in rows
@@ -191,5 +191,5 @@ def tested_at_sites(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, A
 def own_error(influences: Sequence[Influence | None]) -> RowError | None:
     """The standard error over rows of the mean over seeds of a metric itself; None if a seed's is not known."""
     finite = [influence for influence in influences if influence is not None]
-    nothing = [influence._replace(values=np.zeros_like(influence.values)) for influence in finite]
-    return row_error(finite, nothing) if len(finite) == len(influences) else None
+    zeros = [influence._replace(values=np.zeros_like(influence.values)) for influence in finite]
+    return row_error(finite, zeros) if len(finite) == len(influences) else None

@@ -43,11 +43,11 @@ def _left(column: int) -> float:
 
 def _bar(bar: Bar, column_left: float, y: float) -> str:
     colour, scale = COLOURS[bar.state], (COLUMN - 20) / 100
-    at, low, high, zero = (round(column_left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50))
+    centre, low, high, zero = (round(column_left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50))
     return (
         f'<path d="M{zero} {y}V{y + 20}" stroke="{LINE}" stroke-dasharray="2 2"/>'
         f'<path d="M{low} {y + 10}H{high}" stroke="{colour}" stroke-width="2"/>'
-        f'<rect x="{at - 4:.1f}" y="{y + 6}" width="8" height="8" fill="{colour}"/>'
+        f'<rect x="{centre - 4:.1f}" y="{y + 6}" width="8" height="8" fill="{colour}"/>'
         + _text(column_left + 50 * scale, y + 31, bar.text, size=11, anchor="middle", colour=SOFT)
     )
 
@@ -77,6 +77,6 @@ def _text(
 
 
 def _whole(width: float, height: float, parts: list[str], label: str = "") -> str:
-    about = f' role="img" aria-label="{escape(label)}"' if label else ""
+    role = f' role="img" aria-label="{escape(label)}"' if label else ""
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT}{about}>{"".join(parts)}</svg>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT}{role}>{"".join(parts)}</svg>'

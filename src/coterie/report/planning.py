@@ -61,8 +61,8 @@ def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Pla
     posteriors = compared.posteriors(today.method, compared.primary)
     judged = {c: gain for c, gain in gains.items() if gain is not None and c in posteriors}
     numbers = tuple(further) or tuple(round_rows(factor * judged[client].rows) for factor in FACTORS)
-    own = foresee(judged[client], posteriors[client], compared.smallest, numbers).words
-    return Plan(today, own, _with_partners(judged, posteriors, client, numbers, compared.smallest))
+    own_words = foresee(judged[client], posteriors[client], compared.smallest, numbers).words
+    return Plan(today, own_words, _with_partners(judged, posteriors, client, numbers, compared.smallest))
 
 
 def round_rows(rows: float) -> int:
@@ -89,25 +89,31 @@ def _with_partners(
         ratio = number / gains[client].rows
         counts: Counter[Word] = Counter()
         for true_gains, errors in zip(theta, noise, strict=True):
-            after = []
+            with_partners = []
             for gain, true_gain, error in zip(gains.values(), true_gains, errors, strict=True):
                 estimate, spread = gain.with_rows(ratio * gain.rows, true_gain + gain.spread / math.sqrt(ratio) * error)
-                after.append(Gain(float(estimate), spread / INFLATION, round((1 + ratio) * gain.rows)))
-            counts[state(after[place], share(after)[place], smallest).word] += 1
+                with_partners.append(Gain(float(estimate), spread / INFLATION, round((1 + ratio) * gain.rows)))
+            counts[state(with_partners[place], share(with_partners)[place], smallest).word] += 1
         chances[number] = {word: counts[word] / draws for word in WORDS if counts[word]}
     return chances
 
 
 def _draw_together(posteriors: Sequence[Mixture], draws: int, generator: np.random.Generator) -> np.ndarray:
     """True gains [draws, clients]. Of few clients the components are the same, who is odd and how far the others differ."""
-    first = posteriors[0].weights
-    alike = all(np.array_equal(p.weights, first) for p in posteriors)
-    component = generator.choice(len(first), draws, p=first / first.sum()) if alike else None
+    weights_of_first = posteriors[0].weights
+    same_weights = all(np.array_equal(p.weights, weights_of_first) for p in posteriors)
+    component = (
+        generator.choice(len(weights_of_first), draws, p=weights_of_first / weights_of_first.sum())
+        if same_weights
+        else None
+    )
     columns = []
     for posterior in posteriors:
         weights = posterior.weights / posterior.weights.sum()
-        at = generator.choice(len(weights), draws, p=weights) if component is None else component
-        columns.append(posterior.means[at] + np.sqrt(posterior.variances[at]) * generator.standard_normal(draws))
+        components = generator.choice(len(weights), draws, p=weights) if component is None else component
+        columns.append(
+            posterior.means[components] + np.sqrt(posterior.variances[components]) * generator.standard_normal(draws)
+        )
     return np.stack(columns, axis=1)
 
 

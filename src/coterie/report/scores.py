@@ -232,9 +232,9 @@ class Scores:
 
     def metric_title(self, metric: str) -> str:
         """The same for a heading: with the label and its unit where the metric has one."""
-        of = f" of {printable(str(self.label()['column']))}" if metric in ("mae", "rmse") and self.label() else ""
+        subject = f" of {printable(str(self.label()['column']))}" if metric in ("mae", "rmse") and self.label() else ""
         unit = self.unit(metric)
-        return f"{self.metric_name(metric)}{of}{f' in {unit}' if unit else ''}"
+        return f"{self.metric_name(metric)}{subject}{f' in {unit}' if unit else ''}"
 
     @staticmethod
     def higher_is_better(metric: str) -> bool:
@@ -265,10 +265,10 @@ class Scores:
         clients = self.tested if split == self.split else self.clients
         table = np.stack([self._vector(method, c, metric, split) for c in clients])
         finite = np.isfinite(table)
-        there = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in clients])
+        is_complete = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in clients])
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
-        mean[~there.all(axis=0)] = math.nan
+        mean[~is_complete.all(axis=0)] = math.nan
         return np.asarray(mean, dtype=float)
 
     def mean(self, method: str, client: str | None, metric: str) -> float:
@@ -277,9 +277,9 @@ class Scores:
 
     def common(self, method: str, rival: str, client: str | None, metric: str) -> tuple[float, float]:
         """Means of two methods over the seeds that both have."""
-        scores, two = self.values(method, client, metric), self.values(rival, client, metric)
-        finite = np.isfinite(scores) & np.isfinite(two)
-        return _mean(scores[finite]), _mean(two[finite])
+        scores, rival_scores = self.values(method, client, metric), self.values(rival, client, metric)
+        finite = np.isfinite(scores) & np.isfinite(rival_scores)
+        return _mean(scores[finite]), _mean(rival_scores[finite])
 
     @remembered
     def size(self, client: str | None, key: str = "n") -> float:
@@ -298,8 +298,8 @@ class Scores:
         """Return a value that depends on client and seed only (`majority`, `majority_loss`): one value per seed [seeds]."""
         values = np.full(len(self.seeds), math.nan)
         for method in self.methods:
-            more = self.values(method, client, key)
-            values = np.where(np.isfinite(values), values, more)
+            next_values = self.values(method, client, key)
+            values = np.where(np.isfinite(values), values, next_values)
         return values
 
     def cost(self, method: str) -> float:

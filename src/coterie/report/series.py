@@ -27,8 +27,11 @@ class Curve(NamedTuple):
     @classmethod
     def of(cls, series: Mapping[int, Mapping[int, float]]) -> Curve:
         """The curve of seed -> round -> value."""
-        rounds = sorted({at for values_by_round in series.values() for at in values_by_round})
-        values = [[values_by_round.get(at, math.nan) for at in rounds] for _, values_by_round in sorted(series.items())]
+        rounds = sorted({number for values_by_round in series.values() for number in values_by_round})
+        values = [
+            [values_by_round.get(number, math.nan) for number in rounds]
+            for _, values_by_round in sorted(series.items())
+        ]
         table = np.array(values, dtype=float)
         return cls(np.array(rounds, dtype=np.int64), np.where(np.isfinite(table), table, math.nan))
 
@@ -70,13 +73,14 @@ def history_of(folder: Path) -> History:
     }
     columns_read = csv_columns(folder / "history.csv", {**columns, "value": number_or_nan})
     folds: dict[tuple[str, str, str, str], dict[int, dict[int, list[float]]]] = {}
-    for method, seed, fold, at, client, split, metric, value in zip(*columns_read, strict=True):
+    for method, seed, fold, number, client, split, metric, value in zip(*columns_read, strict=True):
         if math.isfinite(value) and fold != ALL:
             series = folds.setdefault((method, client, split, metric), {})
-            series.setdefault(seed, {}).setdefault(at, []).append(value)
+            series.setdefault(seed, {}).setdefault(number, []).append(value)
     for key, seeds in folds.items():
         table[key] = {
-            seed: {at: sum(values) / len(values) for at, values in rounds.items()} for seed, rounds in seeds.items()
+            seed: {number: sum(values) / len(values) for number, values in rounds.items()}
+            for seed, rounds in seeds.items()
         }
     return table
 
@@ -119,8 +123,8 @@ def _weights(rows: list[tuple[tuple[int, str], int, str, str, float]], names: Se
     present[s, r, t] = True
     mean = table.sum(axis=0) / np.maximum(present.sum(axis=0), 1)[:, :, None]
     numbers = np.array(axes[1], dtype=np.int64)
-    late = numbers >= (numbers[0] + numbers[-1]) / 2
-    late_of_runs = table[:, late].sum(axis=1) / np.maximum(present[:, late].sum(axis=1), 1)[:, :, None]
+    is_late = numbers >= (numbers[0] + numbers[-1]) / 2
+    late_of_runs = table[:, is_late].sum(axis=1) / np.maximum(present[:, is_late].sum(axis=1), 1)[:, :, None]
     return Weights(numbers, tuple(axes[2]), tuple(axes[3]), mean, tuple(axes[0]), late_of_runs)
 
 

@@ -97,25 +97,25 @@ def compare_pairs(
     >>> compare_pairs([0.80, 0.91, 0.79, 0.99], [0.82, 0.90, 0.85, 0.94], 0.5).excludes_zero
     False
     """
-    scores, two = np.atleast_1d(np.asarray(a, dtype=float)), np.atleast_1d(np.asarray(b, dtype=float))
-    if scores.shape != two.shape:
-        raise InputError(f"cannot pair {scores.shape} results with {two.shape}; give one value per seed")
+    scores, rival_scores = np.atleast_1d(np.asarray(a, dtype=float)), np.atleast_1d(np.asarray(b, dtype=float))
+    if scores.shape != rival_scores.shape:
+        raise InputError(f"cannot pair {scores.shape} results with {rival_scores.shape}; give one value per seed")
     if ratio is not None and ratio < 0:
         raise InputError(f"{ratio} test rows for each training row; give a number >= 0")
-    gaps = scores - two
+    gaps = scores - rival_scores
     gaps = gaps[np.isfinite(gaps)]
     if not gaps.size:
         return None
     mean = float(gaps.mean())
     if abs(mean) <= 1e-12 * max(1.0, float(np.abs(scores[np.isfinite(scores)]).max())):  # rounding
         mean = 0.0
-    better = (mean > 0) == higher_is_better
+    gains = (mean > 0) == higher_is_better
     seeds = None if ratio is None else over_seeds(gaps, ratio)
     sources = [student(mean, source) for source in (seeds, rows) if source is not None]
     if (seeds is None and ratio is not None) or not any(half > 0 for half, _ in sources):
-        return Difference(mean, None, None, None, better)
+        return Difference(mean, None, None, None, gains)
     half, p = max(half for half, _ in sources), max(p for _, p in sources)
-    return Difference(mean, mean - half, mean + half, p, better)
+    return Difference(mean, mean - half, mean + half, p, gains)
 
 
 def over_seeds(gaps: Vector, ratio: float) -> RowError | None:
@@ -147,7 +147,7 @@ def weigh(differences: Sequence[Difference]) -> Difference | None:
 
 
 def over_clients(errors: Sequence[RowError | None]) -> RowError | None:
-    """The error of the mean over clients, who share no patient: Welch's degrees of freedom. None if one is not known."""
+    """The error of the mean over clients that share no patient: Welch's degrees of freedom. None if one is not known."""
     finite = [e for e in errors if e is not None]
     if not finite or len(finite) < len(errors):
         return None

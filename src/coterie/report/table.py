@@ -66,8 +66,8 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
         console.print("\n".join(wrap(part.title, width)), style="bold")
         console.print(table)
         console.print()
-    inside = any(BUDGET in part.rows for part, _ in shown)
-    for sentence in _legend(results, len(clients), colour, inside):
+    has_budget = any(BUDGET in part.rows for part, _ in shown)
+    for sentence in _legend(results, len(clients), colour, has_budget):
         console.print("\n".join(wrap(sentence, width)), style="dim")
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
@@ -97,8 +97,8 @@ def _cut(table: Grid, width: int, colour: bool) -> list[Grid]:
             blocks.append([])
         blocks[-1].append(i)
     head, *tail = map(table.part, blocks)
-    more = f"{table.title.partition(' (')[0]}, continued"
-    return [head, *(part._replace(title=more) for part in tail)]
+    title = f"{table.title.partition(' (')[0]}, continued"
+    return [head, *(part._replace(title=title) for part in tail)]
 
 
 def _full_width(table: Table) -> int:
@@ -196,8 +196,8 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
             f"{total - shown} of {total} clients are not shown. The {shown} in the table have the largest gains and harms, or are among"
             " the few that a method serves. All stand in summary.json and in report.html of the run directory."
         )
-    done = {m: results.seed_count(m) for m in results.methods}
-    short = [f"{m} has {k} of {len(results.seeds)} seeds" for m, k in done.items() if k < len(results.seeds)]
+    seeds_of = {m: results.seed_count(m) for m in results.methods}
+    short = [f"{m} has {k} of {len(results.seeds)} seeds" for m, k in seeds_of.items() if k < len(results.seeds)]
     if short:
         lines.append(f"Unfinished: {listing(short)}. Comparisons use the seeds that both methods have.")
     if base and not repeated:

@@ -75,8 +75,8 @@ class Verdict(NamedTuple):
         return f"<verdict: {self}>"
 
     def __str__(self) -> str:
-        judged = "" if self.method is None else f" ({self.method})"
-        return f"{self.kind}{judged}: {self.reason}"
+        method = "" if self.method is None else f" ({self.method})"
+        return f"{self.kind}{method}: {self.reason}"
 
     def _repr_html_(self) -> str:
         kind, _, reason = str(self).partition(": ")
@@ -95,16 +95,16 @@ def verdict(results: Results, client: str) -> Verdict:
     if results.baseline is None:
         return Verdict("no verdict", "no method trained each client alone")
     compared = results.comparisons
-    judged = [m for m in results.federated if m in results.methods_for(client)]
+    methods = [m for m in results.federated if m in results.methods_for(client)]
     if client not in results.tested:
         return Verdict("too few rows to tell", "with so few rows all train and none is tested; a verdict needs more")
-    if not judged:
+    if not methods:
         return Verdict("no verdict", "no federated method has a result here")
     if not compared.enough_seeds:
         return Verdict("no verdict", f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}")
     if compared.small(client):
-        return _of_group(results, client, judged)
-    means = {m: posterior.mean for m in judged if (posterior := compared.posteriors(m, compared.primary).get(client))}
+        return _of_group(results, client, methods)
+    means = {m: posterior.mean for m in methods if (posterior := compared.posteriors(m, compared.primary).get(client))}
     if not means:
         return Verdict("no verdict", "how far other patients would have given other results is not known")
     method = max(means, key=lambda m: means[m])
@@ -155,7 +155,7 @@ def _verdict(
     rows: int | None = None,
     together: int = 0,
 ) -> Verdict:
-    about = Verdict(
+    undecided = Verdict(
         kind,
         "",
         method,
@@ -171,7 +171,7 @@ def _verdict(
         results.recalibrates(method),
         beats_constant(results, client, method),
     )
-    return about._replace(reason=_reason(results, client, about, bounded=statement.bounded))
+    return undecided._replace(reason=_reason(results, client, undecided, bounded=statement.bounded))
 
 
 def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:
@@ -179,18 +179,18 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     method, metric = printable(verdict.method or ""), results.gain_name
     gain, loss = (results.gain_text(v) for v in (verdict.gain, -(verdict.gain or 0.0)))
     low, high = (results.gain_text(v) for v in (verdict.low, verdict.high))
-    least, most = (results.gain_text(-(v or 0.0)) for v in (verdict.high, verdict.low))
+    lowest, most = (results.gain_text(-(v or 0.0)) for v in (verdict.high, verdict.low))
     between = f"(95 %: {_side(results, verdict.low)} to {_side(results, verdict.high)})"
-    about = "up to" if verdict.together else "about"  # folds overstate the gain of small clients
+    hedge = "up to" if verdict.together else "about"  # folds overstate the gain of small clients
     if verdict.kind == "join":
-        text = f"{method} lowers the {metric} by {about} {gain} (95 %: {low} to {high})"
+        text = f"{method} lowers the {metric} by {hedge} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "probably join":
-        text = f"{method} probably lowers the {metric}, by {about} {gain} (95 %: {low} to {high})"
+        text = f"{method} probably lowers the {metric}, by {hedge} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "stay alone":
-        text = f"even {method}, the best method, raises the {metric} by about {loss} (95 %: {least} to {most})"
+        text = f"even {method}, the best method, raises the {metric} by about {loss} (95 %: {lowest} to {most})"
     elif verdict.kind == "probably stay alone":
         text = (
-            f"even {method}, the best method, probably raises the {metric}, by about {loss} (95 %: {least} to {most})"
+            f"even {method}, the best method, probably raises the {metric}, by about {loss} (95 %: {lowest} to {most})"
         )
     elif verdict.kind == "safe to join":
         bound = results.gain_text(verdict.smallest)
@@ -206,8 +206,8 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     else:
         text = f"with {method}, anything from {_side(results, verdict.low)} to {_side(results, verdict.high)} in {metric} is possible"
     if verdict.joins and verdict.skill is False:
-        same = "giving every row the same risk" if results.classification else "always predicting the training mean"
-        text += f"; not shown to beat {same}"
+        constant = "giving every row the same risk" if results.classification else "always predicting the training mean"
+        text += f"; not shown to beat {constant}"
     if (
         not verdict.together
         and verdict.kind != "undecided"
@@ -217,12 +217,12 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
         text += "; its own rows alone point the other way"
     if verdict.kind in _EFFECTS and not bounded:
         where, whose = ("of such clients", "their") if verdict.together else ("here", "its")
-        more = (
+        outlook = (
             f"about {verdict.rows:,} more rows {where} would probably"
             if verdict.rows
             else f"even 30 times {whose} rows would hardly"
         )
-        text += f"; {more} {_EFFECTS[verdict.kind][0]}"
+        text += f"; {outlook} {_EFFECTS[verdict.kind][0]}"
     if not verdict.together:
         return text
     return f"for the {verdict.together} clients with {_few(results)} together, {text}; {_exception(results, client)}"
@@ -244,8 +244,8 @@ def _exception(results: Results, client: str) -> str:
     """
     rows, cases = count(round(results.size(client)), "row"), round(results.comparisons.rarest(client))
     rare = f" ({cases} of the rarer class)" if results.classification and cases else ""
-    enough = FEWEST_ROWS if results.size(client) < FEWEST_ROWS else f"{FEWEST_CASES} of the rarer class"
-    return f"its own {rows}{rare} cannot tell whether it is an exception ({enough} could)"
+    sufficient = FEWEST_ROWS if results.size(client) < FEWEST_ROWS else f"{FEWEST_CASES} of the rarer class"
+    return f"its own {rows}{rare} cannot tell whether it is an exception ({sufficient} could)"
 
 
 def _bar(results: Results) -> str:
@@ -261,17 +261,17 @@ def _side(results: Results, gain: float | None) -> str:
 
 def recommend(results: Results, client: str) -> str:
     """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if no client is called so."""
-    judged, alone = verdict(results, client), results.baseline
+    judged, baseline = verdict(results, client), results.baseline
     if judged.joins and judged.method is not None:
         return judged.method
-    return results.methods[0] if alone is None else alone
+    return results.methods[0] if baseline is None else baseline
 
 
 def _partners(results: Results, client: str, method: str) -> tuple[tuple[str, float], ...]:
     shares = late_shares(results, client, method)
     weights = {c: s for c, s in shares.items() if c != client}
-    near = {c: s for c, s in weights.items() if s > CONCENTRATED / len(shares)}
-    return () if len(near) == len(weights) else tuple(sorted(near.items(), key=lambda item: -item[1]))
+    chosen = {c: s for c, s in weights.items() if s > CONCENTRATED / len(shares)}
+    return () if len(chosen) == len(weights) else tuple(sorted(chosen.items(), key=lambda item: -item[1]))
 
 
 def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
@@ -292,8 +292,8 @@ def harming(results: Results, client: str) -> tuple[str, ...]:
 def helping(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be better than training alone in a metric that decides, and worse in none."""
     family = results.comparisons.family(client)
-    better = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0)
-    return tuple(m for m in better if not any(d.sign < 0 for (rival, _), d in family.items() if rival == m))
+    winners = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0)
+    return tuple(m for m in winners if not any(d.sign < 0 for (rival, _), d in family.items() if rival == m))
 
 
 def beats_constant(results: Results, client: str, method: str) -> bool | None:

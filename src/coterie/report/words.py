@@ -106,9 +106,9 @@ def tell(results: Results) -> Story:
 def facts(results: Results) -> list[str]:
     """The size of the experiment in a few words."""
     run, rows = results.experiment.get("run"), results.size(None)
-    together = [f"{len(results.runs)} runs together"] if results.runs else []
+    runs = [f"{len(results.runs)} runs together"] if results.runs else []
     amounts = [(len(results.clients), "client"), (len(results.methods), "method"), (len(results.seeds), "seed")]
-    words = [*together, *(count(amount, word) for amount, word in amounts)]
+    words = [*runs, *(count(amount, word) for amount, word in amounts)]
     if isinstance(run, dict) and run.get("rounds") is not None:
         words.append(count(run["rounds"], "round"))
     return [*words, f"{rows:,.0f} {results.split} rows"] if math.isfinite(rows) else words
@@ -147,8 +147,8 @@ def _likelihood(verdict: Verdict) -> str:
 def badge(results: Results, verdict: Verdict) -> str:
     """The kind of a verdict with its partners: `Join with Hungary`."""
     partners = listing(first_few([results.names[c] for c, _ in verdict.partners], PARTNERS)) if verdict.joins else ""
-    later = ", then recalibrate" if verdict.recalibrate and verdict.joins else ""
-    return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' with ' + partners if partners else ''}{later}"
+    addition = ", then recalibrate" if verdict.recalibrate and verdict.joins else ""
+    return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' with ' + partners if partners else ''}{addition}"
 
 
 def _weight(results: Results, verdict: Verdict, client: str, groupings: Mapping[str, Groups]) -> str:
@@ -231,7 +231,7 @@ def constant(results: Results, client: str) -> str:
     proven = {m: b for m, b in beats.items() if b is not None}
     if results.comparisons.small(client) or not proven or all(proven.values()):
         return ""
-    better = [printable(m) for m, b in proven.items() if b]
+    beating = [printable(m) for m, b in proven.items() if b]
     metric = "rmse" if "rmse" in results.metrics else "loss"
     scores = results.comparisons.trivial(client, metric)[1]
     mean = float(scores[np.isfinite(scores)].mean())
@@ -241,7 +241,7 @@ def constant(results: Results, client: str) -> str:
         if results.classification
         else f"Always predicting the mean of your training rows has {'an RMSE' if metric == 'rmse' else 'a loss'} of {score}"
     )
-    verdict = f"Shown to beat that: {listing(better)}" if better else "No model here is shown to beat that"
+    verdict = f"Shown to beat that: {listing(beating)}" if beating else "No model here is shown to beat that"
     return f"{lead}. {verdict}."
 
 
@@ -256,7 +256,7 @@ def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[s
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
-    words = (f"{group}: {named(results, who)}." for group, who in groups.items() if who)
+    words = (f"{group}: {named(results, clients)}." for group, clients in groups.items() if clients)
     lead = " ".join([*words, *_backwards(results)])
     if lead.startswith("No verdict"):
         reasons = dict.fromkeys(v.reason for v in verdicts.values())
@@ -287,8 +287,8 @@ def _overall(results: Results, method: str) -> str:
     parts = []
     judged = [c for c in results.clients if not results.comparisons.small(c)]
     for verb, decide in (("better", helping), ("worse", harming)):
-        who = [c for c in judged if method in decide(results, c)]
-        parts += [f"{verb} for {_counted(results, who, len(judged))}"] if who else []
+        helped = [c for c in judged if method in decide(results, c)]
+        parts += [f"{verb} for {_counted(results, helped, len(judged))}"] if helped else []
     served = results.clients_of(method)
     if 0 < len(served) < len(results.tested):
         parts.append(f"serves {_counted(results, served, len(results.clients))}")
@@ -316,9 +316,9 @@ def _backwards(results: Results) -> list[str]:
         return []
     areas = {}
     for client in results.clients:
-        alone, others = (results.mean(m, client, "auc") for m in (results.baseline, shared[0]))
-        if results.comparisons.decides(client, "auc") and others <= BACKWARDS and alone >= 1 - BACKWARDS:
-            areas[client] = f"{number(others)}, alone {number(alone)}"
+        baseline_auc, shared_auc = (results.mean(m, client, "auc") for m in (results.baseline, shared[0]))
+        if results.comparisons.decides(client, "auc") and shared_auc <= BACKWARDS and baseline_auc >= 1 - BACKWARDS:
+            areas[client] = f"{number(shared_auc)}, alone {number(baseline_auc)}"
     if not areas or 2 * len(areas) > len(results.clients):
         return []
     listed = listing([f"{results.names[client]} (AUC {area})" for client, area in areas.items()])
@@ -361,17 +361,17 @@ def _caveats(results: Results, shown: int) -> list[str]:
         texts.append(f"Shown: the {shown} of {total} clients with the largest gains and losses.")
     rare = [c for c in results.clients if not results.comparisons.decides(c, "auc")]
     if compared and results.classification and "auc" in results.metrics and rare:
-        least = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
+        reason = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"
-        texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {least}.")
+        texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {reason}.")
     if compared and not results.comparisons.enough_seeds:
         texts += [INTERVAL] if seeds > 1 else []
         texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5.")
     elif compared:
         texts.append(RULE)
         if 0 < (small := sum(results.comparisons.small(c) for c in results.clients)) < len(results.clients):
-            who = f"{count(small, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows, or few of a class"
-            texts.append(f"Counts leave out {who}; means do not.")
+            clients = f"{count(small, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows, or few of a class"
+            texts.append(f"Counts leave out {clients}; means do not.")
         if results.outcomes_missing:
             texts.append("Losses per patient were not saved, so that there is no verdict.")
     for method, twins in results.coincide.items():

@@ -124,8 +124,8 @@ class EarlyStopping(Callback):
 
 
 def _last_improvement(values: Sequence[float], smallest: float) -> int:
-    best, at = -math.inf, 0
+    best, position = -math.inf, 0
     for i, value in enumerate(values):
         if value > best + smallest:
-            best, at = value, i
-    return at
+            best, position = value, i
+    return position

@@ -104,22 +104,22 @@ class RoundFiles:
 
         A checkpoint that is on the disk needs its history there: without it nothing could go on after a power loss.
         """
-        fresh: dict[str, list[Any]] = {
+        content: dict[str, list[Any]] = {
             "history": record.history[self._written[0] :],
             "weights": record.weight_rows[self._written[1] :],
             "seconds": record.seconds[self._written[2] :],
         }
         contributions = record.contributions[self._written[3] :]
         if contributions:
-            fresh["contributions"] = contributions
+            content["contributions"] = contributions
         costs = [[a.round, a.ask, a.task, *cost] for a in session.asks[self._asks :] for cost in a.costs]
         if costs:
-            fresh["asks"] = costs
+            content["asks"] = costs
         with naming(self._history), open(self._history, "ab") as file:
             file.truncate(self._bytes)
             file.seek(0, os.SEEK_END)
-            if any(fresh.values()):
-                line = (json.dumps(fresh) + "\n").encode()
+            if any(content.values()):
+                line = (json.dumps(content) + "\n").encode()
                 file.write(line)
                 self._chain = _chain_hash(self._chain, line)
             file.flush()

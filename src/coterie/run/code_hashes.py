@@ -122,12 +122,12 @@ class Description:
         layers = []
         for path, part in module.named_modules():
             self._add_code(type(part))
-            held = {key: value for key, value in vars(part).items() if key not in OF_MODULES}
-            held |= {key: part.get_buffer(key) for key in sorted(part._non_persistent_buffers_set)}
+            attributes = {key: value for key, value in vars(part).items() if key not in OF_MODULES}
+            attributes |= {key: part.get_buffer(key) for key in sorted(part._non_persistent_buffers_set)}
             hooks = [[*value.values()] for key, value in vars(part).items() if key.endswith("_hooks") and value]
             trained = [key for key, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
-            what = self.value(held, f"{name}.{path}"), self.value(hooks, f"{name}.{path}")
-            layers.append([path, type(part).__qualname__, *what, trained])
+            hashes = self.value(attributes, f"{name}.{path}"), self.value(hooks, f"{name}.{path}")
+            layers.append([path, type(part).__qualname__, *hashes, trained])
         return hash_texts(json.dumps(layers))
 
     def _describe(self, value: Any, name: str) -> Any:
@@ -197,8 +197,8 @@ class Description:
             self._add("this program" if file is None else file.name, f"{kind} {code.__qualname__}", text)
 
     def _class(self, code: type) -> Any:
-        for above in (*code.__bases__, type(code)):
-            self._add_code(above)
+        for parent in (*code.__bases__, type(code)):
+            self._add_code(parent)
         members = {
             name: value for name, value in vars(code).items() if name not in MADE and not name.startswith("_abc")
         }

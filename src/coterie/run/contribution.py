@@ -1,7 +1,7 @@
 """The contribution of each client's update to each target: Shapley values of the fall of the target's loss in a round.
 
 No client trains for it. The server holds the updates of a round and asks each target for its loss with combinations of them, on
-validation rows on which nobody trains and by which no method chooses.
+validation rows on which no client trains and by which no method chooses.
 
 The worth of a set S of clients to a target with model x is U(S) = f(x) - f(x(S)), positive if S helps, where
 
@@ -56,8 +56,8 @@ def candidate_losses(
     cohort: Cohort, *, xs: Annotated[Tensor, Holds(("models", "model"), each=True, model=True)]
 ) -> CandidateLosses:
     """Losses of the candidates xs [n, q, d + b] at each client."""
-    each = [cohort.only([i]).losses(xs[i], part="contribution") for i in range(len(cohort.names))]
-    return CandidateLosses(torch.cat(each))
+    losses = [cohort.only([i]).losses(xs[i], part="contribution") for i in range(len(cohort.names))]
+    return CandidateLosses(torch.cat(losses))
 
 
 def most_candidates(settings: Contribution, per_round: int) -> int:
@@ -142,14 +142,14 @@ class Contributions:
         return replace(view, observer=lambda *seen: self._seen.append(seen))
 
     def measure(
-        self, view: Federation, before: Mapping[str, Tensor], after: Mapping[str, Tensor], log: Log, rng: Rng
+        self, view: Federation, before: Mapping[str, Tensor], afterwards: Mapping[str, Tensor], log: Log, rng: Rng
     ) -> list[ContributionRow]:
         """Return the contributions to each target in the round of this view.
 
         Args:
             view: Whom to ask, without attackers and filters.
-            before: The models [d + b] before the round, by target; `*` is that of everybody else.
-            after: The same after it.
+            before: The models [d + b] before the round, by target; `*` is that of all others.
+            afterwards: The same after it.
             log: What the method says of the round; `weights` are those of its sum.
             rng: Draws orders of clients.
 
@@ -158,38 +158,40 @@ class Contributions:
         """
         sizes = view.engine.sizes("contribution")
         targets = [
-            n for n in self.everyone if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS and (n in after or "*" in after)
+            n
+            for n in self.everyone
+            if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS and (n in afterwards or "*" in afterwards)
         ]
         steps, names = {}, {}
         for target in targets:
-            key = target if target in after else "*"
-            steps[target], names[target] = self._step(key, before[key], after[key], log, view.dim)
+            key = target if target in afterwards else "*"
+            steps[target], names[target] = self._step(key, before[key], afterwards[key], log, view.dim)
         if not steps or not self._is_due(view.round):
             return []
         if self.settings.estimator == "gtg" or (self.settings.estimator is None and view.per_round > MOST_EXACT):
-            each = [(t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets]
+            estimates = [(t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets]
         else:
-            each = self._exactly(steps, view)
+            estimates = self._exactly(steps, view)
         return [
             ContributionRow(view.round, target, client, value, error)
-            for target, values, errors in each
+            for target, values, errors in estimates
             for client, value, error in zip(names[target], values, errors, strict=True)
         ]
 
-    def _step(self, key: str, before: Tensor, after: Tensor, log: Log, dim: int) -> tuple[_Step, tuple[str, ...]]:
+    def _step(self, key: str, start: Tensor, end: Tensor, log: Log, dim: int) -> tuple[_Step, tuple[str, ...]]:
         logged = log.get("weights", {})
         by_client = logged.get(key, logged) if isinstance(logged, Mapping) else {}
-        for asked, payload, replies in reversed(self._seen):
+        for asked_task, payload, replies in reversed(self._seen):
             weights = torch.tensor([by_client.get(n, 0.0) for n in replies.clients], dtype=torch.float64)
-            for deltas in _updates(asked, payload, replies, before):
-                sums = move(torch.zeros_like(before), weights, deltas, 1.0, dim)[:dim].double()
-                change = (after - before)[:dim].double()
+            for deltas in _updates(asked_task, payload, replies, start):
+                sums = move(torch.zeros_like(start), weights, deltas, 1.0, dim)[:dim].double()
+                change = (end - start)[:dim].double()
                 length = float(sums @ sums)
                 lr = float(change @ sums) / length if length > 0 else 0.0
-                rounding = torch.finfo(before.dtype).eps * float(after[:dim].double().norm()) * 10
+                rounding = torch.finfo(start.dtype).eps * float(end[:dim].double().norm()) * 10
                 if float((change - lr * sums).norm()) <= MISFIT * float(change.norm()) + rounding:
                     renormalised = self.settings.game == "renormalised"
-                    return _Step(before, weights, deltas, lr, dim, renormalised), replies.clients
+                    return _Step(start, weights, deltas, lr, dim, renormalised), replies.clients
         raise InputError(
             f"run.contribution needs a method whose round adds a weighted sum of updates that the server holds one by one, such "
             f"as fedavg or meritfed; {self.method} does not"
@@ -219,18 +221,20 @@ class Contributions:
     def _exactly(
         self, steps: Mapping[str, _Step], view: Federation
     ) -> list[tuple[str, list[float], Sequence[float | None]]]:
-        each: list[tuple[str, list[float], Sequence[float | None]]] = []
+        results: list[tuple[str, list[float], Sequence[float | None]]] = []
         count = len(next(iter(steps.values())).weights)
-        whole = 2**count - 1
-        alone = self.settings.estimator == "leave-one-out"
-        masks = [whole, *[whole & ~(1 << j) for j in range(count)]] if alone else list(range(1, whole + 1))
+        everyone = 2**count - 1
+        leave_one_out = self.settings.estimator == "leave-one-out"
+        masks = (
+            [everyone, *[everyone & ~(1 << j) for j in range(count)]] if leave_one_out else list(range(1, everyone + 1))
+        )
         for target, worths in self._worths(steps, masks, view).items():
-            if alone:
+            if leave_one_out:
                 values = shapley.leave_one_out(float(worths[0]), worths[1:])
             else:
                 values = shapley.exact(torch.cat([worths.new_zeros(1), worths]))
-            each.append((target, values.tolist(), [None] * count))
-        return each
+            results.append((target, values.tolist(), [None] * count))
+        return results
 
     def _estimate(
         self, target: str, step: _Step, view: Federation, rng: Rng
@@ -246,15 +250,17 @@ class Contributions:
             values: list[float] = self._worths({target: step}, sets, view)[target].tolist()
             return values
 
-        found = shapley.permutations(
+        sampled = shapley.permutations(
             worth, len(step.weights), rng.generator(), skip=SKIP * scale, truncate=TRUNCATE * scale
         )
-        return found.values.tolist(), found.errors.tolist()
+        return sampled.values.tolist(), sampled.errors.tolist()
 
 
-def _updates(asked: Task[Any], payload: Mapping[str, Any], replies: Replies[Any], before: Tensor) -> Iterator[Tensor]:
-    """Updates [n, d + b] among the replies that may have moved the model `before`."""
-    for key, kind in asked.kinds.items():
+def _updates(
+    asked_task: Task[Any], payload: Mapping[str, Any], replies: Replies[Any], origin: Tensor
+) -> Iterator[Tensor]:
+    """Updates [n, d + b] among the replies that may have moved the model `origin`."""
+    for key, kind in asked_task.kinds.items():
         if kind not in VECTORS:
             continue
         vectors = replies.fields[key]
@@ -263,4 +269,4 @@ def _updates(asked: Task[Any], payload: Mapping[str, Any], replies: Replies[Any]
         elif vectors.ndim == 3 and vectors.shape[1] == 1:
             yield vectors[:, 0]
         elif vectors.ndim == 3 and isinstance(starts := payload.get("x"), Tensor):
-            yield from (vectors[:, place] for place, start in enumerate(starts) if torch.equal(start, before))
+            yield from (vectors[:, place] for place, start in enumerate(starts) if torch.equal(start, origin))

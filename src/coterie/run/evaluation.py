@@ -54,9 +54,9 @@ class Divergence:
             initial = self._before = mean if self._before is None else self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                which = "training" if split == "train" else split
+                part = "training" if split == "train" else split
                 sentence = (
-                    f"round {number}: training diverges: the mean loss on {which} rows is {mean / initial:.3g} times that before "
+                    f"round {number}: training diverges: the mean loss on {part} rows is {mean / initial:.3g} times that before "
                     f"training, largest for client {worst!r} ({losses[worst]:.3g}); lower the learning rate (local lr)"
                 )
         return sentence
@@ -140,14 +140,14 @@ class Evaluator:
     ) -> Measured:
         """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not in `earlier`."""
         sizes = self._engine.sizes(split)
-        everybody = [n for n in (sizes if only is None else only) if sizes[n] and ("*" in models or n in models)]
-        names = [n for n in everybody if n not in earlier]
+        names_with_rows = [n for n in (sizes if only is None else only) if sizes[n] and ("*" in models or n in models)]
+        names = [n for n in names_with_rows if n not in earlier]
         if not names:
             return earlier
         measured: dict[str, dict[str, float | None]] = dict(earlier)
-        for some, x in models_of(models, names):
+        for group, x in models_of(models, names):
             try:
-                replies = self._view(number).ask(some, evaluate, x=x, part=split, metrics=self._metrics)
+                replies = self._view(number).ask(group, evaluate, x=x, part=split, metrics=self._metrics)
             except QuorumError:  # who failed before has failed again
                 if earlier:
                     continue
@@ -157,7 +157,7 @@ class Evaluator:
             for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
                 values = [value if is_defined else None for value, is_defined in zip(values, defined, strict=True)]
                 measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
-        return {n: measured[n] for n in everybody if n in measured}
+        return {n: measured[n] for n in names_with_rows if n in measured}
 
     def summarise(self, models: Served, rounds: int) -> list[dict[str, Any]]:
         """Rows as in `summary.json` for the models of the last round, but without method and algorithm."""
@@ -211,11 +211,11 @@ def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str],
     None is for those whose own models stay with them.
     """
     used = {name: models[name if name in models else "*"] for name in names}
-    here = {name: x for name, x in used.items() if x is not None}
-    if here:
-        common = models.keys().isdisjoint(here)
-        yield list(here), next(iter(here.values())) if common else PerClient(torch.stack(list(here.values())))
-    if len(here) < len(used):
+    at_hand = {name: x for name, x in used.items() if x is not None}
+    if at_hand:
+        common = models.keys().isdisjoint(at_hand)
+        yield list(at_hand), next(iter(at_hand.values())) if common else PerClient(torch.stack(list(at_hand.values())))
+    if len(at_hand) < len(used):
         yield [name for name, x in used.items() if x is None], None
 
 

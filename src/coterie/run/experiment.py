@@ -120,9 +120,9 @@ class Experiment:
             callbacks=_values(CALLBACKS, tables.get("callbacks", []), f"{where}, [[callbacks]]", objects),
             objects=objects,
         )
-        twice = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
-        if twice is not None:
-            raise InputError(f"{where}: two methods are called {twice!r}; give each a label of its own")
+        repeated = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
+        if repeated is not None:
+            raise InputError(f"{where}: two methods are called {repeated!r}; give each a label of its own")
         experiment.build_model()
         for entry in experiment.methods:
             filters_of(experiment.build_method(entry), experiment.filters)
@@ -166,8 +166,8 @@ class Experiment:
         if isinstance(spelled.get("local"), dict):
             spelled["local"] = {**unset_local(self.local, spelled["local"]), **spelled["local"]}
         tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
-        further = {key: value for key, value in entry.fields.items() if key not in spelled}
-        return {"name": entry.name, "label": entry.label, **spelled, **further, **tuning}
+        other_fields = {key: value for key, value in entry.fields.items() if key not in spelled}
+        return {"name": entry.name, "label": entry.label, **spelled, **other_fields, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
         return {} if self.attack is None else self._table_of(ATTACKS, self.attack)
@@ -410,10 +410,10 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     if not isinstance(local, dict):
         raise InputError(f"{where}: local of method {label!r} must be a table")
     tuning = fields.pop("personalise", None)
-    about = f"{where}, method {label!r}, personalise"
+    place = f"{where}, method {label!r}, personalise"
     if name not in objects:
         find_method(name)
-    return MethodEntry(name, label, fields, local, None if tuning is None else build(Tuning, tuning, about))
+    return MethodEntry(name, label, fields, local, None if tuning is None else build(Tuning, tuning, place))
 
 
 def _is_label(value: Any) -> bool:

@@ -78,7 +78,7 @@ def require_readable(folder: Path) -> None:
         written = read_json(path, dict) if path.is_file() else {}
     except InputError as error:
         written = dict(WRITER)  # it can be written again, if the seals of what is complete say that this version did
-        if not any(record_or_none(done) for done in folder.glob("checkpoint/*/done.json")):
+        if not any(record_or_none(record) for record in folder.glob("checkpoint/*/done.json")):
             raise InputError(
                 f"{path} is damaged, and no method is complete; repeat the run in another folder"
             ) from error
@@ -190,10 +190,10 @@ def safe_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
 
 
-def turn(seed: int | str, fold: str = "") -> str:
+def seed_suffix(seed: int | str, fold: str = "") -> str:
     """Return the end of the name of each file of a seed, and of one fold of it where a run has folds.
 
-    >>> turn(0), turn(0, "3"), turn(0, "all")
+    >>> seed_suffix(0), seed_suffix(0, "3"), seed_suffix(0, "all")
     ('0', '0-k3', '0-kall')
     """
     return f"{seed}-k{fold}" if fold else str(seed)

@@ -65,9 +65,9 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
     """Let a thread wait while another one trains: both would draw from torch's one generator, and set its one number of threads."""
 
     @functools.wraps(function)
-    def waiting(*args: P.args, **given: P.kwargs) -> T:
+    def waiting(*args: P.args, **keywords: P.kwargs) -> T:
         with _TRAINING:
-            return function(*args, **given)
+            return function(*args, **keywords)
 
     return waiting
 
@@ -126,8 +126,8 @@ def fit(
     2
     """
     _check(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
-    first: Any = method
-    if isinstance(first, Clients):
+    subject: Any = method
+    if isinstance(subject, Clients):
         raise InputError("the method comes first: ct.fit(method, clients, model)")
     engine_spec = ENGINES.resolve(engine, "engine")
     attack = None if attack is None else ATTACKS.resolve(attack, "attack")
@@ -218,8 +218,8 @@ def _with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
     """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
     names = name_metrics(settings.metrics)
     add_metrics(names)
-    usual = settings.metrics == DEFAULT_METRICS
-    return replace(settings, metrics=short_names(names) + (metrics_by_label(clients) if usual else ()))
+    is_default = settings.metrics == DEFAULT_METRICS
+    return replace(settings, metrics=short_names(names) + (metrics_by_label(clients) if is_default else ()))
 
 
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:

@@ -73,7 +73,7 @@ def record_or_none(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def intact(folder: Path) -> bool:
+def is_intact(folder: Path) -> bool:
     """Return False if a table of a finished run is damaged."""
     record = record_or_none(folder / TABLES)
     return record is None or not find_damage(folder, record["files"])
@@ -83,17 +83,17 @@ def refuse_change(folder: Path, name: str) -> None:
     """Raise `InputError` if a file of a finished run is not as the run left it."""
     record = record_or_none(folder / TABLES)
     recorded = {name: record["files"][name]} if record and name in record["files"] else {}
-    for what in find_damage(folder, recorded).values():
-        raise InputError(f"{folder / name} {what}; restore it, or resume with a file of your own and --out {folder}")
+    for problem in find_damage(folder, recorded).values():
+        raise InputError(f"{folder / name} {problem}; restore it, or resume with a file of your own and --out {folder}")
 
 
 def refuse_damaged_outcomes(folder: Path) -> None:
     """Raise `InputError` if what a model said of each test row, from which intervals come, is not as its run left it."""
-    for done in sorted((folder / "checkpoint").glob("*/done.json")):
-        record = record_or_none(done)
+    for path in sorted((folder / "checkpoint").glob("*/done.json")):
+        record = record_or_none(path)
         recorded = {} if record is None else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
-        for name, what in find_damage(folder, recorded).items():
-            raise InputError(f"{folder / name} {what}; continue the run with --resume, which makes it again")
+        for name, problem in find_damage(folder, recorded).items():
+            raise InputError(f"{folder / name} {problem}; continue the run with --resume, which makes it again")
 
 
 def refuse_other_records(folder: Path) -> None:

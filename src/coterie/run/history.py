@@ -135,7 +135,7 @@ class Run:
     Attributes:
         method, seed, rounds: as given.
         state: state of the method, after the last round.
-        models: a model [d + b] by client, and under `*` one for everybody who has none of its own.
+        models: a model [d + b] by client, and under `*` one for all clients that have none of their own.
         history: all numbers.
         weights: weights of the last round: by target (`*`: one model for all clients) and client, divided by their sum.
         weight_rows: (round, target, client, weight) at evaluation rounds.
@@ -203,7 +203,7 @@ class Run:
         return next(iter(self.models.values()))
 
     def state_dict(self, client: str = "*", *, trained_only: bool = False) -> Mapping[str, Tensor]:
-        """A state dict for the module that was trained; of the model for everybody, or of a client's own.
+        """A state dict for the module that was trained; of the model for all clients, or of a client's own.
 
         With `trained_only` it lacks frozen parameters and counters, such as the backbone below adapters: load it with
         `module.load_state_dict(..., strict=False)`.
@@ -214,7 +214,7 @@ class Run:
         return export(chosen, self.module, Layout.of(self.module), trained_only=trained_only)
 
     def predict(self, rows: Any, client: str = "*") -> Prediction:
-        """Predict new rows with a client's model, or with the one for everybody.
+        """Predict new rows with a client's model, or with the one for all clients.
 
         Args:
             rows: a data frame or a file with the columns of tables; for other clients a tensor [rows, ...], an array or a dict of them.
@@ -292,8 +292,8 @@ class Run:
         """Write models, history, weights and summary to one safetensors file; not the method's state, nor what was asked."""
         meaning = None if self.meaning is None else self.meaning._asdict()
         values = {name: getattr(self, name) for name in _KEPT}
-        about = {**WRITER, "method": self.label, "meaning": meaning, **values}
-        write_tensors(Path(path), self.models, about)
+        metadata = {**WRITER, "method": self.label, "meaning": meaning, **values}
+        write_tensors(Path(path), self.models, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], module: nn.Module) -> Run:
@@ -301,23 +301,23 @@ class Run:
 
         Raises `InputError` if the file is none of these or damaged, or of another module.
         """
-        with open_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, about):
+        with open_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, metadata):
             models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
-            require_format(about, Path(path))
-            values = {name: about[name] for name in _KEPT}
-            meaning = about["meaning"]
-            run = cls(about["method"], state=None, models=models, module=module, **values)
+            require_format(metadata, Path(path))
+            values = {name: metadata[name] for name in _KEPT}
+            meaning = metadata["meaning"]
+            run = cls(metadata["method"], state=None, models=models, module=module, **values)
             if meaning is not None:
                 exact = {"classes": tuple(meaning["classes"]), "scale": LabelScale(*meaning["scale"])}
                 run.meaning = Meaning(**{**meaning, **exact})
-            run.history = History(Row(*row) for row in about["history"])
-            run.seconds = [Timing(*row) for row in about["seconds"]]
-            run.weight_rows = [tuple(row) for row in about["weight_rows"]]
-            run.contributions = [ContributionRow(*row) for row in about["contributions"]]
-        size, mine = len(next(iter(models.values()))), Layout.of(module).size
-        if size != mine:
+            run.history = History(Row(*row) for row in metadata["history"])
+            run.seconds = [Timing(*row) for row in metadata["seconds"]]
+            run.weight_rows = [tuple(row) for row in metadata["weight_rows"]]
+            run.contributions = [ContributionRow(*row) for row in metadata["contributions"]]
+        size, size_of_module = len(next(iter(models.values()))), Layout.of(module).size
+        if size != size_of_module:
             raise InputError(
-                f"{path} has models of {size} numbers, and this module has {mine}; give the one of the run"
+                f"{path} has models of {size} numbers, and this module has {size_of_module}; give the one of the run"
             )
         return run
 

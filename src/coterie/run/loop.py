@@ -127,8 +127,8 @@ class _Loop:
                 files.save(state, number, self.record, session, self.engine)
         finally:
             followers.end()
-        rounds, last = number, self.evaluator.seen
-        models = last.models if last.round == rounds else self._final_models(state, rounds)
+        rounds, evaluated = number, self.evaluator.seen
+        models = evaluated.models if evaluated.round == rounds else self._final_models(state, rounds)
         return Run(
             self.method,
             self.seed,
@@ -190,8 +190,8 @@ class _Loop:
         returned = self.method.round(state, view, rng)
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise InputError(f"{self.own}.round must return (state, log); got {cut(returned)}")
-        new, entries = returned[0], as_log(returned[1], f"{self.own}.round", self.engine.clients)
-        models = self._models(new)
+        new_state, entries = returned[0], as_log(returned[1], f"{self.own}.round", self.engine.clients)
+        models = self._models(new_state)
         self._refuse_infinite(models, number)
         learned = self.sampler.after_round(models.get("*"), view) or {}
         log = {**log, **entries, **as_log(learned, f"{type(self.sampler).__name__}.after_round", self.engine.clients)}
@@ -201,21 +201,21 @@ class _Loop:
             orders = Rng.named(self.seed, "contribution", number)
             self.record.contributions += measured.measure(honest, self._models(state), models, log, orders)
         if due:
-            self._evaluate(new, honest)
-        return new
+            self._evaluate(new_state, honest)
+        return new_state
 
     def _refuse_infinite(self, models: Mapping[str, Tensor], number: int) -> None:
         for name, x in models.items():
             if not bool(torch.isfinite(x).all()):
                 largest = self.federation.session.largest_update
-                who = f"; the largest update came from {largest[0]!r} (norm {largest[1]:.3g})" if largest else ""
+                culprit = f"; the largest update came from {largest[0]!r} (norm {largest[1]:.3g})" if largest else ""
                 whose = "the model" if name == "*" else f"the model of {name!r}"
                 raise RunError(
-                    f"round {number}: {whose} is not finite and the round is undone{who}; lower the learning rates"
+                    f"round {number}: {whose} is not finite and the round is undone{culprit}; lower the learning rates"
                 )
 
     def _evaluate(self, state: Any, view: Federation) -> None:
-        """Write down the metrics of everybody, and what the method itself measures in the round of this view."""
+        """Write down the metrics of all clients, and what the method itself measures in the round of this view."""
         rows = self.evaluator.look(self._final_models(state, view.round), view.round)
         self.record.history += rows
         diverges = self.divergence.notice(rows)
@@ -224,8 +224,8 @@ class _Loop:
         log, appeal = self.method.measure(state, view), self.settings.appeal
         log = as_log(log, f"{self.own}.measure", self.engine.clients)
         if appeal is not None and "gm_appeal" not in log:
-            warm = self._warm_up()
-            measured = measure_appeal(self._model(state), self.engine.x, view, warm, warmup_steps=appeal.warmup_steps)
+            warmup = self._warm_up()
+            measured = measure_appeal(self._model(state), self.engine.x, view, warmup, warmup_steps=appeal.warmup_steps)
             log = {**measured, **log}
         self.record.add(view.round, log)
 
@@ -253,7 +253,7 @@ class _Loop:
         return tuple(pool[i] for i in np.sort(chosen).tolist())
 
     def _model(self, state: Any) -> Tensor:
-        """The model for everybody, which alone can appeal or not. Raises `InputError` if there is none."""
+        """The model for all clients, which alone can appeal or not. Raises `InputError` if there is none."""
         models = self._models(state)
         if "*" not in models:
             raise InputError(f"run.appeal needs one model for all clients, and {self.own} has several")
@@ -317,13 +317,13 @@ class MemoryForecast:
         at_once, workers = self.per_round, max(1, self.workers)
         if self.method.needs == "sum":
             at_once = min(at_once, clients_at_once(self.layout, workers))
-        each = -(-at_once // workers)
+        per_worker = -(-at_once // workers)
         # Of each process its model, a gradient or a kernel's copies, and of a worker its replies, once more where all can read them.
-        trained = 1 + (2 + min(each, self.width) if self.width else 1) + (2 * each if workers > 1 else 0)
+        trained = 1 + (2 + min(per_worker, self.width) if self.width else 1) + (2 * per_worker if workers > 1 else 0)
         copies = 4 if workers > 1 else 2  # of two rounds, and a worker's also here in case that it ends
-        kept = copies * self.method.keeps * self.clients if self.workers else 0
+        of_clients = copies * self.method.keeps * self.clients if self.workers else 0
         # The initial model, those before and after the round, and a sum.
-        return 4 + self.method.memory_estimate(at_once, self.clients) + kept + self.workers * trained
+        return 4 + self.method.memory_estimate(at_once, self.clients) + of_clients + self.workers * trained
 
     @property
     def bytes(self) -> int:
@@ -333,7 +333,7 @@ class MemoryForecast:
     def check(self, available: int | None) -> str | None:
         """Return the sentence that names the memory; None below `SAID`.
 
-        Raises `RunError` if it is more than what is `available`, in bytes; None: nobody knows.
+        Raises `RunError` if it is more than what is `available`, in bytes; None: unknown.
         """
         sentence = (
             f"a round takes about {_gigabytes(self.bytes)}: {self.vectors} model vectors of {self.layout.size} numbers"
@@ -344,21 +344,21 @@ class MemoryForecast:
 
     def _cure(self, available: int) -> str:
         """Return the settings that change least with which a round fits."""
-        least = replace(self, workers=min(1, self.workers), width=0)
+        smallest = replace(self, workers=min(1, self.workers), width=0)
         tries = {"[engine] workers = 1": replace(self, workers=min(1, self.workers))}
         tries['[engine] kernel = "loop"'] = replace(self, width=0)
-        tries['[engine] workers = 1 and kernel = "loop"'] = least
+        tries['[engine] workers = 1 and kernel = "loop"'] = smallest
         fewer = self.per_round // 2
         while fewer:
             tries[f"[run] clients_per_round = {fewer}"] = replace(self, per_round=fewer)
             tries[f'[run] clients_per_round = {fewer}, [engine] workers = 1 and kernel = "loop"'] = replace(
-                least, per_round=fewer
+                smallest, per_round=fewer
             )
             fewer //= 2
         fitting = (
-            f"with {change} it takes {_gigabytes(other.bytes)}"
-            for change, other in tries.items()
-            if other.bytes <= available
+            f"with {change} it takes {_gigabytes(forecast.bytes)}"
+            for change, forecast in tries.items()
+            if forecast.bytes <= available
         )
         return next(fitting, "take a smaller model, or a method that needs sums alone (coterie methods)")
 
@@ -368,7 +368,7 @@ def _gigabytes(count: int) -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Free memory of a GPU, or of this machine; None where nobody says."""
+    """Free memory of a GPU, or of this machine; None where it is not known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -383,7 +383,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def keeps_validation(callbacks: Sequence[Any]) -> bool:
-    """Return True if one of the callbacks needs validation rows that nobody trains on."""
+    """Return True if one of the callbacks needs validation rows that no client trains on."""
     return any(isinstance(callback, Callback) and callback.keeps_validation for callback in callbacks)
 
 

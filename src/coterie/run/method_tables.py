@@ -67,9 +67,9 @@ def names_of(entries: Iterable[MethodEntry]) -> set[str]:
 
 
 def _split_key(key: str, names: Collection[str]) -> tuple[str, str]:
-    """Whose setting a key means, and which; the name of a method may have dots."""
-    who = max((name for name in names if key.startswith(f"{name}.")), key=len, default=key.partition(".")[0])
-    return who, key[len(who) + 1 :]
+    """Return the method whose setting a key means, and the setting; the name of a method may have dots."""
+    label = max((name for name in names if key.startswith(f"{name}.")), key=len, default=key.partition(".")[0])
+    return label, key[len(label) + 1 :]
 
 
 def check_grid(grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: str) -> None:
@@ -79,9 +79,9 @@ def check_grid(grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: s
         if isinstance(values, Mapping):
             named = ", ".join(f'"{key}.{field}" = [...]' for field in values)
             raise InputError(f"{where}: {key!r} is a table of its own; write {named} in [tune]")
-        who, field = _split_key(key, labels)
-        if who not in labels:
-            raise InputError(f"{where}: {key!r} names no method; {nearest(who, labels)}")
+        label, field = _split_key(key, labels)
+        if label not in labels:
+            raise InputError(f"{where}: {key!r} names no method; {nearest(label, labels)}")
         if not field:
             raise InputError(f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
         filled = isinstance(values, list) and bool(values)
@@ -106,7 +106,7 @@ def settings_of(
     """
     parted = [(*_split_key(key, names), values) for key, values in grid.items()]
     # What is said of the label counts more than what is said of all methods of that name.
-    of_entry = {field: values for mine in (entry.name, entry.label) for who, field, values in parted if who == mine}
+    of_entry = {field: values for name in (entry.name, entry.label) for label, field, values in parted if label == name}
     if entry.name == "local":
         # `local.lr` is the [local] table's key for all methods and this method's own as well.
         of_entry = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in of_entry.items()}

@@ -18,7 +18,7 @@ from coterie.base.files import open_tensors, write_tensors
 from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
-from coterie.run.files import safe_name, turn
+from coterie.run.files import safe_name, seed_suffix
 from coterie.run.history import Run
 
 APART = 16
@@ -27,30 +27,30 @@ APART = 16
 
 def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str = "") -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
-    about = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
-    apart = _frozen_tensors(run)
+    metadata = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
+    frozen = _frozen_tensors(run)
     files: list[Path] = []
-    if apart:
+    if frozen:
         files.append(frozen_path(folder, label, run.seed, fold))
-        write_tensors(files[0], apart, about)
-        about["frozen"] = True
+        write_tensors(files[0], frozen, metadata)
+        metadata["frozen"] = True
     if len(run.models) > APART:
-        files.append(folder / f"{safe_name(f'{label}-{turn(run.seed, fold)}')}.safetensors")
+        files.append(folder / f"{safe_name(f'{label}-{seed_suffix(run.seed, fold)}')}.safetensors")
         states = {client: run.state_dict(client) for client in run.models}
-        entries = [name for name in next(iter(states.values())) if name not in apart]
+        entries = [name for name in next(iter(states.values())) if name not in frozen]
         tensors = {f"{client}/{name}": state[name] for client, state in states.items() for name in entries}
-        write_tensors(files[-1], tensors, {**about, "together": entries})
+        write_tensors(files[-1], tensors, {**metadata, "together": entries})
         return files
     for client in run.models:
-        name = f"{label}-{turn(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
+        name = f"{label}-{seed_suffix(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
         files.append(folder / f"{safe_name(name)}.safetensors")
-        save_model(files[-1], run, client, about, without=apart)
+        save_model(files[-1], run, client, metadata, left_out=frozen)
     return files
 
 
 def frozen_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
     """Return the path, below `models/`, of the tensors that all models of a method and seed share."""
-    return folder / "frozen" / f"{safe_name(f'{label}-{turn(seed, fold)}')}.safetensors"
+    return folder / "frozen" / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
 
 
 def _frozen_tensors(run: Run) -> Mapping[str, Tensor]:
@@ -76,9 +76,11 @@ def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
     }
 
 
-def save_model(path: Path, run: Run, client: str, about: Mapping[str, Any], without: Collection[str] = ()) -> None:
-    """Write the model of `client` ("*": the one for everybody) with what is `about` it as metadata, but for some tensors."""
-    write_tensors(path, {name: value for name, value in run.state_dict(client).items() if name not in without}, about)
+def save_model(path: Path, run: Run, client: str, metadata: Mapping[str, Any], left_out: Collection[str] = ()) -> None:
+    """Write the model of `client` ("*": the one for all clients) with `metadata`, but for some tensors."""
+    write_tensors(
+        path, {name: value for name, value in run.state_dict(client).items() if name not in left_out}, metadata
+    )
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
@@ -91,9 +93,9 @@ def open_model_file(path: Path, client: str | None = None) -> tuple[dict[str, Te
 
     Raises `InputError` as `load_model_file` does, and for a client whose model is not there.
     """
-    with open_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
+    with open_tensors(path, "pt", "it is not a safetensors file of a model") as (file, metadata):
         names = {name: name for name in file.keys()}  # noqa: SIM118 - it is not a dict
-        entries = about.get("together")
+        entries = metadata.get("together")
         if entries is not None:  # of every client
             owner = client if f"{client}/{entries[0]}" in names else "*"
             if client is None or f"{owner}/{entries[0]}" not in names:
@@ -101,8 +103,10 @@ def open_model_file(path: Path, client: str | None = None) -> tuple[dict[str, Te
                 raise InputError(f"{path} holds the models of {models} clients, and none of {client!r}")
             names = {entry: f"{owner}/{entry}" for entry in entries}
         tensors = {entry: file.get_tensor(name) for entry, name in names.items()}
-    if about.get("frozen") is True:
+    if metadata.get("frozen") is True:
         tensors |= load_model_file(
-            frozen_path(path.parent, str(about.get("method")), str(about.get("seed")), str(about.get("fold", "")))
+            frozen_path(
+                path.parent, str(metadata.get("method")), str(metadata.get("seed")), str(metadata.get("fold", ""))
+            )
         )
-    return tensors, about
+    return tensors, metadata

@@ -41,16 +41,16 @@ def tunable(layout: Layout, part: str) -> Tensor:
     >>> [int(tunable(layout, part).sum()) for part in ("all", "last", "bias")]
     [7, 3, 1]
     """
-    last = layout.layers[-1]
+    last_layer = layout.layers[-1]
     masks = []
     for name, shape in layout.parameters:
         owner, _, leaf = name.rpartition(".")
         masks.append(
-            torch.full((shape.numel(),), part == "all" or (owner == last and (part == "last" or leaf == "bias")))
+            torch.full((shape.numel(),), part == "all" or (owner == last_layer and (part == "last" or leaf == "bias")))
         )
     mask = torch.cat([*masks, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
     if not bool(mask.any()):
-        raise InputError(f"the last layer {last!r} has no bias that could be tuned; take part = last or all")
+        raise InputError(f"the last layer {last_layer!r} has no bias that could be tuned; take part = last or all")
     return mask
 
 
@@ -74,10 +74,10 @@ def tune(cohort: Cohort, *, x: ModelOfEach, tuning: Tuning) -> Tuned:
                 y = torch.where(mask, y - lr * slope, y)
                 if step in tuning.steps:
                     loss = cohort_choosing.loss(y, part="validation")
-                    better = loss < lowest  # never true of NaN
-                    lowest = torch.where(better, loss, lowest)
-                    best[better] = y[better]
-                    setting[better] = torch.tensor([step, lr], dtype=torch.float64)
+                    improved = loss < lowest  # never true of NaN
+                    lowest = torch.where(improved, loss, lowest)
+                    best[improved] = y[improved]
+                    setting[improved] = torch.tensor([step, lr], dtype=torch.float64)
         model[choosing], chosen[choosing] = best, setting
     return Tuned(model, chosen[:, 0], chosen[:, 1])
 

@@ -78,20 +78,20 @@ def describe_run(
     values |= {"engine": {} if engine is None else engine.results(), "callbacks": deciding}
     values["metrics"] = [[name, METRICS.find(name)] for name in settings.metrics]
     values |= {"attack": attack, "attackers": list(attackers), "transform": clients.transform}
-    found = Description()
+    description = Description()
     for runs in (method, settings.row_loss(clients)):
-        found.value(runs)
-    fields = found.fields(method, "method")
+        description.value(runs)
+    fields = description.fields(method, "method")
     fields = fields if isinstance(fields, dict) else {"value": fields}
     return {
         "method": {
             "class": type(method).__qualname__,
             **{name: _leaf(value) for name, value in sorted(fields.items())},
         },
-        "model": {} if module is None else _describe_model(module, found),
-        "settings": {name: _leaf(found.value(value, name)) for name, value in sorted(values.items())},
+        "model": {} if module is None else _describe_model(module, description),
+        "settings": {name: _leaf(description.value(value, name)) for name, value in sorted(values.items())},
         "data": _describe_rows(clients),
-        "code": found.code,
+        "code": description.code,
         "machine": _describe_machine(),
     }
 
@@ -101,9 +101,9 @@ def _leaf(value: Any) -> str:
     return text if len(text) <= SHORT else hash_texts(text)
 
 
-def _describe_model(module: nn.Module, found: Description) -> dict[str, str]:
+def _describe_model(module: nn.Module, description: Description) -> dict[str, str]:
     initial = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    return {"initial numbers": hash_tensors(initial), "layers": found.layers(module)}
+    return {"initial numbers": hash_tensors(initial), "layers": description.layers(module)}
 
 
 def _describe_rows(clients: Clients) -> dict[str, Any]:
@@ -192,13 +192,15 @@ class Change(NamedTuple):
 def changes(earlier: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Change]:
     """The leaves in which two trees differ."""
     for name in sorted({*earlier, *now}):
-        old, new = earlier.get(name), now.get(name)
-        if isinstance(old, Mapping) or isinstance(new, Mapping):
+        old_value, new_value = earlier.get(name), now.get(name)
+        if isinstance(old_value, Mapping) or isinstance(new_value, Mapping):
             yield from changes(
-                old if isinstance(old, Mapping) else {}, new if isinstance(new, Mapping) else {}, (*path, name)
+                old_value if isinstance(old_value, Mapping) else {},
+                new_value if isinstance(new_value, Mapping) else {},
+                (*path, name),
             )
-        elif old != new:
-            yield Change((*path, name), old, new)
+        elif old_value != new_value:
+            yield Change((*path, name), old_value, new_value)
 
 
 def name_changes(differing: Sequence[Change], since: str) -> str:
@@ -215,8 +217,8 @@ def _in_brackets(names: Sequence[str]) -> str:
 
 
 def _first(texts: Sequence[str]) -> list[str]:
-    more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return [*texts[:MOST_NAMED], *more]
+    ending = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+    return [*texts[:MOST_NAMED], *ending]
 
 
 # ---- the record of a run

@@ -53,10 +53,10 @@ def read_folder_experiment(folder: Path, now: Experiment) -> Experiment:
             f"{folder} was made with {min(unnamed, default='')}, which is not named now; resume with the same settings, or choose "
             "another --out"
         )
-    gone = set(own_objects(read_toml(path))) - set(now.objects)
-    if gone:
+    missing = set(own_objects(read_toml(path))) - set(now.objects)
+    if missing:
         raise InputError(
-            f"{folder} was made with {min(gone, default='')}, an object of a Python program; resume from Python with the same "
+            f"{folder} was made with {min(missing, default='')}, an object of a Python program; resume from Python with the same "
             "object, or choose another folder"
         )
     return read_experiment(path, now.objects)

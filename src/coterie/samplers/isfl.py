@@ -15,7 +15,7 @@ local class shares, floor = varpi, gamma and a of Theorem 3 in `solvers/waterfil
 
 Differences from the paper: the average's gradients are shared by all clients, (K + 1) |D_L| instead of 2 K |D_L|; `exact`; q_k is
 renormalised over the classes that a client has; absent clients keep their q_k. The server asks for x_k once more, which lets the
-sampler work under any method. Where a method has no model for everybody, x is the mean of the participants' x_k; where it trains
+sampler work under any method. Where a method has no model for all clients, x is the mean of the participants' x_k; where it trains
 several models at a client, x_k is the last. With `where="client"` no number that depends on p_k leaves a client: p are the shares
 of D_L, and neither rho, gamma nor q are logged.
 
@@ -86,16 +86,17 @@ def local_models(cohort: Cohort) -> LocalModels:
     """The local models of this round; zeros where there was no training, or its reply was refused."""
     none = torch.zeros(0, dtype=cohort.layout.dtype, device=cohort.workspace.device)
     memories = [cohort.only([i]).state(MODEL, none) for i in range(len(cohort.names))]
-    fresh = [x.values.numel() > 0 and bool(x.counted) for x in memories]
+    has_model = [x.values.numel() > 0 and bool(x.counted) for x in memories]
     models = [
-        x.values[0] if new else none.new_zeros(cohort.layout.size) for x, new in zip(memories, fresh, strict=True)
+        x.values[0] if counts else none.new_zeros(cohort.layout.size)
+        for x, counts in zip(memories, has_model, strict=True)
     ]
-    return LocalModels(torch.stack(models), torch.tensor(fresh))
+    return LocalModels(torch.stack(models), torch.tensor(has_model))
 
 
 @task
 def server_classes(cohort: Cohort) -> Counts:
-    """Rows of each class in D_L. Raises `InputError` for a class without one, whose L nobody could tell."""
+    """Rows of each class in D_L. Raises `InputError` for a class without one, whose L cannot be known."""
     counts = class_counts(cohort).counts
     missing = torch.nonzero(counts[0] == 0).flatten().tolist()
     if missing:
@@ -244,7 +245,7 @@ class LipschitzSampler(Weighted):
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
         replies = federation.ask(federation.clients, local_models)
-        names = tuple(n for n, new in zip(replies.clients, replies.fresh.tolist(), strict=True) if new)
+        names = tuple(n for n, is_fresh in zip(replies.clients, replies.fresh.tolist(), strict=True) if is_fresh)
         federation.discard(MODEL, set(replies.clients) - set(names))
         if not names:
             return {}
@@ -312,7 +313,7 @@ class ISFL(Preset):
         exact: sample with the minimiser of the bound rho(q) (Eq. 13) instead of the closed form (Theorem 3); ours.
         where: q_k is found (Algorithm 2, lines 10 to 14) at the "server", which asks each client for its class counts once; or at
             the "client", which tells nobody. L_ki is measured at the server in both cases.
-        preference: by client, the class shares that it wishes for, in place of p (Eq. 15); None: p for everybody.
+        preference: by client, the class shares that it wishes for, in place of p (Eq. 15); None: p for all.
 
     >>> import coterie as ct, torch
     >>> x = torch.eye(3).repeat(20, 1)

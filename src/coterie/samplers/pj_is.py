@@ -70,7 +70,7 @@ class ClassShareSampler(Weighted):
     tasks = (class_counts, keep_shares)
 
     def check(self, federation: Federation) -> None:
-        """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
+        """Ask all clients for class counts, and tell them p. Raises `InputError` for rows without classes."""
         replies = federation.ask(federation.everyone, class_counts)
         federation.ask(replies.clients, keep_shares, p=class_shares(replies.counts.sum(0)))
 

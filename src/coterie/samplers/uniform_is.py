@@ -13,7 +13,7 @@ Formula: q_i = \frac{1}{C}, \quad x \leftarrow x + \eta \sum_{k \in S} \frac{n_k
 Symbols: q = 1 / C over the C classes that are present at a client; rows are drawn with replacement, a class by q and then one of
 its rows, and their losses are not weighted back, so that a client trains as if its classes were equally frequent.
 
-Nothing is asked of anybody, and no class share leaves a client.
+Nothing is asked of clients, and no class share leaves a client.
 
 Laws:
 - FedAvg with its sampler, bit by bit:
@@ -37,7 +37,7 @@ from coterie.samplers.weighted import Preset, Weighted, number_of_classes
 @wire_type
 @options
 class UniformClassSampler(Weighted):
-    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody.
+    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of clients.
 
     >>> import coterie as ct
     >>> import torch

@@ -66,11 +66,11 @@ class Allowed:
         is exposed.
         """
         noise = {kind for step in self.filters if is_secret(step) for kind in step.kinds}
-        told = {"own", "count", *noise, *((*LOSSES, "choice") if self.secret else ())}
+        hidden = {"own", "count", *noise, *((*LOSSES, "choice") if self.secret else ())}
         for declaration, _ in self.tasks.values():
             task = declaration.task
             for field, kind in task.kinds.items():
-                if kind not in told and not (kind == "other" and _says_no_more_than_facts(task.forms.get(field))):
+                if kind not in hidden and not (kind == "other" and _says_no_more_than_facts(task.forms.get(field))):
                     return f"{field!r} of {short(task.name)}"
         return ""
 
@@ -117,7 +117,7 @@ def _says_no_more_than_facts(form: Form | None) -> bool:
 def check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
     """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
     for name in sorted({*state, *module_state}):
-        sent, planned = (_form(which.get(name)) for which in (state, module_state))
+        sent, planned = (_form(tensors.get(name)) for tensors in (state, module_state))
         if sent != planned:
             raise RefusedError(
                 f"the server sends a model of another form than the plan's: {name[:40]!r} is {sent}, not {planned}"

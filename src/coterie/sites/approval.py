@@ -15,7 +15,7 @@ from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
 from coterie.run.contribution import most_candidates
-from coterie.run.files import turn
+from coterie.run.files import seed_suffix
 from coterie.sites.allowed import Allowed, RefusedError, is_secret
 from coterie.sites.comparisons import comparisons
 from coterie.sites.log import entries, heads_file
@@ -58,8 +58,8 @@ class Approved:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
             for seed, fold in trainings(experiment):
-                about = (method, seed, run.rounds, metric_names(experiment), filters, fold, self.secret, candidates)
-                allowed[f"{entry.label}-{turn(seed, fold)}"] = Allowed(*about)
+                limits = (method, seed, run.rounds, metric_names(experiment), filters, fold, self.secret, candidates)
+                allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(*limits)
         return allowed
 
     @cached_property

@@ -82,16 +82,16 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
         name: name of the site.
         seconds: after which nothing more is asked.
     """
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         first_pair = next(iter(approved.pairs))
         for number, (pair, ways) in enumerate(_ways(approved)):
-            if time.monotonic() >= until and pair != first_pair:
+            if time.monotonic() >= deadline and pair != first_pair:
                 return
             place = Path(folder) / str(number)
             moved_settings = replace(settings, log=str(place / "log"))
             place.mkdir()
-            yield ways(_Server(SiteRows(name, moved_settings, place, approved), pair, until))
+            yield ways(_Server(SiteRows(name, moved_settings, place, approved), pair, deadline))
 
 
 Way = Callable[["_Server"], Finding]
@@ -107,7 +107,7 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
         noisy = any(isinstance(step, GaussianNoise) for step in allowed.filters)
         for declaration, owner in allowed.tasks.values():
             task = declaration.task
-            asks_model = any(about.holds and about.holds.model for about in task.payload.values())
+            asks_model = any(field.holds and field.holds.model for field in task.payload.values())
             if asks_model and any(kind in LOSSES for kind in task.kinds.values()):
                 yield pair, partial(_Server.losses, declaration=declaration, owner=owner)
             if not (asks_model and any(kind in VECTORS for kind in task.kinds.values())):
@@ -121,25 +121,25 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
 class _Server:
     """The server's half of a conversation: it begins as an honest one would, and asks whatever helps it until its time is over."""
 
-    def __init__(self, rows: SiteRows, pair: str, until: float) -> None:
+    def __init__(self, rows: SiteRows, pair: str, deadline: float) -> None:
         self.rows, self.pair, self.allowed, self.serial = rows, pair, rows.approved.pairs[pair], 0
         self.answered = self.refused = 0
         self.until = math.inf
         self.recipe = self._begin()
-        self.until = until
+        self.until = deadline
 
     def say(self, do: str, **values: Any) -> dict[str, Any]:
         self.serial += 1
-        about = {"do": do, "plan": self.rows.approved.hash, "run": "run", "serial": self.serial, "undo": None}
-        return self.rows.answer({**about, **values})
+        envelope = {"do": do, "plan": self.rows.approved.hash, "run": "run", "serial": self.serial, "undo": None}
+        return self.rows.answer({**envelope, **values})
 
     def ask(self, task: str, payload: Mapping[str, Any], seed: int, round: int) -> dict[str, Any] | None:
         """The fields of a reply; None where the site refuses or fails, and when the time is over."""
         if time.monotonic() >= self.until:
             return None
         try:
-            where = Context(seed, round, 1, self.serial + 1)
-            answer = self.say("task", ask=Ask((self.rows.name,), task, payload, where))["answer"]
+            context = Context(seed, round, 1, self.serial + 1)
+            answer = self.say("task", ask=Ask((self.rows.name,), task, payload, context))["answer"]
         except (InputError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
             self.refused += 1
             return None
@@ -201,9 +201,9 @@ class _Server:
             schema, centre = json.dumps([name]), torch.zeros(1, len(rows), dtype=torch.float64)
             plain = self.ask(moments.name, {"schema": schema, "centre": centre}, self.rows.seed, 0)
             for i in range(len(rows)) if plain is not None else ():
-                moved = centre.clone()
-                moved[0, i] = 1.0
-                reply = self.ask(moments.name, {"schema": schema, "centre": moved}, self.rows.seed, 0)
+                shifted = centre.clone()
+                shifted[0, i] = 1.0
+                reply = self.ask(moments.name, {"schema": schema, "centre": shifted}, self.rows.seed, 0)
                 if plain is not None and reply is not None:
                     guesses[i, j] = (1.0 + float(plain["squares"]) - float(reply["squares"])) / 2
         spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
@@ -258,12 +258,12 @@ class _Server:
         for number in range(1, self.allowed.rounds + 1):
             updates = partial(target.updates, round=number, copies=copies)
             guesses.append(guess(column, layout, most, number, batch, updates))
-        how = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
+        way = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
         return self._count_rows(
-            f"{how}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows, target
+            f"{way}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows, target
         )
 
-    def _lone_units(self, target: _Target, rows: Tensor, batch: int, about: str) -> Finding:
+    def _lone_units(self, target: _Target, rows: Tensor, batch: int, way: str) -> Finding:
         """Ask about models with a unit that one row reaches, in every round from another side of the table."""
         layout = self._shard.workspace.layout
         pairs = {j: rows[:, j].unique() for j in range(rows.shape[1]) if len(rows[:, j].unique()) <= 2}
@@ -278,7 +278,7 @@ class _Server:
             for j, values in pairs.items():  # which values a column of two has, the description and the recipe tell
                 guess[j] = values[(values - guess[j]).abs().argmin()]
             guesses[number - 1] = guess
-        return self._count_rows(f"lone units, {about}", guesses, rows, target)
+        return self._count_rows(f"lone units, {way}", guesses, rows, target)
 
     def losses(self, declaration: Asks, owner: Any) -> Finding:
         """Ask losses at models that are steep in one column, each with a model beside it for each weight."""
@@ -317,10 +317,10 @@ class _Server:
         way = f"membership by loss, {short(declaration.task.name)} of {self.pair}"
         if strangers is None:
             return Finding(f"{way} (no rows to compare with)", "members", 0, 0, 0, 0, self.answered, self.refused)
-        inside, outside = (self._losses(x, part) for part in (client.train, strangers))
+        member_losses, stranger_losses = (self._losses(x, part) for part in (client.train, strangers))
         # `evaluate` tells the mean of a part.
-        below = [int((losses <= inside.mean()).sum()) for losses in (inside, outside)]
-        counts = below[0], len(inside), below[1], len(outside), self.answered, self.refused
+        counts_below = [int((losses <= member_losses.mean()).sum()) for losses in (member_losses, stranger_losses)]
+        counts = counts_below[0], len(member_losses), counts_below[1], len(stranger_losses), self.answered, self.refused
         return Finding(way, "members", *counts, len(target.seen), target.most * self.allowed.rounds)
 
     def _rows_of(self, target: _Target) -> Tensor:
@@ -339,7 +339,7 @@ class _Server:
 
     def _count_rows(self, way: str, guesses: Tensor, rows: Tensor, target: _Target | None = None) -> Finding:
         shuffled = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
-        hits, luck = (count_near(guesses, of) for of in (rows, torch.stack(shuffled, 1)))
+        hits, luck = (count_near(guesses, targets) for targets in (rows, torch.stack(shuffled, 1)))
         spent = (len(target.seen), target.most * self.allowed.rounds) if target else ()
         return Finding(way, "rows", hits, len(rows), luck, len(rows), self.answered, self.refused, *spent)
 
@@ -374,7 +374,7 @@ class _Target:
     def of(cls, server: _Server, declaration: Asks, owner: Any, kinds: tuple[str, ...]) -> _Target:
         """The first field of the reply that is of one of these kinds, about the field of the payload that holds most models."""
         task, limits = declaration.task, server.rows._limits(server._shard)
-        models = {k: about.holds.shape for k, about in task.payload.items() if about.holds and about.holds.model}
+        models = {k: held.holds.shape for k, held in task.payload.items() if held.holds and held.holds.model}
         field = min(models, key=lambda k: models[k][:1] != ("models",))
         reply = next(key for key, kind in task.kinds.items() if kind in kinds)
         count = declaration.most_models(limits.clients)
@@ -385,10 +385,19 @@ class _Target:
         shape = row_shape(form, arguments, layout)
         sent = task.layout_of(reply, arguments, layout)
         names = {name for name, _ in (*sent.parameters, *sent.buffers)}
-        entries = [torch.full((of.numel(),), name in names) for name, of in (*layout.parameters, *layout.buffers)]
-        each = models[field][:1] == ("models",) and len(shape) > (task.kinds[reply] in VECTORS)
+        entries = [torch.full((shape.numel(),), name in names) for name, shape in (*layout.parameters, *layout.buffers)]
+        one_each = models[field][:1] == ("models",) and len(shape) > (task.kinds[reply] in VECTORS)
         return cls(
-            server, declaration, owner, field, reply, count if each else 1, each, torch.cat(entries), most, set()
+            server,
+            declaration,
+            owner,
+            field,
+            reply,
+            count if one_each else 1,
+            one_each,
+            torch.cat(entries),
+            most,
+            set(),
         )
 
     def payload(self, round: int) -> dict[str, Any]:

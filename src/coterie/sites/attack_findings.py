@@ -40,13 +40,13 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         nobody = {"rows": "that nobody has", "members": "that were not trained on"}.get(self.what)
-        beside = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
+        luck = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
         spent = f", {self.models} of {self.budget} models of the budget" if self.budget else ""
-        asked = f"{self.requests} requests answered, {self.refused} refused{spent}"
+        effort = f"{self.requests} requests answered, {self.refused} refused{spent}"
         words = {
             "rows": "rows found",
             "columns": "columns told",
             "requests": "answered",
             "members": "rows called members",
         }
-        return f"{self.way}: {self.found} of {self.of} {words[self.what]}{beside}; {asked}"
+        return f"{self.way}: {self.found} of {self.of} {words[self.what]}{luck}; {effort}"

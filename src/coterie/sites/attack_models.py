@@ -50,9 +50,9 @@ def decay(x: Tensor, local: Any, round: int) -> Tensor:
 def _thresholds(count: int, number: int, batch: int) -> Tensor:
     """Thresholds on a standardised column between which about one row of a batch lies; `number` moves them."""
     space = min(1 / count, 1 / batch)
-    moved = number * 0.618 % 1
-    start = (1 - count * space) * moved
-    shares = start + (torch.arange(count, dtype=torch.float64) + 0.05 + 0.9 * moved) * space
+    offset = number * 0.618 % 1
+    start = (1 - count * space) * offset
+    shares = start + (torch.arange(count, dtype=torch.float64) + 0.05 + 0.9 * offset) * space
     thresholds: Tensor = torch.special.ndtri(shares)
     return thresholds
 
@@ -80,9 +80,9 @@ def read_imprints(column: int, layout: Any, most: int, number: int, batch: int, 
     models = []
     for shift in range(most):
         x = torch.zeros(layout.size, dtype=torch.float64)
-        first = torch.zeros(units, width, dtype=torch.float64)
-        first[:, column] = 1.0
-        x[:weights], x[biases] = first.reshape(-1), -_thresholds(units, number * most + shift, batch)
+        first_row = torch.zeros(units, width, dtype=torch.float64)
+        first_row[:, column] = 1.0
+        x[:weights], x[biases] = first_row.reshape(-1), -_thresholds(units, number * most + shift, batch)
         x[weights + units :] = SMALL
         models.append(x)
     for answer in updates(torch.stack(models)):
@@ -99,12 +99,12 @@ def lone_unit(column: int, layout: Any, number: int, batch: int, count: int) -> 
     which class.
     """
     units, width = layout.parameters[0][1]
-    biases, behind = units * width, units * width + units
+    biases, weights_out = units * width, units * width + units
     x = torch.zeros(layout.size, dtype=torch.float64)
     x[column] = 1.0 if number * 0.618 % 1 < 0.5 else -1.0
-    x[biases:behind] = -1.0
+    x[biases:weights_out] = -1.0
     x[biases] = -torch.special.ndtri(torch.tensor(1 - 1 / batch, dtype=torch.float64))
-    x[behind] = LOUD if number * 0.414 % 1 < 0.5 else -LOUD
+    x[weights_out] = LOUD if number * 0.414 % 1 < 0.5 else -LOUD
     models = x.repeat(count, 1)
     models[:, -1] += 1e-5 * torch.arange(count)  # each is another model to the site, with noise of its own
     return models
@@ -137,10 +137,10 @@ def slopes_of_losses(column: int, layout: Any, most: int, rows: int, losses: Los
         models[:, bias] = -threshold * x[column]
         for number, place in enumerate(places):
             models[number + 1, place] += step
-        told = torch.tensor(losses(models), dtype=torch.float64)
-        if len(told) < width + 2:
+        answers = torch.tensor(losses(models), dtype=torch.float64)
+        if len(answers) < width + 2:
             break
-        slopes.append(told[1:] - told[0])
+        slopes.append(answers[1:] - answers[0])
     if len(slopes) < 2:
         return torch.zeros(0, width, dtype=torch.float64)
     differences = torch.stack(slopes).diff(dim=0)
@@ -152,5 +152,5 @@ def count_near(guesses: Tensor, rows: Tensor) -> int:
     guesses = guesses[torch.isfinite(guesses).all(1)]
     if not len(guesses):
         return 0
-    near = (guesses[:, None] - rows[None]).abs().amax(2) <= NEAR
-    return int(near.any(0).sum())
+    is_near = (guesses[:, None] - rows[None]).abs().amax(2) <= NEAR
+    return int(is_near.any(0).sum())

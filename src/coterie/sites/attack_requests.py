@@ -33,14 +33,14 @@ class Probe(NamedTuple):
 def example_payload(declaration: Asks, owner: Any, limits: Limits, round: int = 1) -> dict[str, Any]:
     """Return a payload that a declaration allows: zeros of the declared shapes, and the first of the values that a field may hold."""
     payload: dict[str, Any] = {}
-    for key, about in declaration.task.payload.items():
-        if about.holds is not None:
+    for key, field in declaration.task.payload.items():
+        if field.holds is not None:
             most = declaration.most_models(limits.clients)
-            sizes = [_size_of(dimension, limits, most) for dimension in about.holds.shape]
-            low = max(0.0, about.holds.within[0])
-            zeros = torch.full(sizes, low, dtype=torch.float64).to(about.holds.dtype or limits.dtype)
-            payload[key] = PerClient(zeros[None]) if about.holds.each else zeros
-        elif about.needed:
+            sizes = [_size_of(dimension, limits, most) for dimension in field.holds.shape]
+            low = max(0.0, field.holds.within[0])
+            zeros = torch.full(sizes, low, dtype=torch.float64).to(field.holds.dtype or limits.dtype)
+            payload[key] = PerClient(zeros[None]) if field.holds.each else zeros
+        elif field.needed:
             payload[key] = _first_value(_allowed_values(declaration, owner, key), round)
     return payload
 
@@ -48,16 +48,16 @@ def example_payload(declaration: Asks, owner: Any, limits: Limits, round: int = 
 def probes(declaration: Asks, owner: Any, limits: Limits, payload: Mapping[str, Any]) -> Iterator[Probe]:
     """Yield payloads that differ from one that is allowed in a field each: another shape, dtype, value, more copies, none at all."""
     yield Probe("nobody", "a field more", {**payload, "nobody": 1})
-    for key, about in declaration.task.payload.items():
-        if about.needed:
+    for key, field in declaration.task.payload.items():
+        if field.needed:
             yield Probe(key, "left out", {k: v for k, v in payload.items() if k != key})
-        if about.tensor:
+        if field.tensor:
             most = declaration.most_models(limits.clients)
-            values = _wrong_tensors(about.holds, payload.get(key), about.optional, limits, most)
+            values = _wrong_tensors(field.holds, payload.get(key), field.optional, limits, most)
         else:
             values = _wrong_values(_allowed_values(declaration, owner, key), payload.get(key))
-        for how, value in values:
-            yield Probe(key, how, {**payload, key: value})
+        for way, value in values:
+            yield Probe(key, way, {**payload, key: value})
 
 
 def _allowed_values(declaration: Asks, owner: Any, key: str) -> Any:
@@ -91,14 +91,17 @@ def _wrong_tensors(
     yield "a text", "0"
     yield "a number", 0.0
     yield "a list", (0.0, 0.0)
-    each = isinstance(value, PerClient)
+    per_client = isinstance(value, PerClient)
     tensor: Tensor = value.tensor[0] if isinstance(value, PerClient) else value
 
-    def wrapped(other: Tensor) -> Any:
-        return PerClient(other[None]) if each else other
+    def wrapped(tensor: Tensor) -> Any:
+        return PerClient(tensor[None]) if per_client else tensor
 
     if holds.each is not None:
-        yield "for each client" if not each else "for all clients", tensor if each else PerClient(tensor[None])
+        yield (
+            "for each client" if not per_client else "for all clients",
+            tensor if per_client else PerClient(tensor[None]),
+        )
     yield "of two clients", PerClient(torch.stack([tensor, tensor]))
     yield "a dimension more", wrapped(tensor[None])
     if tensor.ndim:
@@ -111,40 +114,40 @@ def _wrong_tensors(
             row = tensor[:1]
             for count in (most + 1, 64 * most):
                 yield f"copies for {count} {dimension}", wrapped(row.expand(count, *row.shape[1:]).contiguous())
-    own = tensor.dtype
+    own_dtype = tensor.dtype
     for dtype in (torch.float16, torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64):
-        if dtype != own:
+        if dtype != own_dtype:
             yield str(dtype), wrapped(tensor.to(dtype))
-    if not own.is_floating_point or not tensor.numel():
+    if not own_dtype.is_floating_point or not tensor.numel():
         return
     extremes = [float("nan"), float("inf"), -float("inf")] if holds.finite else []
     low, high = holds.within
     extremes += [low - 1] * (low > -float("inf")) + [2 * high + 1] * (high < float("inf"))
     for number in extremes:
-        last = tensor.clone()
-        last.view(-1)[-1] = number
-        yield f"a {number} in it", wrapped(last)
+        changed = tensor.clone()
+        changed.view(-1)[-1] = number
+        yield f"a {number} in it", wrapped(changed)
 
 
 def _wrong_values(allowed: Any, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what cannot stand in the place of a value that is declared so."""
     possible = allowed.values if isinstance(allowed, Among) else (allowed, value)
-    for odd in ODD_VALUES:
-        if not any(odd is one for one in possible):
-            yield repr(odd), odd
+    for odd_value in ODD_VALUES:
+        if not any(odd_value is value for value in possible):
+            yield repr(odd_value), odd_value
     yield "a tensor", torch.zeros(2)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return
     for part in dataclasses.fields(value):
-        for new, other in _with_others(value, part.name):
-            yield f"its {part.name} is {new!r}", other
+        for wrong, changed in _with_others(value, part.name):
+            yield f"its {part.name} is {wrong!r}", changed
 
 
 def _with_others(value: Any, field: str) -> Iterator[tuple[Any, Any]]:
     """Yield other values of a field and the dataclass with them, but for those that it refuses itself."""
-    for new in _others(getattr(value, field)):
+    for wrong in _others(getattr(value, field)):
         try:
-            yield new, dataclasses.replace(value, **{field: new})
+            yield wrong, dataclasses.replace(value, **{field: wrong})
         except InputError:
             continue
 
@@ -159,5 +162,5 @@ def _others(value: Any) -> list[Any]:
         return [2 * value + 0.125, value + 1e-9]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         count = next(iter(dataclasses.fields(value))).name
-        return [other for _, other in _with_others(value, count)]
+        return [changed for _, changed in _with_others(value, count)]
     return [1, 0.5] if value is None else []

@@ -76,15 +76,15 @@ class Sites:
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return what each site tells of each comparison."""
         view, rows = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
-        for method, other in comparisons(experiment):
+        for method, rival in comparisons(experiment):
             with suppress(QuorumError):
-                replies = view.ask(self.engine.clients, paired_errors, method=method, other=other)
+                replies = view.ask(self.engine.clients, paired_errors, method=method, other=rival)
                 columns = [getattr(replies, key).tolist() for key in (*Paired._fields, "known", "tested", "rarest")]
                 for client, *numbers, flags, tested, rarest in zip(replies.clients, *columns, strict=True):
-                    about = {"client": client, "method": method, "other": other}
-                    about |= {"tested": int(tested), "rarest": int(rarest)}
+                    pair = {"client": client, "method": method, "other": rival}
+                    pair |= {"tested": int(tested), "rarest": int(rarest)}
                     rows += [
-                        {**about, "metric": metric, **dict(zip(Paired._fields, values, strict=True))}
+                        {**pair, "metric": metric, **dict(zip(Paired._fields, values, strict=True))}
                         for metric, is_known, *values in zip(TOLD, flags, *numbers, strict=True)
                         if is_known
                     ]

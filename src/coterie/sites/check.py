@@ -71,18 +71,18 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
                 f"{settings.data} has no column {', '.join(missing)}, which the plan needs; add it (its cells may be empty)"
             )
         counts.append(len(table.parts["train"]))
-    least = min(counts)
-    if least < settings.minimum_rows:
+    fewest = min(counts)
+    if fewest < settings.minimum_rows:
         raise InputError(
-            f"{settings.data} gives {least} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
+            f"{settings.data} gives {fewest} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
             "this site would not answer; lower that, or stay out"
         )
-    moments_fit(len(plan.experiment.split_seeds), least)
+    moments_fit(len(plan.experiment.split_seeds), fewest)
     table_withheld(table, options, settings.minimum_cell)
     check_file(plan.deployment.descriptions, plan.experiment, settings, site)
     fits(approved, settings, model_of(approved, settings, site))
     lines.append(
-        f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on"
+        f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} rows to train on"
     )
     lines += [f"note      {note}" for note in notes]
     lines += [f"look at   {problem}" for problem in problems]
@@ -155,8 +155,8 @@ def connect(startup: Path) -> str:
     Raises:
         InputError: the port cannot be reached, or a certificate is refused, with the cure.
     """
-    about = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))["servers"][0]
-    host, _, port = about["service"]["target"].rpartition(":")
+    server = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))["servers"][0]
+    host, _, port = server["service"]["target"].rpartition(":")
     context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
     try:
@@ -167,10 +167,10 @@ def connect(startup: Path) -> str:
         ) from error
     with plain:
         try:
-            with context.wrap_socket(plain, server_hostname=about["identity"]) as secure:
+            with context.wrap_socket(plain, server_hostname=server["identity"]) as secure:
                 secure.settimeout(SECONDS)
                 _await_refusal(secure)
-                return f"{host}:{port} answers as {about['identity']} over {secure.version()}"
+                return f"{host}:{port} answers as {server['identity']} over {secure.version()}"
         except (ssl.SSLError, TimeoutError, ConnectionError) as error:
             raise InputError(
                 f"{host}:{port} and this kit do not accept each other's certificates ({error}); use the kits of one deployment"

@@ -26,8 +26,8 @@ def _serve(pipe: Connection, rows: SiteRows) -> None:
             raw = pipe.recv_bytes()
         except (EOFError, OSError):
             return
-        reply, about = serve_message(raw, rows)
-        pipe.send_bytes(json.dumps(about).encode())
+        reply, log_entry = serve_message(raw, rows)
+        pipe.send_bytes(json.dumps(log_entry).encode())
         pipe.send_bytes(reply)
 
 
@@ -40,14 +40,14 @@ def serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
         reply = encode({**rows.answer(message), "serial": serial})
         return reply, rows.about
     except RefusedError as refusal:
-        refusal_text, about = str(refusal), {**rows.about, "refused": str(refusal)}
+        refusal_text, log_entry = str(refusal), {**rows.about, "refused": str(refusal)}
     except Exception as error:  # whatever a file, a message or a task does is this client's failure
         why = " ".join(str(error).split())[:300]
         refusal_text = (
             f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
         )
-        about = {**rows.about, "error": f"{type(error).__name__}: {why}"}
-    return encode({"failed": refusal_text, "serial": serial if type(serial) is int else -1}), about
+        log_entry = {**rows.about, "error": f"{type(error).__name__}: {why}"}
+    return encode({"failed": refusal_text, "serial": serial if type(serial) is int else -1}), log_entry
 
 
 def main(descriptor: str, settings: str) -> None:

@@ -25,8 +25,8 @@ TOLD = ("auc", "loss", "rmse", "mse", "accuracy")
 def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     """Return which methods an experiment compares: each with the one that trains each client alone, and with a constant prediction."""
     labels = experiment.labels
-    alone = next((entry.label for entry in experiment.methods if entry.name == "local"), None)
-    pairs = [(label, alone) for label in labels if alone is not None and label != alone]
+    baseline = next((entry.label for entry in experiment.methods if entry.name == "local"), None)
+    pairs = [(label, baseline) for label in labels if baseline is not None and label != baseline]
     return (*pairs, *((label, CONSTANT) for label in labels))
 
 
@@ -87,7 +87,7 @@ def paired_errors(cohort: TestRows, *, method: str, other: str) -> PairedErrors:
     """How uncertain the differences between two methods are over the site's test rows."""
     compared = [cohort.compare(method, other, metric) for metric in TOLD]
     numbers = torch.tensor([[pair or Paired(0.0, 0.0, 0.0, 0.0) for pair in compared]], dtype=torch.float64)
-    known = torch.tensor([[pair is not None for pair in compared]])
+    present = torch.tensor([[pair is not None for pair in compared]])
     counts = torch.tensor([cohort.counts(method)], dtype=torch.float64)
     error, p, gap, value = numbers.unbind(2)
-    return PairedErrors(error, p, gap, value, known, counts[:, 0], counts[:, 1])
+    return PairedErrors(error, p, gap, value, present, counts[:, 0], counts[:, 1])

@@ -98,9 +98,9 @@ def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict
             f"described must have a table of every site, and {', '.join(missing)} has none; let it write one with coterie site describe"
         )
     descriptions = {}
-    for name, about in table.items():
+    for name, fields in table.items():
         try:
-            description = SiteDescription.parse(**about)
+            description = SiteDescription.parse(**fields)
             valid = all(type(rows) is int for rows in description.rows) and all(
                 isinstance(kind, str) or all(isinstance(category, str) for category in kind)
                 for kind in (description.label, *description.columns.values())
@@ -134,8 +134,8 @@ def write_description(experiment: Experiment, settings: SiteSettings, site: str,
     """Write the table that states a site in the plan, to be appended there as it is, and return its text."""
     import tomli_w
 
-    about = SiteDescription.of(describe_site(experiment, settings, site))
-    text = tomli_w.dumps({"deploy": {"described": {site: asdict(about)}}})
+    description = SiteDescription.of(describe_site(experiment, settings, site))
+    text = tomli_w.dumps({"deploy": {"described": {site: asdict(description)}}})
     write_atomically(file, lambda p: p.write_text("\n" + text, encoding="utf-8"))
     return text
 

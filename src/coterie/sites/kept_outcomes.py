@@ -17,7 +17,7 @@ from coterie.base.files import write_atomically
 from coterie.compute.outcomes import CONSTANT, Rows, error_by_resampling, join_folds, pair_influences, student
 from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode
-from coterie.run.files import turn
+from coterie.run.files import seed_suffix
 from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
 from coterie.sites.secret_noise import KeyedVeil
@@ -88,23 +88,23 @@ class KeptOutcomes:
         if len(pairs) < len(self._turns):
             return None
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        differences = np.concatenate([mine.values - reference.values for mine, reference in pairs])
+        differences = np.concatenate([of_method.values - reference.values for of_method, reference in pairs])
         digest = hmac.new(self._key, differences.tobytes(), hashlib.sha256).digest()
         resampled = error_by_resampling(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
         if resampled is None:
             return None
-        gap = float(np.mean([mine.metric - reference.metric for mine, reference in pairs]))
-        value = float(np.mean([mine.metric for mine, _ in pairs]))
+        gap = float(np.mean([of_method.metric - reference.metric for of_method, reference in pairs]))
+        value = float(np.mean([of_method.metric for of_method, _ in pairs]))
         if abs(gap) <= 1e-12:
             gap = 0.0
-        told = Paired(resampled.error, student(gap, resampled)[1], gap, value)
+        paired = Paired(resampled.error, student(gap, resampled)[1], gap, value)
         if self._veil is not None:
             every = (*rows_of_method.values(), *rows_of_reference.values())
             tested, fewest = (min(_fewest(rows, by_class) for rows in every) for by_class in (False, True))
             reach = self._veil.reach(metric, tested, fewest)
             outcomes = _outcomes_of(rows_of_method, False), _outcomes_of(rows_of_reference, constant)
-            told = self._veil.comparison(told, resampled.freedom, metric, reach, *outcomes)
-        return told if math.isfinite(told.gap) and math.isfinite(told.value) else None
+            paired = self._veil.comparison(paired, resampled.freedom, metric, reach, *outcomes)
+        return paired if math.isfinite(paired.gap) and math.isfinite(paired.value) else None
 
     def counts(self, method: str) -> tuple[int, int]:
         """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
@@ -112,15 +112,15 @@ class KeptOutcomes:
         if not by_seed or any(_fewest(rows, by_class=False) < self._least for rows in by_seed.values()):
             return 0, 0
         rarest = min(rows.rarest for rows in by_seed.values())
-        few = any(_fewest(rows, by_class=True) < self._least for rows in by_seed.values())
-        return min(len(np.unique(rows.units)) for rows in by_seed.values()), 0 if few else rarest
+        too_few = any(_fewest(rows, by_class=True) < self._least for rows in by_seed.values())
+        return min(len(np.unique(rows.units)) for rows in by_seed.values()), 0 if too_few else rarest
 
     def digest(self, methods: Iterable[str]) -> str:
         """The hash of all that was noted of some methods in this run."""
         hashes = hashlib.sha256()
         for method in methods:
             for seed, folds in self._turns.items():
-                files = [self._file(f"{method}-{turn(seed, fold)}") for fold in folds]
+                files = [self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds]
                 hashes.update(b"".join(path.read_bytes() if path.exists() else b"none" for path in files))
         return hashes.hexdigest()
 
@@ -131,7 +131,7 @@ class KeptOutcomes:
         """The rows of each seed of which every fold was noted."""
         by_seed = {}
         for seed, folds in self._turns.items():
-            files = [self._file(f"{method}-{turn(seed, fold)}") for fold in folds]
+            files = [self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds]
             if all(path.exists() for path in files):
                 by_seed[seed] = join_folds([_read(path) for path in files])
         return by_seed

@@ -67,14 +67,14 @@ class Ledger:
             Those that were not answered before. Raises `RefusedError` if the budget does not suffice.
         """
         spent, models = self._asked[place], {*requests}
-        fresh = models - spent
-        if budget is not None and len(spent) + len(fresh) > budget:
+        new_models = models - spent
+        if budget is not None and len(spent) + len(new_models) > budget:
             raise RefusedError(
                 f"the budget of {budget} models that {short(place.task)} may be asked about in a round of the approved plan is spent; "
                 "approve it again"
             )
-        spent |= fresh
-        self._unanswered |= fresh
+        spent |= new_models
+        self._unanswered |= new_models
         return sorted(models & self._unanswered)
 
     def settle(self, requests: Iterable[str]) -> None:
@@ -95,8 +95,8 @@ class Ledger:
     def seal(self) -> None:
         """Write the index; only of an account that has spent nothing since it was read."""
         rows = [[*place, sorted(models)] for place, models in sorted(self._asked.items()) if models]
-        about = {"end": self._end, "numbers": self.numbers, "before": self._before, "near": self._near()}
-        text = json.dumps({**about, "asked": rows, "unanswered": sorted(self._unanswered)})
+        content = {"end": self._end, "numbers": self.numbers, "before": self._before, "near": self._near()}
+        text = json.dumps({**content, "asked": rows, "unanswered": sorted(self._unanswered)})
         sealed = f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
         write_atomically(self._index, lambda p: p.write_text(sealed, encoding="utf-8"))
 
@@ -119,16 +119,16 @@ class Ledger:
             seal, _, text = self._index.read_text(encoding="utf-8").partition("\n")
             if hashlib.sha256(text.encode()).hexdigest() != seal:
                 return
-            about = json.loads(text)
+            content = json.loads(text)
         except (OSError, ValueError):
             return
-        self._end = about["end"]
-        if self._near() == about["near"]:
-            self.numbers, self._before = about["numbers"], about["before"]
-            self._unanswered.update(about["unanswered"])
-            self._asked.update({Place(*place): set(models) for *place, models in about["asked"]})
+        self._end = content["end"]
+        if self._near() == content["near"]:
+            self.numbers, self._before = content["numbers"], content["before"]
+            self._unanswered.update(content["unanswered"])
+            self._asked.update({Place(*place): set(models) for *place, models in content["asked"]})
         else:
-            self._end, self.numbers = 0, about["numbers"]
+            self._end, self.numbers = 0, content["numbers"]
             self._before = self.numbers
 
     def _near(self) -> str:
@@ -142,8 +142,8 @@ class Ledger:
 
     def agrees_with(self, other: Ledger) -> bool:
         """Return True if both accounts say the same of the present file of the log."""
-        mine, theirs = ({p: m for p, m in account._asked.items() if m} for account in (self, other))
-        return mine == theirs and self.numbers - self._before == other.numbers - other._before
+        own_counts, other_counts = ({p: m for p, m in account._asked.items() if m} for account in (self, other))
+        return own_counts == other_counts and self.numbers - self._before == other.numbers - other._before
 
 
 def check_index(log: Path) -> None:

@@ -75,11 +75,11 @@ class Log:
             torn, chain = b"", self._chain
             if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
                 chain, torn = _read_end(self.path)
-            new = b""
+            addition = b""
             if torn:
-                new, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
+                addition, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
             line, chain = _line(chain, **values)
-            file.write(b"\n" * bool(torn) + new + line)
+            file.write(b"\n" * bool(torn) + addition + line)
             file.flush()
             self._end, self._chain = file.tell(), chain
 
@@ -109,8 +109,8 @@ def verify_log(path: Path) -> Verified:
     """The entries that continue each other. Raises `InputError` that names the first line that breaks the chain."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     chain, count, torn = _START, 0, []
-    for number, (line, after) in enumerate(pairwise(lines), start=1):
-        if _names_torn(entry_of(after), line):
+    for number, (line, next_line) in enumerate(pairwise(lines), start=1):
+        if _names_torn(entry_of(next_line), line):
             torn.append((number, len(line)))
             continue
         entry = entry_of(line)

@@ -49,14 +49,14 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
     training rows have. Raises `RefusedError` for a class with fewer rows.
     """
     label, chosen = options["label"], tuple(options.get("categorical", ()))
-    about = _describe(table, options)
+    description = _describe(table, options)
     columns = {}
     for name, column in table.columns.items():
         if name == label:
             columns[name] = column
-        elif not about.columns[name].identifier:
+        elif not description.columns[name].identifier:
             columns[name] = _common(column, table.parts["train"], least, name in chosen)
-    if options.get("above") is None and not _is_quantity(about.label, options):
+    if options.get("above") is None and not _is_quantity(description.label, options):
         counts = Counter(str(t) for t in table.columns[label].spelled if t is not None)
         if min(counts.values()) < least:
             raise RefusedError(
@@ -105,14 +105,14 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
 
 def public_description(table: Table, options: Mapping[str, Any]) -> TableDescription:
     """Return the description of a table without the cells that it quotes, and without values of a label that is not a class."""
-    about = _describe(table, options)
+    description = _describe(table, options)
     columns = {
         name: column if column.example is None else replace(column, example=[column.example[0], "a text"])
-        for name, column in about.columns.items()
+        for name, column in description.columns.items()
     }
-    secret = options.get("above") is not None or _is_quantity(about.label, options)
-    label = replace(about.label, values=[]) if secret else about.label
-    return replace(about, columns=columns, label=label)
+    secret = options.get("above") is not None or _is_quantity(description.label, options)
+    label = replace(description.label, values=[]) if secret else description.label
+    return replace(description, columns=columns, label=label)
 
 
 def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:

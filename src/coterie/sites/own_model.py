@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.compute.cohort import Shard
 from coterie.contract.wire import Answer, Ask, Block
 from coterie.run.experiment import Experiment
-from coterie.run.files import ALL, safe_name, turn, write_json
+from coterie.run.files import ALL, safe_name, seed_suffix, write_json
 from coterie.run.history import Meaning, Run
 from coterie.run.model_files import about_models, save_model
 from coterie.sites.allowed import Allowed, RefusedError
@@ -31,7 +31,9 @@ class OwnModel:
 
     def fill(self, ask: Ask) -> Ask:
         """Return the ask with the model where None stands for it. Raises `RefusedError` if there is none yet."""
-        fields = [key for key, about in ask.function.payload.items() if about.holds is not None and about.holds.own]
+        fields = [
+            key for key, declared in ask.function.payload.items() if declared.holds is not None and declared.holds.own
+        ]
         blank = [key for key in fields if key in ask.payload and ask.payload[key] is None]
         if blank and self._x is None:
             raise RefusedError("it has made no model of its own yet")
@@ -47,7 +49,7 @@ class OwnModel:
         values = dict(answer.blocks[0].values)
         self._x = x = values.pop(field)[0]
         if ask.context.round == self._experiment.run.rounds and allowed.fold in ("", ALL):
-            label = pair.removesuffix(f"-{turn(allowed.seed, allowed.fold)}")
+            label = pair.removesuffix(f"-{seed_suffix(allowed.seed, allowed.fold)}")
             run = Run(label, allowed.seed, ask.context.round, None, {ask.names[0]: x}, shard.workspace.model)
             _write(self._folder / safe_name(f"{pair}-{ask.names[0]}"), run, shard, self._experiment)
         return replace(answer, blocks=(Block(ask.names, values),))
@@ -57,7 +59,7 @@ def _write(place: Path, run: Run, shard: Shard, experiment: Experiment) -> None:
     """Write the model of the only client of a shard as `coterie finalise` would: with the recipe."""
     clients, (client,) = shard.clients, shard.clients.names
     run = replace(run, meaning=Meaning.of(shard.workspace.loss, clients))
-    about = {**about_models(run.method, run, clients), "client": client, "model": experiment.tables()["model"]}
+    metadata = {**about_models(run.method, run, clients), "client": client, "model": experiment.tables()["model"]}
     place.mkdir(parents=True, exist_ok=True)
-    save_model(place / MODEL, run, client, about)
+    save_model(place / MODEL, run, client, metadata)
     write_json(place / "preprocess.json", clients.recipe)

@@ -42,7 +42,7 @@ def _like(pattern: re.Pattern[str], allowed: str) -> Rule:
 
 
 def _is_table(value: Any) -> bool:
-    return value is None or (isinstance(value, Mapping) and all(isinstance(about, Mapping) for about in value.values()))
+    return value is None or (isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values()))
 
 
 _SITES = list_of(_like(_SITE, ""), "a list of names of letters, digits, - and _")
@@ -82,12 +82,12 @@ class Deployment:
     described: Annotated[Mapping[str, Any] | None, Rule(_is_table, "tables of coterie site describe")] = None
 
     def __post_init__(self) -> None:
-        twice = [s for s in self.sites if self.sites.count(s) > 1]
-        if twice:
-            raise InputError(f"sites names {twice[0] if twice else ''!r} twice; name each site once")
-        taken = next((s for s in self.sites if s in {"server", self.server}), None)
-        if taken is not None:
-            raise InputError(f"sites names {taken!r}, which is the server's own name; rename that site")
+        repeated = [s for s in self.sites if self.sites.count(s) > 1]
+        if repeated:
+            raise InputError(f"sites names {repeated[0] if repeated else ''!r} twice; name each site once")
+        clash = next((s for s in self.sites if s in {"server", self.server}), None)
+        if clash is not None:
+            raise InputError(f"sites names {clash!r}, which is the server's own name; rename that site")
         _ = self.descriptions
 
     @property

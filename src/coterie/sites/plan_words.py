@@ -153,9 +153,9 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     noise = f", {_BEHIND_NOISE if approved.secret else 'as they are'}"
     hidden = f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
-    over = "all rows, each tested once a repeat" if experiment.folds else "test rows"
+    rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
     yield (
-        f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {over}; "
+        f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
         f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
     )
     budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
@@ -196,12 +196,12 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
 def _split_words(experiment: Experiment) -> str:
     """Say how rows are dealt, and how often each method is trained."""
     seeds = experiment.run.seeds
-    by = f"by seed {', '.join(map(str, seeds))}"
+    draw = f"by seed {', '.join(map(str, seeds))}"
     if not experiment.folds:
-        return f"split {dict(experiment.split) or 'one third to test'} {by}"
+        return f"split {dict(experiment.split) or 'one third to test'} {draw}"
     return (
         f"dealt into {experiment.folds} folds, {len(seeds)} times: {len(trainings(experiment))} trainings of each method, each without "
-        f"the rows of one fold and the last on all rows; split {dict(experiment.split)} {by}"
+        f"the rows of one fold and the last on all rows; split {dict(experiment.split)} {draw}"
     )
 
 

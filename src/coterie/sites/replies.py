@@ -161,11 +161,11 @@ def undraftable(descriptions: Mapping[str, TableDescription], settings: Tables, 
         return True
 
     every = tuple(descriptions)
-    alone = [name for name in every if not drafts((name,))]
-    return alone or [n for n in every if drafts(tuple(m for m in every if m != n))] or list(every)
+    culprits = [name for name in every if not drafts((name,))]
+    return culprits or [n for n in every if drafts(tuple(m for m in every if m != n))] or list(every)
 
 
-class Apart(NamedTuple):
+class FarMoments(NamedTuple):
     """Moments of a column at one site that are far from those of the others.
 
     Attributes:
@@ -192,7 +192,7 @@ def counts_beyond(replies: Any, rows: Mapping[str, int]) -> dict[str, str]:
     }
 
 
-def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
+def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[FarMoments]:
     """Yield the moments of sites that are too far from those of the others to be averaged with them before a person has looked.
 
     That is a mean beyond `FAR_MEAN` deviations from the median of the others' means, and a deviation `FAR_SPREAD` times, or that part
@@ -208,18 +208,23 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
             if len(other_tellers) < 2:
                 continue
             centre, spread = replies.means[other_tellers, j].median(), deviations[other_tellers, j].median()
-            away, ratio = (replies.means[i, j] - centre).abs() / spread, deviations[i, j] / spread
-            wide = not 1 / FAR_SPREAD <= float(ratio) <= FAR_SPREAD and float(deviations[i, j]) > 0
-            if spread > 0 and (float(away) > FAR_MEAN or wide):
-                name, what = replies.clients[i], plain(str(column), 60)
+            distance, ratio = (replies.means[i, j] - centre).abs() / spread, deviations[i, j] / spread
+            is_wide = not 1 / FAR_SPREAD <= float(ratio) <= FAR_SPREAD and float(deviations[i, j]) > 0
+            if spread > 0 and (float(distance) > FAR_MEAN or is_wide):
+                name, title = replies.clients[i], plain(str(column), 60)
                 mean, spread_here = float(replies.means[i, j]), float(deviations[i, j])
-                middle, usual = replies.means[tellers, j].median(), deviations[tellers, j].median().clamp(min=1e-12)
-                off = float((replies.means[i, j] - middle).abs() / usual) / FAR_MEAN
-                times = max(float(deviations[i, j] / usual), float(usual / deviations[i, j].clamp(min=1e-12)))
-                yield Apart(
+                middle, usual_spread = (
+                    replies.means[tellers, j].median(),
+                    deviations[tellers, j].median().clamp(min=1e-12),
+                )
+                off = float((replies.means[i, j] - middle).abs() / usual_spread) / FAR_MEAN
+                times = max(
+                    float(deviations[i, j] / usual_spread), float(usual_spread / deviations[i, j].clamp(min=1e-12))
+                )
+                yield FarMoments(
                     name,
                     f"{name}:{column}",
-                    f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {spread_here:.4g}, the others {centre:.4g} "
+                    f"column {title!r} of {name} has the mean {mean:.4g} and the deviation {spread_here:.4g}, the others {centre:.4g} "
                     f"and {spread:.4g}",
                     max(off, times / FAR_SPREAD),
                 )
@@ -227,5 +232,5 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
 
 def _has_two_values(means: Tensor, deviations: Tensor) -> bool:
     """Return True if all moments are those of a column of 0 and 1, or of 1 and 2: a mean says all of it, whatever the others have."""
-    above = (means - low for low in (0, 1))
-    return any(bool(((deviations**2 - share * (1 - share)).abs() < 1e-9).all()) for share in above)
+    squares = (means - low for low in (0, 1))
+    return any(bool(((deviations**2 - share * (1 - share)).abs() < 1e-9).all()) for share in squares)

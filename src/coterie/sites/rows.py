@@ -126,10 +126,10 @@ class SiteRows:
             self.about["numbers"] = round(count_numbers(reply) * share)
         return reply
 
-    def _count(self, what: str, values: Mapping[str, Any]) -> None:
+    def _count(self, kind: str, values: Mapping[str, Any]) -> None:
         """Count a request that no budget limits."""
         request = hashlib.sha256(encode({**values, "seed": self.seed})).hexdigest()[:32]
-        self._spend(self.about.get("pair", ""), what, 0, (request,), None)
+        self._spend(self.about.get("pair", ""), kind, 0, (request,), None)
 
     # ---- rows
 
@@ -191,9 +191,9 @@ class SiteRows:
         self.shard = None
         if self.clients is None:
             raise RefusedError("the rows were not encoded yet")
-        beside = sorted(k for k in message if k not in _MODEL and not k.startswith("state/"))
-        if beside:
-            raise RefusedError(f"a message with a model has no field {beside[0][:40]!r}; the plan says the rest")
+        unknown = sorted(k for k in message if k not in _MODEL and not k.startswith("state/"))
+        if unknown:
+            raise RefusedError(f"a message with a model has no field {unknown[0][:40]!r}; the plan says the rest")
         allowed = self._rights_of(message["pair"])
         dealt = self._deal(self.clients, allowed)
         sites, run = tuple(sorted(self.approved.plan.deployment.sites)), self.experiment.run
@@ -354,8 +354,8 @@ class SiteRows:
             raise RefusedError("the approved plan does not compare these methods")
         noted = self._run_notes(message)
         # Whatever model was sent last, and in whichever run.
-        about = {**arguments, "noted": noted.digest(arguments.values())}
-        requests = (hashlib.sha256(encode(about)).hexdigest()[:32],)
+        request = {**arguments, "noted": noted.digest(arguments.values())}
+        requests = (hashlib.sha256(encode(request)).hexdigest()[:32],)
         self._spend("", ask.task, 0, requests, len(self.approved.comparisons))
         return self._of_test_rows(ask, noted)
 
@@ -368,8 +368,8 @@ class SiteRows:
         for seed, fold in trainings(self.experiment):
             if fold != ALL:
                 turns.setdefault(seed, []).append(fold)
-        about = self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder)
-        return KeptOutcomes(*about, self._veil, now)
+        settings = self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder)
+        return KeptOutcomes(*settings, self._veil, now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
         """Where what a run leaves is kept."""
@@ -384,14 +384,14 @@ class SiteRows:
     def _spend(self, pair: str, task: str, round: int, requests: tuple[str, ...], models: int | None) -> None:
         """Count the models that a request is about against those that the plan's runs ask in this round, if it limits them."""
         budget = None if models is None else models * self.approved.plan.deployment.runs
-        fresh = self._ledger.spend(Place(self.approved.hash, pair, task, round), requests, budget)
-        self.about |= {"pair": pair, "models": fresh, "of": len({*requests})}
+        new_models = self._ledger.spend(Place(self.approved.hash, pair, task, round), requests, budget)
+        self.about |= {"pair": pair, "models": new_models, "of": len({*requests})}
 
     def _hash(self, ask: Ask, payload: Mapping[str, Any], memory: str) -> str:
         """The hash of task, payload, prepared model and what the client remembers."""
         values = {f"payload/{k}": v for k, v in payload.items()}
-        about = {"task": ask.task, "round": ask.context.round, "prepared": self._prepared, "memory": memory}
-        return hashlib.sha256(encode({**about, **values})).hexdigest()[:32]
+        context = {"task": ask.task, "round": ask.context.round, "prepared": self._prepared, "memory": memory}
+        return hashlib.sha256(encode({**context, **values})).hexdigest()[:32]
 
     def _about_models(self, ask: Ask, shard: Shard) -> tuple[str, ...]:
         """The hash of the request about each model of a payload, as if it came alone."""
@@ -405,9 +405,9 @@ class SiteRows:
         for name, why in answer.failed.items():
             self.about["error"] = why[:300]
             failed[name] = f"its task failed ({why.partition(':')[0]}); the site's own log says more"
-        least = self.settings.minimum_cell
+        fewest = self.settings.minimum_cell
         blocks = tuple(
-            Block(block.names, classes_withheld(ask.task, ask.payload, dict(block.values), clients, least))
+            Block(block.names, classes_withheld(ask.task, ask.payload, dict(block.values), clients, fewest))
             for block in answer.blocks
         )
         return replace(answer, blocks=blocks, failed=failed)
@@ -434,8 +434,8 @@ def site_key(folder: Path) -> bytes:
     path = folder / KEY_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = os.urandom(32)
-        write_atomically(path, lambda p: p.write_bytes(fresh))
+        key = os.urandom(32)
+        write_atomically(path, lambda p: p.write_bytes(key))
         path.chmod(0o600)
     return path.read_bytes()
 

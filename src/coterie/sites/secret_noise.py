@@ -76,13 +76,13 @@ class _SecretNoise(GaussianNoise):
             raise RefusedError(
                 f"a reply about {len(self.requests)} models must say something of each, or noise cannot hide it"
             )
-        each = [self._noisy(rows[:, t], request, passage) for t, request in enumerate(self.requests)]
-        return torch.stack(each, dim=1)
+        noisy = [self._noisy(rows[:, t], request, passage) for t, request in enumerate(self.requests)]
+        return torch.stack(noisy, dim=1)
 
     def _noisy(self, rows: Tensor, request: str, passage: Passage) -> Tensor:
         plain = rows.detach().cpu().contiguous()
-        about = repr((request, passage.context.round, passage.task, passage.field, passage.position)).encode()
-        stream = hmac.new(self.key, b"noise" + about + plain.numpy().tobytes(), hashlib.sha256).digest()
+        name = repr((request, passage.context.round, passage.task, passage.field, passage.position)).encode()
+        stream = hmac.new(self.key, b"noise" + name + plain.numpy().tobytes(), hashlib.sha256).digest()
         noise = torch.from_numpy(_normal(stream, plain.numel())).reshape(plain.shape)
         return (plain.double() + self.sigma * noise).to(rows)
 
@@ -126,11 +126,11 @@ class KeyedVeil:
         times = {"f1": 2.0, "auprc": 1 + math.log1p(fewest)}.get(name, 1.0)
         return times * (high - low) / max(1, fewest)
 
-    def metric(self, name: str, value: float, reach: float, about: Tensor) -> float:
-        """Return the loss or a metric with noise of deviation `reach`, which follows from `about`; NaN if that is not finite."""
+    def metric(self, name: str, value: float, reach: float, model: Tensor) -> float:
+        """Return the loss or a metric with noise of deviation `reach`, which follows from `model`; NaN if that is not finite."""
         low, high = (0.0, inf) if name == "loss" else BOUNDS.get(name, (-inf, inf))
-        told = value + reach * self._noise(name, value, about)
-        return min(high, max(low, told)) if isfinite(told) else nan
+        noisy = value + reach * self._noise(name, value, model)
+        return min(high, max(low, noisy)) if isfinite(noisy) else nan
 
     def comparison(
         self, exact: Paired, freedom: float, name: str, reach: float, method: Tensor, reference: Tensor
@@ -152,8 +152,8 @@ class KeyedVeil:
         error = math.hypot(exact.error, reach * math.sqrt(2 * widened))
         return Paired(error, student(gap, RowError(error, freedom))[1], gap, value)
 
-    def _noise(self, name: str, value: float, about: Tensor) -> float:
-        content = repr((name, value)).encode() + about.detach().cpu().contiguous().numpy().tobytes()
+    def _noise(self, name: str, value: float, model: Tensor) -> float:
+        content = repr((name, value)).encode() + model.detach().cpu().contiguous().numpy().tobytes()
         return float(_normal(hmac.new(self._key, b"told" + content, hashlib.sha256).digest(), 1)[0])
 
 

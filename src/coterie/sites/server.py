@@ -192,12 +192,12 @@ class Remote(Engine):
             except _FewerError:
                 continue
             except InputError as error:  # it may quote names of columns, and cells
-                others = (
+                refusals = (
                     undraftable(self._described, settings, self._goes_on) if self._goes_on else list(self._described)
                 )
-                if 2 * len(others) > len(self._described):
+                if 2 * len(refusals) > len(self._described):
                     raise InputError(plain(str(error))) from error
-                self._refuse(describe.name, {}, dict.fromkeys(others, plain(str(error))))
+                self._refuse(describe.name, {}, dict.fromkeys(refusals, plain(str(error))))
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 why = f"no recipe can be made of its description ({type(error).__name__})"
                 self._refuse(
@@ -226,15 +226,17 @@ class Remote(Engine):
             raise _FewerError
         if "counts" in replies.fields:
             columns = json.loads(payload["schema"])
-            odd = [apart for apart in moments_apart(replies, columns) if apart.key not in self._accept]
-            if odd and self._goes_on:
-                farthest = max(odd, key=lambda apart: apart.distance)  # beside it, honest sites may look far, too
+            doubtful = [moments for moments in moments_apart(replies, columns) if moments.key not in self._accept]
+            if doubtful and self._goes_on:
+                farthest = max(
+                    doubtful, key=lambda moments: moments.distance
+                )  # beside it, honest sites may look far, too
                 self._refuse(task.name, {farthest.site: farthest.sentence}, {})
                 raise _FewerError
-            if odd:
+            if doubtful:
                 raise RunError(
-                    f"the run cannot begin: {odd[0].sentence}. Ask that site; if it is right, submit with "
-                    f"{' '.join(shlex.join(['--accept', plain(apart.key, 80)]) for apart in odd[:3])}"
+                    f"the run cannot begin: {doubtful[0].sentence}. Ask that site; if it is right, submit with "
+                    f"{' '.join(shlex.join(['--accept', plain(moments.key, 80)]) for moments in doubtful[:3])}"
                 )
         return replies
 
@@ -391,8 +393,8 @@ class Remote(Engine):
 
     def _call(self, name: str, message: Mapping[str, Any], serial: int, most: int) -> _Reply:
         # What a task remembered counts only if its reply came: the site takes back what the lost one wrote.
-        about = {"serial": serial, "run": self._run, "plan": self._plan, "undo": self._lost.pop(name, None)}
-        sent = encode({**message, **about})
+        envelope = {"serial": serial, "run": self._run, "plan": self._plan, "undo": self._lost.pop(name, None)}
+        sent = encode({**message, **envelope})
         started = time.perf_counter()
         values: dict[str, Any] = {}
         received: Any = b""

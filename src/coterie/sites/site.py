@@ -90,54 +90,54 @@ class Site:
                 why = f"a message of {size} MB is over the {most} MB of largest_message at its site"
                 return self._refuse({}, message, caller, why)
             try:
-                about = header(message)
-                serial = about["serial"]
+                head = header(message)
+                serial = head["serial"]
                 if type(serial) is not int or serial < 0:
                     raise InputError("a message has a serial number")
             except Exception as error:  # whatever bytes can do to a parser
                 return self._refuse({}, message, caller, f"no message of coterie ({type(error).__name__})")
             # An ask that its sender gave up may get here after a later one: it must not touch what the later one has seen.
             if serial <= self._newest:
-                return self._refuse(about, message, caller, "a later ask came first")
+                return self._refuse(head, message, caller, "a later ask came first")
             self._newest = serial
             if self._unready or settings is None:
-                return self._refuse(about, message, caller, self._unready)
-            return self._answer(about, message, caller, settings)
+                return self._refuse(head, message, caller, self._unready)
+            return self._answer(head, message, caller, settings)
 
     def close(self) -> None:
         """End the child process."""
         if self._child is not None:
             self._child.close()
 
-    def _answer(self, about: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
-        if about.get("do") in ("head", "signed"):
-            return self._end_job(about, message, caller, Path(settings.log))
+    def _answer(self, head: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
+        if head.get("do") in ("head", "signed"):
+            return self._end_job(head, message, caller, Path(settings.log))
         if self._child is None:
             self._child = self._fresh(settings)
         answer, about_answer = self._child.ask(message)
         if answer is None:
             why = f"its cohort process ended with exit code {self._child.code}; {MEMORY_LOST}"
             self._child = self._again(settings)
-            answer, about_answer = _failure(about, why), {"error": why}
-        elif "refused" not in about_answer and "error" not in about_answer and about.get("do") in _BEGINNINGS:
-            self._journal[about["do"]] = message
+            answer, about_answer = _failure(head, why), {"error": why}
+        elif "refused" not in about_answer and "error" not in about_answer and head.get("do") in _BEGINNINGS:
+            self._journal[head["do"]] = message
         outcome = "refused" if "refused" in about_answer else "failed" if "error" in about_answer else "answered"
-        why = self._write(about, message, caller, outcome, len(answer), about_answer)
+        why = self._write(head, message, caller, outcome, len(answer), about_answer)
         if why and self._child is not None:
             self._child.ask(
-                encode({"do": "undo", "plan": self._hash, "serial": about["serial"], "undo": about["serial"]})
+                encode({"do": "undo", "plan": self._hash, "serial": head["serial"], "undo": head["serial"]})
             )
-        return _failure(about, why) if why else answer
+        return _failure(head, why) if why else answer
 
-    def _end_job(self, about: Mapping[str, Any], message: bytes, caller: str, log: Path) -> bytes:
+    def _end_job(self, head: Mapping[str, Any], message: bytes, caller: str, log: Path) -> bytes:
         """Tell the server the hash of the log's last line, or keep what it has signed of that: nobody can cut the log's end then."""
-        signed = about.get("signed", "")
-        if about.get("plan") != self._hash or not isinstance(signed, str) or len(signed) > LONGEST_HEAD:
-            return self._refuse(about, message, caller, "this message ends no job of the approved plan")
-        if about["do"] == "signed":
+        signed = head.get("signed", "")
+        if head.get("plan") != self._hash or not isinstance(signed, str) or len(signed) > LONGEST_HEAD:
+            return self._refuse(head, message, caller, "this message ends no job of the approved plan")
+        if head["do"] == "signed":
             Log(heads_file(log)).write(urgent=False, **_head_fields(signed))
-        why = self._write(about, message, caller, "answered", 0, {})
-        return _failure(about, why) if why else encode({"serial": about["serial"], "head": last_hash(log)})
+        why = self._write(head, message, caller, "answered", 0, {})
+        return _failure(head, why) if why else encode({"serial": head["serial"], "head": last_hash(log)})
 
     def _refuse_stranger(self, message: bytes, caller: str) -> bytes:
         """Refuse anybody but the server. The log gets a line for each caller and minute, not for each call: it must not be filled."""
@@ -147,14 +147,14 @@ class Site:
             self._write({}, message, caller, "refused", 0, {"refused": why, "calls": calls})
         return _failure({}, why)
 
-    def _refuse(self, about: Mapping[str, Any], message: bytes, caller: str, why: str) -> bytes:
-        answer = _failure(about, why)
-        self._write(about, message, caller, "refused", len(answer), {"refused": why})
+    def _refuse(self, head: Mapping[str, Any], message: bytes, caller: str, why: str) -> bytes:
+        answer = _failure(head, why)
+        self._write(head, message, caller, "refused", len(answer), {"refused": why})
         return answer
 
     def _write(
         self,
-        about: Mapping[str, Any],
+        head: Mapping[str, Any],
         message: bytes,
         caller: str,
         outcome: str,
@@ -164,15 +164,15 @@ class Site:
         """Log a message and what became of it; returns why that cannot be done, or ""."""
         if self._log is None:
             return ""
-        ask = about.get("ask")
-        where = ask.context if isinstance(ask, Ask) and isinstance(ask.context, Context) else None
+        ask = head.get("ask")
+        context = ask.context if isinstance(ask, Ask) and isinstance(ask.context, Context) else None
         entry = {
             "caller": caller,
             "plan": self._hash,
-            "run": _short(about.get("run")),
-            "round": _short(where.round if where else None),
-            "ask": _short(where.ask if where else None),
-            "what": _short(ask.task if isinstance(ask, Ask) else about.get("do")),
+            "run": _short(head.get("run")),
+            "round": _short(context.round if context else None),
+            "ask": _short(context.ask if context else None),
+            "what": _short(ask.task if isinstance(ask, Ask) else head.get("do")),
             "outcome": outcome,
             "payload": hashlib.sha256(message).hexdigest(),
             "bytes_down": len(message),
@@ -245,8 +245,8 @@ def _head_fields(signed: str) -> dict[str, str]:
     return {name: str(fields.get(name)) for name in names} if isinstance(fields, dict) else {}
 
 
-def _failure(about: Mapping[str, Any], why: str) -> bytes:
-    serial = about.get("serial")
+def _failure(head: Mapping[str, Any], why: str) -> bytes:
+    serial = head.get("serial")
     return encode({"serial": serial if type(serial) is int else -1, "failed": why})
 
 
@@ -259,20 +259,20 @@ class _Child:
     """The child process of a site. It is started from scratch: the worker has threads, which a fork would not survive."""
 
     def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path) -> None:
-        self._pipe, theirs = Pipe()
+        self._pipe, child_end = Pipe()
         start = {"name": name, "settings": asdict(settings), "folder": str(folder), "plan": str(plan)}
-        command = [sys.executable, "-m", "coterie.sites.child", str(theirs.fileno()), json.dumps(start)]
+        command = [sys.executable, "-m", "coterie.sites.child", str(child_end.fileno()), json.dumps(start)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
-        theirs.close()
+        self._process = subprocess.Popen(command, pass_fds=[child_end.fileno()], env=environment)
+        child_end.close()
         self.code: int | None = None
 
     def ask(self, message: bytes) -> tuple[bytes | None, dict[str, Any]]:
         """The child's answer and what the log should know; None if it has died, and then `code` is its exit code."""
         try:
             self._pipe.send_bytes(message)
-            about = json.loads(self._pipe.recv_bytes())
-            return self._pipe.recv_bytes(), about
+            entry = json.loads(self._pipe.recv_bytes())
+            return self._pipe.recv_bytes(), entry
         except (EOFError, OSError):
             self.close()
             return None, {}

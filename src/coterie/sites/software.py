@@ -72,17 +72,17 @@ def compare_versions(operators: Path) -> list[str]:
     versions_here = versions()
     if not operators.is_file():
         return [f"{', '.join(f'{k} {v}' for k, v in versions_here.items())}; the operator's should be the same"]
-    there = json.loads(operators.read_text(encoding="utf-8"))
+    theirs = json.loads(operators.read_text(encoding="utf-8"))
     for name in _MUST:
-        if versions_here[name] != there.get(name):
+        if versions_here[name] != theirs.get(name):
             raise InputError(
-                f"{name} is {versions_here[name]} here and {there.get(name)} at the operator; install the operator's version"
+                f"{name} is {versions_here[name]} here and {theirs.get(name)} at the operator; install the operator's version"
             )
     differences = [
-        f"{k} is {v} here and {there.get(k)} at the operator" for k, v in versions_here.items() if v != there.get(k)
+        f"{k} is {v} here and {theirs.get(k)} at the operator" for k, v in versions_here.items() if v != theirs.get(k)
     ]
-    same = ", ".join(f"{k} {v}" for k, v in versions_here.items() if v == there.get(k))
+    equal = ", ".join(f"{k} {v}" for k, v in versions_here.items() if v == theirs.get(k))
     return [
-        f"the same as the operator's: {same}",
+        f"the same as the operator's: {equal}",
         *(f"{line}: the last bits of numbers may differ" for line in differences),
     ]

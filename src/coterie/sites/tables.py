@@ -147,8 +147,8 @@ class RemoteClients(Clients):
         lowest, highest = min(f.lowest for f in facts.values()), max(f.highest for f in facts.values())
         labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
         part = Part(torch.zeros(2, len(recipe["features"])), labels)
-        alike = [Client(n, part) for n in facts]
-        super().__init__(alike, name=name, classes=classes, recipe=recipe, notes=notes, server=server)
+        clients = [Client(n, part) for n in facts]
+        super().__init__(clients, name=name, classes=classes, recipe=recipe, notes=notes, server=server)
         self.facts = dict(facts)
         if classes and lowest == highest:
             raise InputError(f"all rows of all clients are {classes[lowest]!r}; there is nothing to learn")

@@ -72,8 +72,8 @@ def as_distribution(values: Values, name: str) -> Tensor:
 
 def as_distributions(values: Values, name: str) -> tuple[Tensor, bool]:
     """One distribution [n] or several [T, n] as a float64 matrix, and whether it was one."""
-    alone = not (isinstance(values, (Tensor, np.ndarray)) and values.ndim == 2)
-    if alone:
+    is_single = not (isinstance(values, (Tensor, np.ndarray)) and values.ndim == 2)
+    if is_single:
         return as_distribution(values, name)[None], True
     rows = as_double(values, name, ndim=2)
     if rows.shape[0] == 0:

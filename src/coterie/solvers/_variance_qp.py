@@ -33,8 +33,8 @@ def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
             statuses.append(status)
             continue
         # The interior-point method stops just short of the bounds.
-        near = NEAR * min(1.0, budget)
-        rounded = np.where(w < near, 0.0, np.where(w > 1 - near, 1.0, w))
+        margin = NEAR * min(1.0, budget)
+        rounded = np.where(w < margin, 0.0, np.where(w > 1 - margin, 1.0, w))
         for candidate, slack in ((w, 0.0), (rounded, CLEAN)):
             total = float(candidate.sum())
             feasible = candidate if total <= budget else candidate * (budget / total)
@@ -71,8 +71,8 @@ def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value:
     if not free.any():
         return False
     level = np.median(slopes[free])
-    wrong = free | ((w == 0) & (slopes < level)) | ((w == 1) & (slopes > level))
-    r = r + np.linalg.lstsq(factor[:, wrong].T, level - slopes[wrong], rcond=None)[0]
+    unproven = free | ((w == 0) & (slopes < level)) | ((w == 1) & (slopes > level))
+    r = r + np.linalg.lstsq(factor[:, unproven].T, level - slopes[unproven], rcond=None)[0]
     return bool(value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r) <= PROVEN * value)
 
 
@@ -81,10 +81,10 @@ def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
     ordered = np.sort(slopes)
     whole_vertices = min(ordered.size, int(budget))
     sums = np.concatenate([[0.0], np.cumsum(ordered[:whole_vertices])])
-    least = ((a * m + sums) / (m + np.arange(whole_vertices + 1))).min()
+    lowest = ((a * m + sums) / (m + np.arange(whole_vertices + 1))).min()
     if whole_vertices < ordered.size:
-        least = min(least, (a * m + sums[-1] + (budget - whole_vertices) * ordered[whole_vertices]) / (m + budget))
-    return float(2 * least)
+        lowest = min(lowest, (a * m + sums[-1] + (budget - whole_vertices) * ordered[whole_vertices]) / (m + budget))
+    return float(2 * lowest)
 
 
 def _clarabel(factor: Array, m: int, budget: float, linear: bool, scaling: float) -> tuple[Array | None, str]:

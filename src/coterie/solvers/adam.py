@@ -68,21 +68,25 @@ def step(
     tensor([-0.1000, -0.0053], dtype=torch.float64)
     """
     g = as_double(gradient, "gradient", ndim=1)
-    old = as_double(moments, "moments", ndim=2).to(g.device)
-    if old.shape != (2, g.numel()):
-        raise ValueError(f"moments must have the shape [2, {g.numel()}], two rows like gradient; got {list(old.shape)}")
-    done = as_count(count, "count", least=0) + 1
+    old_moments = as_double(moments, "moments", ndim=2).to(g.device)
+    if old_moments.shape != (2, g.numel()):
+        raise ValueError(
+            f"moments must have the shape [2, {g.numel()}], two rows like gradient; got {list(old_moments.shape)}"
+        )
+    steps = as_count(count, "count", least=0) + 1
     lr, eps = as_number(lr, "lr", above=0.0), as_number(eps, "eps", above=0.0)
     beta1, beta2 = (_decay(b, f"betas[{i}]") for i, b in enumerate(betas))
-    c1, c2 = (1 - beta1) / (1 - beta1**done), (1 - beta2) / (1 - beta2**done)
-    q, r = old[0] * (beta1 / (1 - beta1**done)), old[1] * (beta2 / (1 - beta2**done))
+    c1, c2 = (1 - beta1) / (1 - beta1**steps), (1 - beta2) / (1 - beta2**steps)
+    q, r = old_moments[0] * (beta1 / (1 - beta1**steps)), old_moments[1] * (beta2 / (1 - beta2**steps))
     s = (c2 * g.square() + r).sqrt()
     # The terms in g^2 of the quotient rule cancel by algebra; in numbers they would leave nothing of a first step's derivative.
     curved = (c1 * (r + eps * s) - c2 * q * g) / (s * (s + eps).square())
     slope = -lr * torch.where(s > 0, curved, c1 / eps)
-    new = torch.stack([beta1 * old[0] + (1 - beta1) * g, beta2 * old[1] + (1 - beta2) * g.square()])
+    new_moments = torch.stack(
+        [beta1 * old_moments[0] + (1 - beta1) * g, beta2 * old_moments[1] + (1 - beta2) * g.square()]
+    )
     dtype = dtype_of(gradient)
-    return AdamStep((-lr * (c1 * g + q) / (s + eps)).to(dtype), slope.to(dtype), new.to(dtype))
+    return AdamStep((-lr * (c1 * g + q) / (s + eps)).to(dtype), slope.to(dtype), new_moments.to(dtype))
 
 
 def _decay(value: float, name: str) -> float:

@@ -38,8 +38,8 @@ def angles(rows: Values, reference: Values) -> Tensor:
         raise ValueError(f"reference must have as many entries as a row ({matrix.shape[1]}); got {axis.numel()}")
     b = _unit(axis)
     # A row at a time: the answer for one must not depend on how many there are.
-    each = [_between(_unit(row), b) for row in matrix]
-    return torch.stack(each).to(dtype_of(rows)) if each else matrix.new_zeros(0).to(dtype_of(rows))
+    row_angles = [_between(_unit(row), b) for row in matrix]
+    return torch.stack(row_angles).to(dtype_of(rows)) if row_angles else matrix.new_zeros(0).to(dtype_of(rows))
 
 
 def gompertz(angle: Values, alpha: float) -> Tensor:

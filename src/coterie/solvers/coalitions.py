@@ -29,10 +29,10 @@ def objective(labels: Tensor, sizes: Values, divergences: Values, complexity: fl
     >>> round(objective(torch.tensor([0, 0, 1]), [100.0] * 3, [[0, 0.04, 1], [0.04, 0, 1], [1, 1, 0]]), 5)
     0.28142
     """
-    rows, apart = _checked(sizes, divergences)
-    together = (labels[:, None] == labels[None, :]).double()
-    of_coalition = together @ rows
-    return float((complexity / of_coalition.sqrt() + (together * apart) @ rows / of_coalition).sum())
+    rows, distances = _checked(sizes, divergences)
+    same_coalition = (labels[:, None] == labels[None, :]).double()
+    of_coalition = same_coalition @ rows
+    return float((complexity / of_coalition.sqrt() + (same_coalition * distances) @ rows / of_coalition).sum())
 
 
 def partition(
@@ -53,42 +53,42 @@ def partition(
     >>> partition([100.0] * 3, [[0, 0.04, 1], [0.04, 0, 1], [1, 1, 0]], 1.0, torch.Generator().manual_seed(0)).tolist()
     [0, 0, 1]
     """
-    rows, apart = _checked(sizes, divergences)
+    rows, distances = _checked(sizes, divergences)
     n = len(rows)
     starts = [torch.arange(n), torch.zeros(n, dtype=torch.int64)]
     starts += [torch.randint(n, (n,), generator=generator) for _ in range(restarts - len(starts))]
-    found = [_descend(start, rows, apart, complexity, generator) for start in starts[:restarts]]
+    partitions = [_descend(start, rows, distances, complexity, generator) for start in starts[:restarts]]
     # Equal objectives differ by rounding; the first of them is taken, so that equal clients join.
-    values = [round(objective(labels, rows, apart, complexity), 12) for labels in found]
-    return _in_order(found[values.index(min(values))].tolist())
+    values = [round(objective(labels, rows, distances, complexity), 12) for labels in partitions]
+    return _in_order(partitions[values.index(min(values))].tolist())
 
 
 def _checked(sizes: Values, divergences: Values) -> tuple[Tensor, Tensor]:
-    rows, apart = as_double(sizes, "sizes", ndim=1).cpu(), as_double(divergences, "divergences", ndim=2).cpu()
+    rows, distances = as_double(sizes, "sizes", ndim=1).cpu(), as_double(divergences, "divergences", ndim=2).cpu()
     if not len(rows) or not bool((rows > 0).all()):
         raise ValueError("sizes must be > 0, of at least one client")
-    if apart.shape != (len(rows), len(rows)) or bool(apart.diagonal().any()) or bool((apart < 0).any()):
+    if distances.shape != (len(rows), len(rows)) or bool(distances.diagonal().any()) or bool((distances < 0).any()):
         raise ValueError(f"divergences must be [{len(rows)}, {len(rows)}], >= 0, and 0 on the diagonal")
-    return rows, apart
+    return rows, distances
 
 
-def _descend(labels: Tensor, rows: Tensor, apart: Tensor, complexity: float, generator: torch.Generator) -> Tensor:
+def _descend(labels: Tensor, rows: Tensor, distances: Tensor, complexity: float, generator: torch.Generator) -> Tensor:
     labels, n = labels.clone(), len(rows)
-    value = objective(labels, rows, apart, complexity)
+    value = objective(labels, rows, distances, complexity)
     for _ in range(MOST_MOVES):
-        moved = False
+        improved = False
         for client in torch.randperm(n, generator=generator).tolist():
-            others = set(labels.tolist()) - {int(labels[client])}
-            unused = next(label for label in range(n + 1) if label not in others and label != int(labels[client]))
-            for label in (*sorted(others), unused):
-                before = int(labels[client])
+            other_labels = set(labels.tolist()) - {int(labels[client])}
+            unused = next(label for label in range(n + 1) if label not in other_labels and label != int(labels[client]))
+            for label in (*sorted(other_labels), unused):
+                old_label = int(labels[client])
                 labels[client] = label
-                changed = objective(labels, rows, apart, complexity)
+                changed = objective(labels, rows, distances, complexity)
                 if changed < value - 1e-12:
-                    value, moved = changed, True
+                    value, improved = changed, True
                 else:
-                    labels[client] = before
-        if not moved:
+                    labels[client] = old_label
+        if not improved:
             break
     return labels
 

@@ -102,13 +102,13 @@ def entropic_descent(
         return in_shape(rows).clone()
     w = rows.clamp_min(FLOOR)
     phi = _Line(lambda w: value(in_shape(w)), len(rows)) if search and value is not None else None
-    for done in range(steps):
+    for number in range(steps):
         slope = _slope(gradient(in_shape(w)), w, single)
-        share = 1.0 / (done + 1) if damping else 1.0
-        moved = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
-        if moved is None:
+        share = 1.0 / (number + 1) if damping else 1.0
+        next_w = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
+        if next_w is None:
             break
-        w = moved
+        w = next_w
     return in_shape(w)
 
 
@@ -144,8 +144,8 @@ def entropic_step(weights: Tensor, slope: Tensor, length: float | Tensor, share:
     """
     # Only differences of slopes matter: with the lowest at 0 a huge product can become Inf, but never Inf - Inf.
     logits = weights.log() - length * (slope - slope.amin(-1, keepdim=True))
-    moved = torch.softmax(logits, -1).clamp_min(FLOOR)
-    return moved if share == 1.0 else torch.lerp(weights, moved, share)
+    stepped = torch.softmax(logits, -1).clamp_min(FLOOR)
+    return stepped if share == 1.0 else torch.lerp(weights, stepped, share)
 
 
 def duality_gap(weights: Values, slope: Values) -> Tensor:
@@ -199,7 +199,7 @@ class _Line:
         length = torch.maximum(
             FIRST_TRIAL / spread.clamp_min(LEAST_SPREAD), (GROW * self._taken).clamp_max(1 / LEAST_SPREAD)
         )
-        moved = w.clone()
+        next_w = w.clone()
         for _ in range(MOST_TRIALS):
             if not bool(waiting.any()):
                 break
@@ -207,12 +207,12 @@ class _Line:
             reached = self._values(trial)
             promised = ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)  # above 0 by rounding only
             improved = waiting & torch.isfinite(reached) & (reached <= self._reached + SUFFICIENT * promised)
-            moved[improved] = trial[improved]
+            next_w[improved] = trial[improved]
             self._reached = torch.where(improved, reached, self._reached)
             self._taken = torch.where(improved, length, self._taken)
             waiting &= ~improved
             length = torch.where(waiting, length * SHRINK, length)
-        return None if torch.equal(moved, w) else moved
+        return None if torch.equal(next_w, w) else next_w
 
 
 def _number(value: Any) -> float:

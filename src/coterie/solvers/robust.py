@@ -98,7 +98,7 @@ def geometric_median(
     (True, True)
     """
     matrix = _matrix(rows)
-    nu, enough = as_number(smoothing, "smoothing", above=0.0), as_number(tolerance, "tolerance", above=0.0)
+    nu, precision = as_number(smoothing, "smoothing", above=0.0), as_number(tolerance, "tolerance", above=0.0)
     steps = as_count(most, "most", least=1)
     dtype = dtype_of(rows)
     weights = torch.full_like(matrix[:, 0] if matrix.shape[1] else matrix.sum(1), 1 / len(matrix))
@@ -111,7 +111,7 @@ def geometric_median(
             weights = weights / weights.sum()
             old_point, point = point, weights @ matrix
             distances = _distances(matrix, point)
-            if float(torch.linalg.vector_norm(point - old_point)) <= enough * spread:
+            if float(torch.linalg.vector_norm(point - old_point)) <= precision * spread:
                 break
     return point.to(dtype), weights.to(dtype)
 

@@ -1,4 +1,4 @@
-"""Who is drawn: clients by size or by the norm of their update, and rows by weight.
+"""Draw clients by size or by the norm of their update, and rows by weight.
 
 Sources: W. Chen, S. Horváth, P. Richtárik, "Optimal Client Sampling for Federated Learning", 2020, Eq. 7 (inclusion probabilities);
 P. S. Efraimidis, P. G. Spirakis, "Weighted random sampling with a reservoir", 2006 (draws without replacement); "ISFL: Federated
@@ -44,10 +44,10 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
     u, order = (values / values.max().clamp_min(torch.finfo(torch.float64).tiny)).sort(stable=True)
     sums = u.cumsum(0)
     remainders = m - n + torch.arange(1, n + 1, dtype=torch.float64, device=u.device)  # m + l - n
-    last = int(torch.nonzero((remainders > 0) & (remainders * u <= sums)).max())
-    share, total = float(remainders[last]), float(sums[last])
+    last_index = int(torch.nonzero((remainders > 0) & (remainders * u <= sums)).max())
+    share, total = float(remainders[last_index]), float(sums[last_index])
     p = torch.ones_like(u)
-    p[: last + 1] = share * u[: last + 1] / total if total > 0 else share / (last + 1)
+    p[: last_index + 1] = share * u[: last_index + 1] / total if total > 0 else share / (last_index + 1)
     probabilities = torch.empty_like(p)
     probabilities[order] = p.clamp_max(1.0)
     return probabilities.to(dtype_of(norms))

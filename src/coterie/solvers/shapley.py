@@ -51,8 +51,8 @@ def exact(worths: Values) -> Tensor:
     weights = torch.tensor([*share, 0.0], dtype=torch.float64, device=values.device)[sizes]
     phi = torch.zeros(players, dtype=torch.float64, device=values.device)
     for j in range(players):
-        without = masks[members[:, j] == 0]
-        phi[j] = (weights[without] * (values[without | (1 << j)] - values[without])).sum()
+        masks_without = masks[members[:, j] == 0]
+        phi[j] = (weights[masks_without] * (values[masks_without | (1 << j)] - values[masks_without])).sum()
     return phi.to(dtype_of(worths))
 
 
@@ -126,7 +126,7 @@ def permutations(
     >>> permutations(lambda sets: [worths[s] for s in sets], 2, torch.Generator().manual_seed(0)).values.tolist()
     [2.0, 3.0]
     """
-    everyone = 2**players - 1
+    full_mask = 2**players - 1
     worths: dict[int, float] = {0: 0.0}
 
     def ask(sets: Sequence[int]) -> None:
@@ -134,8 +134,8 @@ def permutations(
         if new_sets:
             worths.update(zip(new_sets, map(float, worth(new_sets)), strict=True))
 
-    ask([everyone])
-    if abs(worths[everyone]) < skip:
+    ask([full_mask])
+    if abs(worths[full_mask]) < skip:
         zeros = torch.zeros(players, dtype=torch.float64)
         return Estimate(zeros, zeros.clone(), 1, 1.0)
     gains: list[Tensor] = []
@@ -146,7 +146,7 @@ def permutations(
         prefixes = [0] * players
         gain = torch.zeros(players, players, dtype=torch.float64)  # [order, player]
         for place in range(players):
-            running = [k for k in range(players) if abs(worths[everyone] - worths[prefixes[k]]) >= truncate]
+            running = [k for k in range(players) if abs(worths[full_mask] - worths[prefixes[k]]) >= truncate]
             truncated += players - len(running)
             extended = {k: prefixes[k] | (1 << orders[k][place]) for k in running}
             ask(list(extended.values()))

@@ -57,9 +57,9 @@ def objective(
     m, total = inner.shape[0], w.sum()
     if float(m + total) <= 0:
         raise ValueError(f"weights must have a sum > -{m}, minus the number of internal rows; got {float(total):.6g}")
-    moved = w @ (outer - inner.mean(0))
+    shift = w @ (outer - inner.mean(0))
     shared = (total / m).square() * spread if debias else 0.0
-    return ((spread + moved @ moved - shared) / (m + total).square()).to(dtype_of(weights))
+    return ((spread + shift @ shift - shared) / (m + total).square()).to(dtype_of(weights))
 
 
 def exact_weights(

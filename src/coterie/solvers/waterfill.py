@@ -114,11 +114,11 @@ def exact(p: Values, p_local: Values, lipschitz: Values, floor: float, *, suppor
     if support == "local":
         allowed = as_distribution(p_local, "p_local").to(shares.device) > 0
     present = allowed.cpu().numpy()
-    target, least, slopes = (tensor.cpu().numpy()[present] for tensor in (shares, lower, constants))
+    target, lower_bound, slopes = (tensor.cpu().numpy()[present] for tensor in (shares, lower, constants))
     # The absent classes keep q = 0 and so add a constant to the distance from p.
     missing = float(shares[~allowed].square().sum())
     q = torch.zeros_like(shares)
-    q[allowed] = torch.from_numpy(_best_on_path(target, least, slopes, missing)).to(shares.device)
+    q[allowed] = torch.from_numpy(_best_on_path(target, lower_bound, slopes, missing)).to(shares.device)
     return q.to(dtype_of(p))
 
 

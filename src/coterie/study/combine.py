@@ -22,7 +22,7 @@ from coterie.base.files import json_rows, open_tensors, read_json, read_toml, wr
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.report.text import listing
-from coterie.run.files import ALL, PAIRED, RUNS, WRITER, refuse_links, turn, write_json
+from coterie.run.files import ALL, PAIRED, RUNS, WRITER, refuse_links, seed_suffix, write_json
 from coterie.run.hashes import PROVENANCE, read_record, refuse_damaged_outcomes, refuse_other_records
 from coterie.run.provenance import changes
 from coterie.study.layout import CHECKPOINTS, FREE, is_run
@@ -58,8 +58,8 @@ def combine_runs(runs: Sequence[Path], folder: Path, *, new_rows: bool = False) 
     if len(runs) < 2 or len({run.resolve() for run in runs}) < len(runs):
         raise InputError("name at least two different runs to combine")
     results = [_load(run) for run in runs]
-    for later in results[1:]:
-        _refuse_other_settings(results[0], later)
+    for run in results[1:]:
+        _refuse_other_settings(results[0], run)
     tables = _tables_of(results, new_rows)
     seeds = _number_seeds(results, tables)
     if folder.exists() and not (folder / RUNS).is_file() and any(folder.iterdir()):
@@ -98,22 +98,26 @@ def _load(run: Path) -> Results:
 def _refuse_other_settings(earlier: Results, later: Results) -> None:
     """Raise `InputError` that names the first setting, client or code in which two runs differ."""
     cure = "only runs with the same settings can be combined"
-    for (table, key), was, now in _settings(earlier, later):
+    for (table, key), old_value, new_value in _settings(earlier, later):
         raise InputError(
-            f"{later.folder} was made with {table}.{key} = {now!r}, and {earlier.folder} with {was!r}; {cure}"
+            f"{later.folder} was made with {table}.{key} = {new_value!r}, and {earlier.folder} with {old_value!r}; {cure}"
         )
-    for what, was, now in (
+    for subject, old_value, new_value in (
         ("clients", sorted(earlier.clients), sorted(later.clients)),
         ("methods", sorted(earlier.algorithms), sorted(later.algorithms)),
         ("label", earlier.label().get("column"), later.label().get("column")),
         ("classes", earlier.label().get("classes"), later.label().get("classes")),
         ("columns", _columns(earlier.folder), _columns(later.folder)),
     ):
-        if was != now:
-            raise InputError(f"{later.folder} has other {what} than {earlier.folder}: {_only(now, was)}; {cure}")
+        if old_value != new_value:
+            raise InputError(
+                f"{later.folder} has other {subject} than {earlier.folder}: {_only(new_value, old_value)}; {cure}"
+            )
     for method in earlier.algorithms:
-        was, now = (_record(results, method) for results in (earlier, later))
-        for change in itertools.chain(*(changes(_part(was, path), _part(now, path), path[:1]) for path in SAME_CODE)):
+        old_value, new_value = (_record(results, method) for results in (earlier, later))
+        for change in itertools.chain(
+            *(changes(_part(old_value, path), _part(new_value, path), path[:1]) for path in SAME_CODE)
+        ):
             detail = f" ({change.detail})" if change.detail else ""
             raise InputError(
                 f"{change.subject} of {method} differs between {earlier.folder} and {later.folder}{detail}; {cure}"
@@ -125,10 +129,10 @@ def _settings(earlier: Results, later: Results) -> Iterator[tuple[tuple[str, str
     tables = [{**results.experiment, **_methods_by_label(results)} for results in (earlier, later)]
     for table in sorted({*tables[0], *tables[1]} - {"methods", "engine", "callbacks"}):
         free = FREE_KEYS.get(table, frozenset[str]())
-        was, now = (value if isinstance(value := t.get(table), dict) else {"": value} for t in tables)
-        for key in sorted({*was, *now} - free):
-            if was.get(key) != now.get(key):
-                yield (table, key), was.get(key), now.get(key)
+        old_table, new_table = (value if isinstance(value := t.get(table), dict) else {"": value} for t in tables)
+        for key in sorted({*old_table, *new_table} - free):
+            if old_table.get(key) != new_table.get(key):
+                yield (table, key), old_table.get(key), new_table.get(key)
 
 
 def _methods_by_label(results: Results) -> dict[str, Any]:
@@ -155,17 +159,19 @@ def _recipe(run: Path) -> dict[str, Any]:
     return next(iter(recipes.values()), {})
 
 
-def _only(now: Any, was: Any) -> str:
-    if not (isinstance(now, list) and isinstance(was, list)):
-        return f"{now} and {was}"
-    missing = [str(name) for name in now if name not in was] or [str(name) for name in was if name not in now]
+def _only(new_list: Any, old_list: Any) -> str:
+    if not (isinstance(new_list, list) and isinstance(old_list, list)):
+        return f"{new_list} and {old_list}"
+    missing = [str(name) for name in new_list if name not in old_list] or [
+        str(name) for name in old_list if name not in new_list
+    ]
     return listing(missing[:3]) or "in another order"
 
 
 def _record(results: Results, method: str) -> Mapping[str, Any]:
     """Read what the numbers of a method depend on, as it was recorded before round 0; empty for what is trained without rounds."""
     fold = "0" if results.comparisons.folds else ""
-    path = results.folder / CHECKPOINTS / f"{method}-{turn(results.seeds[0], fold)}" / PROVENANCE
+    path = results.folder / CHECKPOINTS / f"{method}-{seed_suffix(results.seeds[0], fold)}" / PROVENANCE
     return dict(read_record(path)["record"]) if path.is_file() else {}
 
 
@@ -182,14 +188,14 @@ def _tables_of(results: Sequence[Results], new_rows: bool) -> list[int]:
     labels = [{c: _labels(r, c) for c in r.clients} for r in results]
     tables: list[int] = []
     for i, run in enumerate(results):
-        same = next((tables[j] for j in range(i) if _same_rows(results[j], run, labels[j], labels[i])), None)
-        if same is None and i > 0 and not new_rows:
+        same_table = next((tables[j] for j in range(i) if _same_rows(results[j], run, labels[j], labels[i])), None)
+        if same_table is None and i > 0 and not new_rows:
             raise InputError(
                 f"{run.folder} and {results[0].folder} are of different rows; if no patient is in both, say so with --new-rows"
             )
-        if same is None:
+        if same_table is None:
             _refuse_grown(results[:i], run, labels)
-        tables.append(max(tables, default=-1) + 1 if same is None else same)
+        tables.append(max(tables, default=-1) + 1 if same_table is None else same_table)
     return tables
 
 
@@ -244,18 +250,18 @@ def _chance(was: Mapping[int, float], now: Mapping[int, float]) -> float:
 
 def _number_seeds(results: Sequence[Results], tables: Sequence[int]) -> list[dict[int, int]]:
     """The seed in the combination of each seed of each run: its own, unless a run of another table has taken it."""
-    taken: dict[int, int] = {}
+    owners: dict[int, int] = {}
     numbered: list[dict[int, int]] = []
     for i, run in enumerate(results):
         of_run: dict[int, int] = {}
         for seed in run.seeds:
-            if seed in taken and tables[taken[seed]] == tables[i]:
+            if seed in owners and tables[owners[seed]] == tables[i]:
                 raise InputError(
-                    f"{results[taken[seed]].folder} and {run.folder} are of the same rows and both have seed {seed}; repeat one with "
+                    f"{results[owners[seed]].folder} and {run.folder} are of the same rows and both have seed {seed}; repeat one with "
                     f"seeds that the other lacks: --set 'run.seeds=[{max(max(r.seeds) for r in results) + 1}]'"
                 )
-            of_run[seed] = seed if seed not in taken else max(*taken, *run.seeds) + 1
-            taken[of_run[seed]] = i
+            of_run[seed] = seed if seed not in owners else max(*owners, *run.seeds) + 1
+            owners[of_run[seed]] = i
         numbered.append(of_run)
     return numbered
 
@@ -308,24 +314,24 @@ def _join_csv(path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, in
             continue
         with part.open(encoding="utf-8", newline="") as file:
             columns, *rows = csv.reader(file)
-        at, fold = columns.index("seed"), columns.index("fold")
+        place, fold = columns.index("seed"), columns.index("fold")
         if header is None:
             writer.writerow(header := columns)
         for row in rows:
-            if row[fold] != ALL and int(row[at]) in of_run:
-                writer.writerow([*row[:at], of_run[int(row[at])], *row[at + 1 :]])
+            if row[fold] != ALL and int(row[place]) in of_run:
+                writer.writerow([*row[:place], of_run[int(row[place])], *row[place + 1 :]])
     if header is not None:
         write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
 
 
 def _write_outcomes(place: Path, run: Results, table: int, seeds: Mapping[int, int]) -> None:
     for path in Outcomes.paths(run.folder):
-        with open_tensors(path, "pt") as (file, about):
+        with open_tensors(path, "pt") as (file, metadata):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
-        if about["seed"] not in seeds:
+        if metadata["seed"] not in seeds:
             continue
         for key in ("numbers", "patients"):
             if key in tensors:
                 tensors[key] = tensors[key] + table * APART
-        about = {**about, "seed": seeds[about["seed"]]}
-        write_tensors(place / "outcomes" / f"{table}-{about['seed']}-{path.name}", tensors, about)
+        metadata = {**metadata, "seed": seeds[metadata["seed"]]}
+        write_tensors(place / "outcomes" / f"{table}-{metadata['seed']}-{path.name}", tensors, metadata)

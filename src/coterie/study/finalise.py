@@ -122,11 +122,11 @@ def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
     return personalise(run, clients, **vars(tuning), engine=experiment.engine, settings=run_settings(experiment))
 
 
-def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **about: Any) -> None:
+def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **metadata: Any) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    owner = about["client"] if about["client"] in run.models else "*"
+    owner = metadata["client"] if metadata["client"] in run.models else "*"
     model = experiment.tables()["model"]
-    save_model(out / MODEL, run, owner, {**about_models(about["method"], run, clients), **about, "model": model})
+    save_model(out / MODEL, run, owner, {**about_models(metadata["method"], run, clients), **metadata, "model": model})
     write_json(out / "preprocess.json", clients.recipe)
     if own_file := _own_file(model):
         write_json(out / FILES, {str(own_file): hash_of(own_file)})

@@ -79,13 +79,13 @@ class Jobs:
         import multiprocessing
 
         context = multiprocessing.get_context("fork")
-        mine, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(work, theirs, os.getpid()))
+        own_end, child_end = context.Pipe(duplex=False)
+        process = context.Process(target=_serve, args=(work, child_end, os.getpid()))
         with delay_interrupts(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # a live display has a thread, which a job never uses
             process.start()
-        theirs.close()
-        self._running[mine] = process, heard
+        child_end.close()
+        self._running[own_end] = process, heard
 
     def _receive(self) -> None:
         """Take what the jobs say next."""

@@ -16,7 +16,7 @@ from coterie.base.errors import InputError
 from coterie.base.files import json_rows, remove_leftovers
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.files import ALL, RUNS, YARDSTICKS, refuse_links, turn
+from coterie.run.files import ALL, RUNS, YARDSTICKS, refuse_links, seed_suffix
 from coterie.run.hashes import PROVENANCE, find_damage, record_or_none
 from coterie.run.tables import read_folder_experiment
 
@@ -103,7 +103,7 @@ class Pair:
     @property
     def name(self) -> str:
         """The beginning of the names of its files."""
-        return f"{self.entry.label}-{turn(self.seed, self.fold)}"
+        return f"{self.entry.label}-{seed_suffix(self.seed, self.fold)}"
 
     @property
     def words(self) -> str:
@@ -141,9 +141,9 @@ class Pair:
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
         saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
-        for what in find_damage(self.run, {name: saved["files"][name]} if saved else {}).values():
+        for problem in find_damage(self.run, {name: saved["files"][name]} if saved else {}).values():
             raise InputError(
-                f"{self.history} {what}; delete {self.folder} and continue with --resume: this method and seed start again"
+                f"{self.history} {problem}; delete {self.folder} and continue with --resume: this method and seed start again"
             )
 
     def damage(self) -> dict[str, str]:
@@ -183,37 +183,37 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
     if not pair.done.exists():
         return False
     damage = pair.damage()
-    for name, what in damage.items():
+    for name, problem in damage.items():
         if say is not None:
-            say(f"{name} {what}: it is made again from the checkpoint of {pair.words}")
+            say(f"{name} {problem}: it is made again from the checkpoint of {pair.words}")
     return not damage
 
 
 def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     """Raise `InputError` if what was saved is of other settings. Methods and seeds may be added."""
     saved = read_folder_experiment(folder, experiment)
-    old, new = saved.tables(), experiment.tables()
+    saved_tables, tables = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
-    old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()
-    old["callbacks"], new["callbacks"] = {"deciding": saved.deciding()}, {"deciding": experiment.deciding()}
+    saved_tables["engine"], tables["engine"] = saved.engine.results(), experiment.engine.results()
+    saved_tables["callbacks"], tables["callbacks"] = {"deciding": saved.deciding()}, {"deciding": experiment.deciding()}
     for table in ("data", "split", "model", "engine", "attack", "callbacks", "run"):
-        was, now = old.get(table, {}), new.get(table, {})
+        was, now = saved_tables.get(table, {}), tables.get(table, {})
         for key in sorted({*was, *now} - FREE):
             if was.get(key) != now.get(key):
                 raise InputError(
                     f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}"
                 )
-    methods = {m["label"]: m for m in new["methods"]}
-    for method in old["methods"]:
+    methods = {m["label"]: m for m in tables["methods"]}
+    for method in saved_tables["methods"]:
         label = method["label"]
         if label not in methods:
             raise InputError(f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
         differ = sorted(k for k in {*method, *methods[label]} if method.get(k) != methods[label].get(k))
         if differ:
             raise InputError(f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
-    gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
-    if gone:
-        raise InputError(f"{folder} has seed {gone[0]}, which is not among the seeds now; {cure}")
+    missing = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
+    if missing:
+        raise InputError(f"{folder} has seed {missing[0]}, which is not among the seeds now; {cure}")
 
 
 def trainings(experiment: Experiment) -> list[tuple[int, str]]:

@@ -65,5 +65,5 @@ def forecast_partners(clients: Clients, seed: int = 0) -> PartnerForecast:
         rows.sizes("train"),
         dict(zip(state.names, table, strict=True)),
         tuple(tuple(names) for names in members.values()),
-        max(asked.most_models(len(clients)) for asked, _ in declarations(method).values()),
+        max(declaration.most_models(len(clients)) for declaration, _ in declarations(method).values()),
     )

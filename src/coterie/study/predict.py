@@ -12,7 +12,7 @@ from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
-from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, turn
+from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, seed_suffix
 from coterie.run.hashes import find_damage, read_record, refuse_change, refuse_other_records
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
@@ -53,14 +53,14 @@ def predict(
     from coterie.data import apply_recipe
     from coterie.data.tables.read import cells_of
 
-    answers, recipe, about = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
+    answers, recipe, metadata = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
     encoded = apply_recipe(recipe, data)
-    cut = about.get("threshold") if threshold is None else threshold
+    cut = metadata.get("threshold") if threshold is None else threshold
     prediction = answers.predict(
         encoded.inputs,
         encoded.labels,
-        method=about["method"],
-        client=str(about.get("client", client)),
+        method=metadata["method"],
+        client=str(metadata.get("client", client)),
         notes=tuple(encoded.notes),
         threshold=0.5 if cut is None else cut,
         columns=cells_of(data),
@@ -91,21 +91,21 @@ def load_answers(
         path, recipe = folder / MODEL, _json(folder / "preprocess.json")
     else:
         path, recipe = _of_run(folder, client, method, seed)
-    state, about = open_model_file(path, client)
-    if "shape" not in about:
+    state, metadata = open_model_file(path, client)
+    if "shape" not in metadata:
         raise InputError(f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
-    shape = about["shape"]
+    shape = metadata["shape"]
     sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    table = about["model"] if is_final(folder) else read_toml(folder / "experiment.toml").get("model", {})
-    model = build_shape(_model(folder, table, trust), sizes, about["outputs"])
+    table = metadata["model"] if is_final(folder) else read_toml(folder / "experiment.toml").get("model", {})
+    model = build_shape(_model(folder, table, trust), sizes, metadata["outputs"])
     model.load_state_dict(state)
-    classes, label = tuple(about["classes"]), recipe["label"]
+    classes, label = tuple(metadata["classes"]), recipe["label"]
     scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
-    guess = "regression" if not classes else "binary" if about["outputs"] == 1 else "classes"
-    kind = about.get("kind", guess)  # a file that was written before kinds were does not say it
+    guess = "regression" if not classes else "binary" if metadata["outputs"] == 1 else "classes"
+    kind = metadata.get("kind", guess)  # a file that was written before kinds were does not say it
     if kind not in get_args(Kind):
         raise InputError(f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}")
-    return Answers(model, kind, classes, scale, last=about.get("last") is True).eval(), recipe, about
+    return Answers(model, kind, classes, scale, last=metadata.get("last") is True).eval(), recipe, metadata
 
 
 def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
@@ -153,7 +153,7 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
 
 def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
     folds = read_toml(run / "experiment.toml").get("split", {}).get("folds", 0)
-    name = f"{method}-{turn(seed, ALL if folds else '')}"
+    name = f"{method}-{seed_suffix(seed, ALL if folds else '')}"
     personal, shared = (run / "models" / f"{safe_name(text)}.safetensors" for text in (f"{name}-{client}", name))
     model = personal if personal.exists() else shared
     if not model.exists():

@@ -37,8 +37,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
     run = experiment.run
     if "folder" in experiment.data and clients.questions:
-        more = f" ({len(clients.questions) - 1} more: coterie check)" if len(clients.questions) > 1 else ""
-        raise InputError(f"{clients.questions[0]}{more}")
+        remainder = f" ({len(clients.questions) - 1} more: coterie check)" if len(clients.questions) > 1 else ""
+        raise InputError(f"{clients.questions[0]}{remainder}")
     most = len(clients)
     if run.clients_per_round is not None and run.clients_per_round > most:
         raise InputError(f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients")

@@ -78,17 +78,19 @@ class Status:
 
     def _seconds_left(self) -> float | None:
         """From what rounds of each method took. None until one of each has been seen: some take sixty times as long as others."""
-        usual = {label: sum(seconds) / len(seconds) for label, seconds in self._seconds.items()}
+        mean_seconds = {label: sum(seconds) / len(seconds) for label, seconds in self._seconds.items()}
         for (label, *_), started in self._running.items():
             if started.per_round:
-                usual.setdefault(label, started.per_round * self._rounds)
-        if any(label not in usual for label, *_ in self._left):
+                mean_seconds.setdefault(label, started.per_round * self._rounds)
+        if any(label not in mean_seconds for label, *_ in self._left):
             return None
         seconds_left = 0.0
         for pair in self._left:
             running = self._running.get(pair)
-            known = running is not None and running.per_round
-            seconds_left += running.per_round * (self._rounds - running.number) if running and known else usual[pair[0]]
+            is_timed = running is not None and running.per_round
+            seconds_left += (
+                running.per_round * (self._rounds - running.number) if running and is_timed else mean_seconds[pair[0]]
+            )
         return seconds_left / self._jobs
 
 
@@ -125,5 +127,5 @@ def notebook_progress() -> Callable[[Event], None] | None:
 
 
 def _describe(event: Event) -> str:
-    left = "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
-    return f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done{left}"
+    ending = "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
+    return f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done{ending}"

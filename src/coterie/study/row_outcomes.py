@@ -39,8 +39,8 @@ def write_outcomes(
     """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
     names, tensors = outcomes(run, clients, loss)
     if names:
-        about = {"method": label, "seed": run.seed, "fold": fold, "clients": names}
-        write_tensors(path, tensors, about)
+        metadata = {"method": label, "seed": run.seed, "fold": fold, "clients": names}
+        write_tensors(path, tensors, metadata)
 
 
 @torch.no_grad()
@@ -92,8 +92,8 @@ def _threshold(workspace: Workspace, part: Part) -> float:
     total = torch.stack([positive.sum(), (1 - positive).sum()])
     if len(risks) < 2 or not bool(total.all()):
         return torch.nan
-    below = torch.stack([torch.bincount(group, weights=w).cumsum(0)[:-1] for w in (positive, 1 - positive)])
-    missed, spared = below / total[:, None]
+    shares_below = torch.stack([torch.bincount(group, weights=w).cumsum(0)[:-1] for w in (positive, 1 - positive)])
+    missed, spared = shares_below / total[:, None]
     cuts = (risks[1:] + risks[:-1]) / 2
     best = cuts[spared - missed >= (spared - missed).max() - 1e-12]
     return float(best[(best - 0.5).abs().argmin()])

@@ -138,11 +138,11 @@ def tune_references(
                 if notify is not None:
                     notify(entry.label, len(PENALTIES) * i + j, len(PENALTIES) * len(references))
                 losses[penalty] = _mean_losses(experiment, _hold_back(experiment, entry, sizes, penalty), views)
-            best = {who: min(losses, key=lambda p: losses[p].get(who, math.inf)) for who in losses[0.0]}
+            best = {client: min(losses, key=lambda p: losses[p].get(client, math.inf)) for client in losses[0.0]}
             for penalty, by_client in losses.items():
-                for who, loss in by_client.items():
-                    setting = {"weight_decay": f"{penalty:g} / rows", **({"client": who} if who else {})}
-                    trials.append(Trial(entry.label, setting, loss, chosen=best[who] == penalty))
+                for client, loss in by_client.items():
+                    setting = {"weight_decay": f"{penalty:g} / rows", **({"client": client} if client else {})}
+                    trials.append(Trial(entry.label, setting, loss, chosen=best[client] == penalty))
             entries.append(_hold_back(experiment, entry, sizes, best.get("", 0.0), best) if best else entry)
     return experiment.with_methods(_replace_entries(experiment, entries)), trials
 
@@ -175,8 +175,8 @@ def _hold_back(
     most = 1 / experiment.build_method(entry).local.rate(1)
     if entry.name == "centralised":
         return apply(entry, {"local.weight_decay": min(penalty / sum(sizes.values()), most)})
-    who = penalties or dict.fromkeys(sizes, penalty)
-    return apply(entry, {"weight_decays": {name: min(who[name] / sizes[name], most) for name in who}})
+    decays = penalties or dict.fromkeys(sizes, penalty)
+    return apply(entry, {"weight_decays": {name: min(decays[name] / sizes[name], most) for name in decays}})
 
 
 def _mean_losses(

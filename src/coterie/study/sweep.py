@@ -133,8 +133,8 @@ def run_experiment(
     seeds = experiment.run.seeds
     add_metrics(experiment.run.metrics)
     _refuse_elsewhere(experiment, backend)
-    where = backend or _Here()
-    loaded = where.load(experiment, seeds[0])
+    site = backend or _Here()
+    loaded = site.load(experiment, seeds[0])
     clients_at_first = experiment.of_fold(loaded, seeds[0], "0" if experiment.folds else "")
     check_everything(experiment, clients_at_first)
     check_yardstick(experiment, clients_at_first)
@@ -157,7 +157,7 @@ def run_experiment(
     with experiment.engine.keep_open(), exclusive(folder):
         _write_beginning(experiment, folder, clients_at_first)
         try:
-            load = functools.partial(where.load, experiment)
+            load = functools.partial(site.load, experiment)
             # Those on all rows are trained as long as the others were, and so wait for them.
             for stage in ([p for p in pairs if p.fold != ALL], [p for p in pairs if p.fold == ALL]):
                 with Jobs(experiment.run.jobs) as running, one_thread():
@@ -167,7 +167,7 @@ def run_experiment(
                             status.skip(*pair.key)
                         else:
                             work = functools.partial(
-                                _run_pair, experiment, pair, clients, where, resume, tuple(accept_change)
+                                _run_pair, experiment, pair, clients, site, resume, tuple(accept_change)
                             )
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
@@ -178,7 +178,7 @@ def run_experiment(
                     [*_notes(experiment, clients_at_first), *tuning_notes(folder)],
                     _environment(command, started),
                 )
-        paired = where.paired_errors(experiment)
+        paired = site.paired_errors(experiment)
         if paired:
             write_json(folder / PAIRED, paired)
         seal_tables(folder)
@@ -283,7 +283,7 @@ def _run_pair(
     experiment: Experiment,
     pair: Pair,
     clients: Clients,
-    where: Backend,
+    backend: Backend,
     resume: bool,
     accept_change: tuple[str, ...],
     progress: Callable[[int], None],
@@ -297,7 +297,7 @@ def _run_pair(
         return
     module = model_to_train(experiment, clients, pair.seed)
     try:
-        result = where.fit(experiment, Training(pair, clients, module, resume, accept_change, progress))
+        result = backend.fit(experiment, Training(pair, clients, module, resume, accept_change, progress))
     except RunError as error:
         raise RunError(f"{pair.words}: {error}") from error
     label, tuning = pair.entry.label, pair.entry.personalise
@@ -305,7 +305,7 @@ def _run_pair(
         settings = run_settings(experiment)
         result = personalise(result, clients, **vars(tuning), engine=experiment.engine, settings=settings)
     files = [pair.history, *save_models(pair.run / "models", label, result, clients, pair.fold)]
-    if isinstance(where, _Here):
+    if isinstance(backend, _Here):
         outcomes = pair.run / "outcomes" / f"{safe_name(pair.name)}.safetensors"
         write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients), pair.fold)
         files.append(outcomes)

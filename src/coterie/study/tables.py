@@ -71,9 +71,11 @@ def seal_tables(folder: Path) -> None:
     the hash of what its numbers depend on.
     """
     tables = [f for f in folder.iterdir() if f.suffix in (".json", ".csv", ".toml")]
-    done = {path.parent.name: record_or_none(path) for path in sorted((folder / CHECKPOINTS).glob("*/done.json"))}
-    records = {pair: saved["provenance"] for pair, saved in done.items() if saved is not None}
-    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": [*done], "records": records})
+    records_by_pair = {
+        path.parent.name: record_or_none(path) for path in sorted((folder / CHECKPOINTS).glob("*/done.json"))
+    }
+    records = {pair: saved["provenance"] for pair, saved in records_by_pair.items() if saved is not None}
+    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": [*records_by_pair], "records": records})
 
 
 def mend_tables(folder: Path) -> list[str]:
@@ -97,14 +99,14 @@ def mend_tables(folder: Path) -> list[str]:
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
     methods += [MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")]
     pairs = pairs_of(folder, methods, tables["run"]["seeds"], tables.get("split", {}).get("folds", 0))
-    again = f"continue with: coterie run {settings} --resume"
+    cure = f"continue with: coterie run {settings} --resume"
     for pair in pairs:
         if pair.damage():
-            raise InputError(f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
+            raise InputError(f"{pair.folder} is damaged as {next(iter(broken))} is; {cure}")
     write_tables(folder, pairs)
     damage = find_damage(folder, recorded)
-    for name, what in damage.items():
-        raise InputError(f"{folder / name} {what}; {again}")
+    for name, problem in damage.items():
+        raise InputError(f"{folder / name} {problem}; {cure}")
     return sorted(broken)
 
 
@@ -132,14 +134,14 @@ def verify(folder: Path) -> Verified:
             continue
         broken = find_damage(folder, recorded)
         intact += 1 + len(recorded) - len(broken)
-        problems += [f"{folder / name} {what}; {_cure(folder, name)}" for name, what in broken.items()]
+        problems += [f"{folder / name} {problem}; {_cure(folder, name)}" for name, problem in broken.items()]
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
         try:
-            record, done = read_record(path), record_or_none(path.with_name("done.json"))
+            record, final = read_record(path), record_or_none(path.with_name("done.json"))
         except InputError as error:
             problems.append(str(error))
             continue
-        if record["run"] != path.parent.name or (done and done["provenance"] != hash_of_tree(record["record"])):
+        if record["run"] != path.parent.name or (final and final["provenance"] != hash_of_tree(record["record"])):
             problems.append(f"{path} belongs to another run; restore it from a copy")
         else:
             intact += 1

@@ -1,6 +1,6 @@
 """`--yardstick trees`: gradient-boosted trees of each client alone, and of all rows pooled, as reference rows of a comparison.
 
-They see the same splits and are measure_trees by the same metrics as methods, but they are none: nobody trains them together, and no
+They see the same splits and are measured by the same metrics as methods, but they are none: nobody trains them together, and no
 verdict is about them. scikit-learn's `HistGradientBoosting` with its defaults stands for what a table allows without federation.
 """
 
@@ -36,9 +36,9 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
     """Raise `InputError` if trees are asked for and cannot read these clients, before any training."""
     if experiment.run.yardstick is None:
         return
-    taken = set(experiment.labels) & set(YARDSTICKS)
-    if taken:
-        raise InputError(f"the label {min(taken)} is that of a yardstick; give the method another one")
+    clashes = set(experiment.labels) & set(YARDSTICKS)
+    if clashes:
+        raise InputError(f"the label {min(clashes)} is that of a yardstick; give the method another one")
     inputs, labels = sample(clients.train.inputs), clients.train.labels
     require(
         isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1,
@@ -115,8 +115,8 @@ class _Trees:
     def _outputs(self, part: Part) -> Tensor:
         """Return predictions as a model would make them: one number or logit [rows, 1], or a logit for each class [rows, C]."""
         if not self._count:
-            alone = np.full(len(part), self._only) if self._model is None else self._model.predict(_table(part))
-            return torch.from_numpy(alone.astype(np.float64))[:, None]
+            predicted = np.full(len(part), self._only) if self._model is None else self._model.predict(_table(part))
+            return torch.from_numpy(predicted.astype(np.float64))[:, None]
         shares = np.zeros((len(part), self._count))
         if self._model is None:
             shares[:, self._only] = 1.0

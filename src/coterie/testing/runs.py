@@ -73,8 +73,8 @@ def _example(names: Mapping[str, str]) -> Clients:
             parts.append(Part(inputs, (score > score.median()).long()))
         train, validation, test = parts
         clients.append(Client(names[name], train, validation, test))
-    together = Clients(clients)
-    return together.with_server(together[names["a"]].validation)
+    example = Clients(clients)
+    return example.with_server(example[names["a"]].validation)
 
 
 def _model() -> nn.Module:
@@ -149,16 +149,18 @@ class Trial:
         )
 
 
-def _same(expected: Run, actual: Run, what: str) -> None:
+def _same(expected: Run, actual: Run, subject: str) -> None:
     """Raise `LawError` unless models and history of two runs are equal bit by bit."""
     if list(expected.models) != list(actual.models):
-        raise LawError(f"{what} has models of {', '.join(actual.models)} in place of {', '.join(expected.models)}")
+        raise LawError(f"{subject} has models of {', '.join(actual.models)} in place of {', '.join(expected.models)}")
     for name, x in expected.models.items():
         if not torch.equal(x, actual.models[name]):
-            away = float((x - actual.models[name]).abs().max())
-            raise LawError(f"{what} ends at another model of {name}, {away:.1e} away; all its bits must be equal")
+            distance = float((x - actual.models[name]).abs().max())
+            raise LawError(
+                f"{subject} ends at another model of {name}, {distance:.1e} away; all its bits must be equal"
+            )
     if expected.history != actual.history:
-        raise LawError(f"{what} measures other numbers, although its models are equal")
+        raise LawError(f"{subject} measures other numbers, although its models are equal")
 
 
 # ---- laws of runs
@@ -207,10 +209,10 @@ def spelling(trial: Trial) -> None:
     """The table that says the settings in a file builds the same value."""
     cls = type(trial.subject)
     if dataclasses.is_dataclass(trial.subject):
-        again = build(cls, spell(trial.subject), "its table")
-        if identity(again) != identity(trial.subject):
+        rebuilt = build(cls, spell(trial.subject), "its table")
+        if identity(rebuilt) != identity(trial.subject):
             raise LawError(
-                f"its table {spell(trial.subject)} builds {again!r}; fields must be values that files can hold"
+                f"its table {spell(trial.subject)} builds {rebuilt!r}; fields must be values that files can hold"
             )
 
 
@@ -237,14 +239,14 @@ def names(trial: Trial) -> None:
         if _is_value(full.method)
         else {}
     )
-    moved = {key: _rename(entry, called) for key, entry in fields.items()}
+    renamed = {key: _rename(entry, called) for key, entry in fields.items()}
     moved_trial = dataclasses.replace(
-        full, method=dataclasses.replace(full.method, **moved) if fields else full.method, names=called
+        full, method=dataclasses.replace(full.method, **renamed) if fields else full.method, names=called
     )
     expected, models = full.run().models, moved_trial.run().models
     for name, x in expected.items():
-        mine = models.get(called.get(name, name))
-        if mine is None or float((x - mine).abs().max()) > CLOSE:
+        model = models.get(called.get(name, name))
+        if model is None or float((x - model).abs().max()) > CLOSE:
             raise LawError(
                 f"client {name!r} called {called.get(name)!r} gets another model; names may decide ties only"
             )
@@ -264,11 +266,12 @@ def learns(trial: Trial) -> None:
     """Eight rounds lower the mean loss of a convex problem."""
     run = trial.with_local(lr=0.3, steps=Steps(4)).run(8)
     losses = {
-        at: [r.value for r in run.history if (r.round, r.split, r.metric) == (at, "train", "loss")] for at in (0, 8)
+        number: [r.value for r in run.history if (r.round, r.split, r.metric) == (number, "train", "loss")]
+        for number in (0, 8)
     }
-    initial, last = (sum(losses[at]) / len(losses[at]) for at in (0, 8))
-    if not last < 0.95 * initial:
-        raise LawError(f"the mean loss on training rows was {initial:.3f} and is {last:.3f} after eight rounds")
+    initial, final = (sum(losses[number]) / len(losses[number]) for number in (0, 8))
+    if not final < 0.95 * initial:
+        raise LawError(f"the mean loss on training rows was {initial:.3f} and is {final:.3f} after eight rounds")
 
 
 def numbers(trial: Trial) -> None:
@@ -287,9 +290,9 @@ def alone(trial: Trial) -> None:
     fields = [f.name for f in dataclasses.fields(full.method)] if _is_value(full.method) else []
     names_in_fields = {key: _rename(getattr(full.method, key), dict.fromkeys(SIZES, "b")) for key in fields}
     method = dataclasses.replace(full.method, **names_in_fields) if fields else full.method
-    everyone = _example(trial.names)
+    example = _example(trial.names)
     run = dataclasses.replace(full, method=method).run(
-        clients=everyone.subset(("b",)).with_server(everyone["a"].validation)
+        clients=example.subset(("b",)).with_server(example["a"].validation)
     )
     losses = [r.value for r in run.history if (r.split, r.metric) == ("train", "loss")]
     if not losses[-1] < losses[0]:
@@ -388,8 +391,8 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
 def shows(trial: Trial) -> None:
     """A run under an attack ends elsewhere, or names the attacker among the clients that failed."""
     honest = dataclasses.replace(trial, attack=None).run()
-    same = all(torch.equal(x, honest.models[name]) for name, x in trial.usual.models.items())
-    if same and not trial.usual.failures:
+    unchanged = all(torch.equal(x, honest.models[name]) for name, x in trial.usual.models.items())
+    if unchanged and not trial.usual.failures:
         raise LawError("a run under it ends as an honest one does, and no client fails")
 
 
@@ -419,9 +422,9 @@ def bits(trial: Trial) -> None:
             _same(plain, trial.usual, "a run on this engine")
         except LawError as error:
             raise LawError(f"declares no setting on which numbers depend (decides), but {error}") from error
-    away = max(float((x - trial.usual.models[name]).abs().max()) for name, x in plain.models.items())
-    if away > CLOSE:
-        raise LawError(f"a run on this engine ends {away:.1e} away, further than rounding takes it")
+    distance = max(float((x - trial.usual.models[name]).abs().max()) for name, x in plain.models.items())
+    if distance > CLOSE:
+        raise LawError(f"a run on this engine ends {distance:.1e} away, further than rounding takes it")
 
 
 def closes(trial: Trial) -> None:

@@ -139,12 +139,12 @@ def one_answer_each(built: Built) -> None:
     """A model gives each row as many outputs as it is asked for, whatever other rows lie beside it."""
     module, inputs = built.module(), built.rows()
     with torch.no_grad():
-        outputs, alone = module(inputs), module(inputs[1:2])
+        outputs, single = module(inputs), module(inputs[1:2])
     if built.outputs not in outputs.shape[1:] or len(outputs) != len(inputs):
         raise LawError(
             f"gives outputs of shape {list(outputs.shape)} for {len(inputs)} rows and {built.outputs} outputs"
         )
-    if not torch.allclose(alone, outputs[1:2], atol=1e-5):
+    if not torch.allclose(single, outputs[1:2], atol=1e-5):
         raise LawError("gives a row other outputs when other rows lie beside it, outside of training")
 
 

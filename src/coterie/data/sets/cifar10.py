@@ -116,8 +116,8 @@ def load_images(
         at_server = subset(test_labels, server, seed=split_seed) if server else np.zeros(0, dtype=np.int64)
         if server:
             server_part = Part(read_test(at_server), torch.from_numpy(test_labels[at_server]))
-        elsewhere = np.setdiff1d(np.arange(len(test_labels)), at_server)
-        standard = (lambda index: read_test(elsewhere[index]), test_labels[elsewhere])
+        remaining = np.setdiff1d(np.arange(len(test_labels)), at_server)
+        standard = (lambda index: read_test(remaining[index]), test_labels[remaining])
     return split_over(
         lambda index: read(chosen[index]),
         labels[chosen],
@@ -139,9 +139,9 @@ def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
             return place
     if folder is None and hub.has_datasets():
         return None
-    looked = f"the folder {folder}" if folder is not None else _variable()
+    searched = f"the folder {folder}" if folder is not None else _variable()
     hub_cure = 'or let the hub send it: pip install "coterie[hub]"'
-    raise InputError(f"{images.title} was not found in {looked}; {_CURE}, {hub_cure}")
+    raise InputError(f"{images.title} was not found in {searched}; {_CURE}, {hub_cure}")
 
 
 def _variable() -> str:

@@ -95,24 +95,24 @@ def _find(folder: str | Path | None) -> Path:
     for place in places:
         if (place / _FIRST).is_file() or (place / f"{_FIRST}.gz").is_file():
             return place
-    looked = f"the folder {folder}" if folder is not None else "COTERIE_DATA" + ("" if root else " (not set)")
+    searched = f"the folder {folder}" if folder is not None else "COTERIE_DATA" + ("" if root else " (not set)")
     raise InputError(
-        f"Fashion-MNIST was not found in {looked}; give a folder with {_FIRST}.gz and its three siblings, set the "
+        f"Fashion-MNIST was not found in {searched}; give a folder with {_FIRST}.gz and its three siblings, set the "
         f"environment variable COTERIE_DATA to it, or fill {DEBIAN} by: apt install dataset-fashion-mnist"
     )
 
 
-def read_pair(folder: Path, which: str, classes: int) -> Images:
+def read_pair(folder: Path, part: str, classes: int) -> Images:
     """Images [n, 28, 28] and labels [n] below `classes` of `train` or `t10k`."""
-    images = read_idx(_file(folder, f"{which}-images-idx3-ubyte"))
-    labels = read_idx(_file(folder, f"{which}-labels-idx1-ubyte"))
+    images = read_idx(_file(folder, f"{part}-images-idx3-ubyte"))
+    labels = read_idx(_file(folder, f"{part}-labels-idx1-ubyte"))
     if images.shape[1:] != (28, 28):
-        raise InputError(f"{folder}: {which} images are {list(images.shape[1:])}, not 28 x 28")
+        raise InputError(f"{folder}: {part} images are {list(images.shape[1:])}, not 28 x 28")
     if labels.shape != images.shape[:1]:
-        raise InputError(f"{folder}: {len(images)} {which} images but labels of shape {labels.shape}")
+        raise InputError(f"{folder}: {len(images)} {part} images but labels of shape {labels.shape}")
     in_range = len(labels) > 0 and int(labels.max()) < classes
     if not in_range:
-        raise InputError(f"{folder}: {which} labels must lie between 0 and {classes - 1}")
+        raise InputError(f"{folder}: {part} labels must lie between 0 and {classes - 1}")
     return images, labels.astype(np.int64)
 
 

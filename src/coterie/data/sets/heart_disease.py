@@ -75,16 +75,16 @@ def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
     most = len(patients) // 4
     if not 0 <= server_rows <= most:
         raise InputError(f"server_rows must be from 0 to {most}; got {server_rows}")
-    taken = {patients[i * len(patients) // server_rows] for i in range(server_rows)}
+    server_patients = {patients[i * len(patients) // server_rows] for i in range(server_rows)}
     folder.mkdir(parents=True)
     files = []
     for name, lines in read.items():
-        remaining = [lines[0], *(lines[row] for row in range(1, len(lines)) if (name, row) not in taken)]
+        remaining = [lines[0], *(lines[row] for row in range(1, len(lines)) if (name, row) not in server_patients)]
         (folder / name).write_text("\n".join(remaining) + "\n", encoding="utf-8")
         files.append(folder / name)
-    if taken:
+    if server_patients:
         header = next(iter(read.values()))[0]
-        rows = [read[name][row] for name, row in sorted(taken)]
+        rows = [read[name][row] for name, row in sorted(server_patients)]
         files.append(folder.parent / "server.csv")
         files[-1].write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return files

@@ -41,8 +41,8 @@ def means(mu: float, dim: int = 10) -> NDArray[np.float64]:
     >>> [round(float(np.linalg.norm(m)), 3) for m in means(.01)]
     [0.0, 0.01, 1.0]
     """
-    ones, odd = np.ones(dim), np.arange(dim) % 2
-    return np.stack([np.zeros(dim), mu * ones / np.sqrt(dim), odd / np.linalg.norm(odd)])
+    ones, alternating = np.ones(dim), np.arange(dim) % 2
+    return np.stack([np.zeros(dim), mu * ones / np.sqrt(dim), alternating / np.linalg.norm(alternating)])
 
 
 def mean_estimation(

@@ -107,10 +107,10 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
         "columns": columns,
         "features": [],
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
-        "rename": {old: new for names in settings.rename.values() for old, new in names.items()},
+        "rename": {old_name: new_name for names in settings.rename.values() for old_name, new_name in names.items()},
         "training_rows": {name: client["rows"] for name, client in clients.items()},
         "notes": about_label
-        + [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
+        + [f"left out: {', '.join(names)} ({reason})" for reason, names in left_out.items()]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
 
@@ -122,9 +122,9 @@ def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
     for i, name in enumerate(partial):
         for candidate in partial[i + 1 :]:
             if not have[name] & have[candidate] and alike(name, candidate):
-                at, there = min(have[name]), min(have[candidate])
+                client, other = min(have[name]), min(have[candidate])
                 yield (
-                    f"{clients[at]['source']} has a column {name!r} where {there!r} has {candidate!r}; are they the same? Then say "
+                    f"{clients[client]['source']} has a column {name!r} where {other!r} has {candidate!r}; are they the same? Then say "
                     f"rename = {{{quote_toml(name)} = {quote_toml(candidate)}}}, else drop = [{quote_toml(name)}]"
                 )
 
@@ -140,34 +140,36 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
             (list(have), "only at") if 2 * len(have) <= len(clients) else (sorted(set(clients) - set(have)), "not at")
         )
         return None, [f"{word} {listing(listed)}"]
-    for name, about in have.items():
-        if "problem" in about:
+    for name, told in have.items():
+        if "problem" in told:
             raise InputError(
-                f"{clients[name]['source']}: column {column!r} {complaint(about['problem'], *about['example'])}"
+                f"{clients[name]['source']}: column {column!r} {complaint(told['problem'], *told['example'])}"
             )
-    have = {name: about for name, about in have.items() if about["kind"] != "empty"}
-    kinds = {about["kind"] for about in have.values()}
+    have = {name: told for name, told in have.items() if told["kind"] != "empty"}
+    kinds = {told["kind"] for told in have.values()}
     if not kinds:
-        return None, ["missing at every client"]
+        return None, ["missing at every site"]
     if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
-        dates, at = (next(n for n, a in have.items() if (a["kind"] == "date") is so) for so in (True, False))
+        dates, site = (
+            next(n for n, a in have.items() if (a["kind"] == "date") is is_date) for is_date in (True, False)
+        )
         raise InputError(
-            f"{clients[dates]['source']}: column {column!r} holds dates or times but {have[at]['kind']}s at {at!r}; write it the "
+            f"{clients[dates]['source']}: column {column!r} holds dates or times but {have[site]['kind']}s at {site!r}; write it the "
             "same way in all files, or name it in drop"
         )
     if "date" in kinds:
         return None, ["dates or times; turn them into numbers, such as days since a start, to use them"]
     if "text" in kinds and len(kinds) > 1 and not chosen:
         # A column of which a client knows nothing, but writes "unknown", is empty there.
-        have = {name: about for name, about in have.items() if about["kind"] != "text" or not about["unknown"]}
-        kinds = {about["kind"] for about in have.values()}
+        have = {name: told for name, told in have.items() if told["kind"] != "text" or not told["unknown"]}
+        kinds = {told["kind"] for told in have.values()}
     if "text" in kinds and len(kinds) > 1 and not chosen:
-        texts = next(n for n, about in have.items() if about["kind"] == "text")
-        at = next(n for n, about in have.items() if about["kind"] in ("number", "boolean"))
+        texts = next(n for n, told in have.items() if told["kind"] == "text")
+        client = next(n for n, told in have.items() if told["kind"] in ("number", "boolean"))
         row, example = have[texts]["example"]
         raise InputError(
-            f"{clients[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[at]['kind']} "
-            f"at {at!r}; correct that cell, list its code under missing, or name the column in categorical or drop"
+            f"{clients[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[client]['kind']} "
+            f"at {client!r}; correct that cell, list its code under missing, or name the column in categorical or drop"
         )
     if kinds <= {"number", "boolean"} and not chosen:
         return _numbers(column, clients, have)
@@ -181,10 +183,12 @@ def _numbers(column: str, clients: Told, have: Told) -> Drafted:
         return None, ["whole numbers that hardly ever repeat under such a name: an identifier"]
     remarks = []
     for key, words in (("signs", "read as numbers, without the {}"), ("unknown", "{} taken as missing")):
-        what = {value for about in have.values() for value in about[key]}
-        if what:
+        values = {value for about in have.values() for value in about[key]}
+        if values:
             listed = (
-                with_signs(sorted(what)).removeprefix("with ") if key == "signs" else listing(sorted(map(repr, what)))
+                with_signs(sorted(values)).removeprefix("with ")
+                if key == "signs"
+                else listing(sorted(map(repr, values)))
             )
             remarks.append(f"{words.format(listed)} ({listing([n for n, about in have.items() if about[key]])})")
     if rows >= ENOUGH_TO_TELL and all(about.get("unique") for about in have.values()):
@@ -195,14 +199,14 @@ def _numbers(column: str, clients: Told, have: Told) -> Drafted:
     return spec, remarks
 
 
-def _signs(what: str, clients: Told, have: Told) -> list[str]:
+def _signs(column: str, clients: Told, have: Told) -> list[str]:
     """The signs of a column of numbers, the same at all clients, thousands commas apart. Raises `InputError` if they differ."""
     by_client = {name: sorted({*about["signs"]} - {","}) for name, about in have.items()}
     reference = next(iter(by_client))
     for name, signs in by_client.items():
         if signs != by_client[reference]:
             raise InputError(
-                f"{clients[name]['source']}: {what} has numbers {with_signs(signs)} but {with_signs(by_client[reference])} at "
+                f"{clients[name]['source']}: {column} has numbers {with_signs(signs)} but {with_signs(by_client[reference])} at "
                 f"{reference!r}; write it the same way in all files"
             )
     return by_client[reference]
@@ -244,21 +248,21 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
 def _label(clients: Told, settings: Tables) -> LabelRecipe:
     """Task, values and classes of the label."""
     name = str(settings.label)
-    about = {client: what["label"] for client, what in clients.items()}
-    kinds = {a["kind"]: client for client, a in about.items()}
+    labels = {client: what["label"] for client, what in clients.items()}
+    kinds = {a["kind"]: client for client, a in labels.items()}
     if len(kinds) > 1:
-        (kind_here, at), (kind_there, there) = sorted(kinds.items())[:2]
+        (kind_here, client), (kind_there, other) = sorted(kinds.items())[:2]
         raise InputError(
-            f"label {name!r} is {kind_here} at {at!r} ({clients[at]['source']}) but {kind_there} at {there!r} "
-            f"({clients[there]['source']}); write it the same way in all files, or map "
+            f"label {name!r} is {kind_here} at {client!r} ({clients[client]['source']}) but {kind_there} at {other!r} "
+            f"({clients[other]['source']}); write it the same way in all files, or map "
             "all values, the positive class last: classes = {no = [...], yes = [...]}"
         )
     kind = next(iter(kinds))
-    signs = _signs(f"label {name!r}", clients, about)
-    values = sorted({v for a in about.values() for v in a["values"]})
-    _refuse_variants(name, about)
-    distinct = max([len(values), *(a["distinct"] for a in about.values())])
-    integers = all(a["whole"] for a in about.values())
+    signs = _signs(f"label {name!r}", clients, labels)
+    values = sorted({v for a in labels.values() for v in a["values"]})
+    _refuse_variants(name, labels)
+    distinct = max([len(values), *(a["distinct"] for a in labels.values())])
+    integers = all(a["whole"] for a in labels.values())
     spec = LabelRecipe(column=name, task="classification", kind=kind, above=None, values=[], classes=[])
     if settings.spellings:
         spec["spellings"] = dict(settings.spellings)
@@ -297,9 +301,9 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     return spec
 
 
-def _cut_at(name: str, above: float) -> list[str]:
-    """Class names of a label that is cut at `above`."""
-    return [f"{name} <= {spell(above)}", f"{name} > {spell(above)}"]
+def _cut_at(name: str, threshold: float) -> list[str]:
+    """Class names of a label that is cut at `threshold`."""
+    return [f"{name} <= {spell(threshold)}", f"{name} > {spell(threshold)}"]
 
 
 def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> Iterator[str]:
@@ -311,7 +315,7 @@ def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> 
     if label["kind"] == "number" and 2 < len(label["values"]) <= FEW_CLASSES:
         low, high = label["values"][0], label["values"][-1]
         yield f"classes {low} to {high} have an order that models do not use; the mean class error says how far off they are"
-    values = {client: what["label"]["values"] for client, what in clients.items()}
+    values = {client: statement["label"]["values"] for client, statement in clients.items()}
     if len(clients) == 1 or not label["values"]:
         return
     single = [f"{client} ({have[0]!r})" for client, have in values.items() if len(have) == 1]
@@ -320,16 +324,18 @@ def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> 
     mixed = {client: have for client, have in values.items() if len(have) > 1}
     owners = Counter(value for have in mixed.values() for value in have)
     exclusive = {client: [repr(value) for value in have if owners[value] == 1] for client, have in mixed.items()}
-    alone = [f"{listing(values_here)} only at {client}" for client, values_here in exclusive.items() if values_here]
-    if alone and len(mixed) > 1:
-        yield f"{listing(alone)} (if these are other words for the same classes, map them with classes)"
+    exclusive_values = [
+        f"{listing(values_here)} only at {client}" for client, values_here in exclusive.items() if values_here
+    ]
+    if exclusive_values and len(mixed) > 1:
+        yield f"{listing(exclusive_values)} (if these are other words for the same classes, map them with classes)"
 
 
-def _refuse_variants(name: str, about: Told) -> None:
+def _refuse_variants(name: str, labels: Told) -> None:
     """Raise `InputError` for values of the label that are only spelled differently."""
-    values = sorted({v for a in about.values() for v in a["values"]})
+    values = sorted({v for a in labels.values() for v in a["values"]})
     for group in variants(values):
-        where = [f"{text!r} at {listing([n for n, a in about.items() if text in a['values']])}" for text in group]
+        where = [f"{text!r} at {listing([n for n, a in labels.items() if text in a['values']])}" for text in group]
         question = (
             f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
             "all values, the positive class last: classes = {"
@@ -353,9 +359,9 @@ def _is_quantity(name: str, kind: str, distinct: int, integers: bool, task: str 
         return True
     limit = MANY_CATEGORIES if task == "classification" else MANY_CLASSES
     if distinct > limit:
-        more = 'say task = "regression" or task = "classification"' if task is None and kind == "number" else ""
-        more = more or f"at most {limit} classes can be told apart here; choose another label"
-        raise InputError(f"label {name!r} has {distinct} different values; {more}")
+        cure = 'say task = "regression" or task = "classification"' if task is None and kind == "number" else ""
+        cure = cure or f"at most {limit} classes can be told apart here; choose another label"
+        raise InputError(f"label {name!r} has {distinct} different values; {cure}")
     return False
 
 
@@ -404,7 +410,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     }
 
 
-def _scale(what: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tuple[float, float]:
+def _scale(column: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tuple[float, float]:
     """Return mean and scale from the pooled mean and variance. `extents`: squares of each client, for the name of the one to blame."""
     mean, variance = moments_of.tolist()
     if not math.isfinite(mean) or not math.isfinite(variance):
@@ -413,8 +419,8 @@ def _scale(what: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tupl
             for name, extent in zip(draft["training_rows"], extents.tolist(), strict=True)
             if not math.isfinite(extent)
         ]
-        at = f" at {listing(where)}" if where else ""
-        raise InputError(f"{what} holds numbers too large to square{at}; rescale it or leave it out (drop)")
+        places = f" at {listing(where)}" if where else ""
+        raise InputError(f"{column} holds numbers too large to square{places}; rescale it or leave it out (drop)")
     return mean, 1.0 if _is_constant(mean, variance) else variance**0.5  # a constant stays 0
 
 

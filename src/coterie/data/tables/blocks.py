@@ -98,12 +98,12 @@ def _without_quotes(raw: bytes, separator: str) -> bytes | None:
     quotes = np.flatnonzero(np.frombuffer(raw, dtype=np.uint8) == ord('"'))
     padded = np.frombuffer(b"\n" + raw + b"\n", dtype=np.uint8)
     ending = (padded == ord("\n")) | (padded == ord(separator))
-    before, after = quotes[::2], quotes[1::2]
-    if len(quotes) % 2 or not ending[before].all() or not ending[after + 2].all():
+    opening, closing = quotes[::2], quotes[1::2]
+    if len(quotes) % 2 or not ending[opening].all() or not ending[closing + 2].all():
         return None
     ends = np.flatnonzero(ending[1:])
-    inside = np.searchsorted(ends, before) != np.searchsorted(ends, after)
-    return None if inside.any() else raw.replace(b'"', b"")
+    crosses_end = np.searchsorted(ends, opening) != np.searchsorted(ends, closing)
+    return None if crosses_end.any() else raw.replace(b'"', b"")
 
 
 def _blocks(body: bytes, length: int) -> Iterator[bytes]:
@@ -171,22 +171,22 @@ def _read(raw: Bytes, ends: Places, columns: Places, point: int) -> tuple[Floats
     at_mark[: _WORD * _WORDS] = False
     marks = np.flatnonzero(at_mark)  # where cells end, and points
     place = np.flatnonzero(raw[marks] != point).reshape(ends.shape)[:, columns]
-    stops, before = ends[:, columns], marks[place - 1]
-    pointed = raw[before] == point
-    middle = np.where(pointed, before, stops)
+    stops, marks_before = ends[:, columns], marks[place - 1]
+    pointed = raw[marks_before] == point
+    middle = np.where(pointed, marks_before, stops)
     lead = raw[starts]
     minus = lead == ord("-")
     length = middle - starts - (minus | (lead == ord("+")))
-    behind = np.maximum(stops - middle - 1, 0)
-    whole, clear_whole = _integers(raw, middle, length)
-    fraction, clear_fraction = _integers(raw, stops, behind)
-    clear = clear_whole & clear_fraction & (length > 0) & (pointed <= (behind > 0))
-    clear &= ((length + behind <= _DIGITS) | (whole == 0)) & (behind < len(_POWERS))
-    integers = whole * _SCALES[np.minimum(behind, _DIGITS)] + fraction
-    numbers, sure = _divide(integers, _POWERS[np.minimum(behind, len(_POWERS) - 1)])
+    decimals = np.maximum(stops - middle - 1, 0)
+    integer, clear_integer = _integers(raw, middle, length)
+    fraction, clear_fraction = _integers(raw, stops, decimals)
+    clear = clear_integer & clear_fraction & (length > 0) & (pointed <= (decimals > 0))
+    clear &= ((length + decimals <= _DIGITS) | (integer == 0)) & (decimals < len(_POWERS))
+    integers = integer * _SCALES[np.minimum(decimals, _DIGITS)] + fraction
+    numbers, exact = _divide(integers, _POWERS[np.minimum(decimals, len(_POWERS) - 1)])
     empty = stops == starts
     numbers[empty] = np.nan
-    return np.where(minus, -numbers, numbers), clear & sure | empty
+    return np.where(minus, -numbers, numbers), clear & exact | empty
 
 
 def _integers(raw: Bytes, ends: Places, lengths: Places) -> tuple[Integers, Flags]:
@@ -224,12 +224,12 @@ def _divide(integers: Integers, powers: Floats) -> tuple[Floats, Flags]:
     by Dekker's product without error, is added; only where the sum lies between two numbers to a millionth it remains unsure.
     """
     numbers = integers.astype(np.float64)
-    sure = np.ones(integers.shape, dtype=bool)
+    exact = np.ones(integers.shape, dtype=bool)
     large = integers >= 1 << 53
     high, power = numbers[large], powers[large]
     numbers /= powers
     if not len(high):
-        return numbers, sure
+        return numbers, exact
     low = (integers[large] - high.astype(np.uint64)).view(np.int64)
     quotient = numbers[large]
     (q, q_low), (p, p_low) = _halves(quotient), _halves(power)
@@ -237,9 +237,9 @@ def _divide(integers: Integers, powers: Floats) -> tuple[Floats, Flags]:
     error = ((q * p - product) + q * p_low + q_low * p) + q_low * p_low
     correction = ((high - product) - error + low) / power
     numbers[large] = quotient + correction
-    rest = np.abs((quotient - numbers[large]) + correction) / np.spacing(numbers[large])
-    sure[large] = (np.abs(rest - 0.5) > _UNSURE) & (np.abs(rest - 0.25) > _UNSURE)
-    return numbers, sure
+    remainder = np.abs((quotient - numbers[large]) + correction) / np.spacing(numbers[large])
+    exact[large] = (np.abs(remainder - 0.5) > _UNSURE) & (np.abs(remainder - 0.25) > _UNSURE)
+    return numbers, exact
 
 
 def _halves(numbers: Floats) -> tuple[Floats, Floats]:

@@ -125,7 +125,7 @@ class Table:
         parts: row numbers of train, validation and test; empty before the split.
         notes: sentences about what reading left out.
         renamed: columns of the source that have another name here.
-        groups: int64 [rows], the same number for rows that belong together; None where nobody says so.
+        groups: int64 [rows], the same number for rows that belong together; None where nothing says so.
     """
 
     name: str
@@ -145,8 +145,8 @@ def _spell_as(kind: str, value: float) -> str:
     return ("true" if value else "false") if kind == "boolean" else spell(value)
 
 
-def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **about: Any) -> Column:
-    """A column of numbers. NaN and the values `missing` are missing; `about`: further attributes of the column."""
+def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **properties: Any) -> Column:
+    """A column of numbers. NaN and the values `missing` are missing; `properties`: further attributes of the column."""
     numbers = np.array(values, dtype=np.float64)
     for code in missing:
         value = number(code)
@@ -154,13 +154,13 @@ def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **abou
             numbers[numbers == value] = np.nan
     wild = np.flatnonzero(np.isinf(numbers))
     if len(wild):
-        about["problem"] = ("infinite", int(wild[0]) + 1, str(numbers[wild[0]]))
+        properties["problem"] = ("infinite", int(wild[0]) + 1, str(numbers[wild[0]]))
     if np.isnan(numbers).all():
-        return Column("empty", numbers, **about)
+        return Column("empty", numbers, **properties)
     if _are_dates(numbers[~np.isnan(numbers)]):
-        dates = np.array(["date" if there else None for there in ~np.isnan(numbers)], dtype=object)
+        dates = np.array(["date" if is_present else None for is_present in ~np.isnan(numbers)], dtype=object)
         return Column("date", None, dates)
-    return Column("boolean" if boolean else "number", numbers, **about)
+    return Column("boolean" if boolean else "number", numbers, **properties)
 
 
 def are_whole(numbers: Floats) -> bool:
@@ -185,8 +185,8 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
     codes = {fold(str(code)) for code in missing}
     if not category:
         quick = _quick_numbers(cells, codes)
-        unclear = comma in ("decimal", "unseen") and any("." in cell for cell in cells if cell)
-        if quick is not None and not unclear:
+        ambiguous = comma in ("decimal", "unseen") and any("." in cell for cell in cells if cell)
+        if quick is not None and not ambiguous:
             return from_numbers(quick, missing)
     meaning = {cell: _clean(cell, codes, comma) for cell in set(cells)}
     texts = np.empty(len(cells), dtype=object)
@@ -228,14 +228,14 @@ def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
     text = "" if cell is None else legible(cell)
     if text.lower() in NOTHING or fold(text) in codes:
         return None
-    unclear = comma in ("decimal", "unseen") and thousands_dots({text}, "decimal")
-    return text if unclear else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+    ambiguous = comma in ("decimal", "unseen") and thousands_dots({text}, "decimal")
+    return text if ambiguous else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
 
 
 def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | None:
-    """The numbers of a column without oddities; None where somebody has to look closer."""
-    gone = NOTHING | codes | {None}
-    plain = ["nan" if cell in gone else cell for cell in cells]
+    """The numbers of a column without oddities; None where they must be read more closely."""
+    missing = NOTHING | codes | {None}
+    plain = ["nan" if cell in missing else cell for cell in cells]
     try:
         numbers = np.array([float(cell) for cell in plain if cell is not None])
     except ValueError:
@@ -352,28 +352,28 @@ def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> 
     `read`: what `parse_number` says of each distinct text.
     """
     numbers = {text for text, value in read.items() if value is not None}
-    odd = read.keys() - numbers
-    kinds = {text: _kind(text) for text in odd}
-    units = {m["unit"].strip() for text in odd if (m := _UNIT.fullmatch(text))}
-    if not odd:
+    unread = read.keys() - numbers
+    kinds = {text: _kind(text) for text in unread}
+    units = {m["unit"].strip() for text in unread if (m := _UNIT.fullmatch(text))}
+    if not unread:
         # All are numbers, but some with a sign and some with another.
-        usual = _usual(texts, read)
-        return _first("sign", texts, {t for t, value in read.items() if _without_commas(value) != usual})
+        usual_signs = _usual(texts, read)
+        return _first("sign", texts, {t for t, value in read.items() if _without_commas(value) != usual_signs})
     bounds_alone = not numbers and set(kinds.values()) == {"bound"}  # such as the two categories <5 and >=5
     if "text" not in kinds.values() and not bounds_alone and len(units) <= _FEW_UNITS:
-        where = _first("text", texts, odd)
+        where = _first("text", texts, unread)
         return None if where is None else (kinds[where[2]], *where[1:])
     if len(numbers) < _ENOUGH_NUMBERS:
         return None
-    slips = sum(map(odd.__contains__, texts))
-    if 4 * slips <= sum(text is not None for text in texts) or 4 * len(odd) <= len(read):
-        return _first("text", texts, odd)
+    slips = sum(map(unread.__contains__, texts))
+    if 4 * slips <= sum(text is not None for text in texts) or 4 * len(unread) <= len(read):
+        return _first("text", texts, unread)
     return None
 
 
 def _kind(text: str) -> str:
-    alone = _alone(text)
-    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(alone)), "text")
+    stripped = _alone(text)
+    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(stripped)), "text")
 
 
 def _alone(text: str) -> str:

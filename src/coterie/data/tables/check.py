@@ -243,8 +243,10 @@ def _classes(label: Column, settings: Tables) -> Column:
     """The label as texts, one per class."""
     texts = label.spelled
     if settings.above is not None and label.numbers is not None:
-        at = spell(settings.above)
-        texts = np.array([f"> {at}" if value > settings.above else f"<= {at}" for value in label.numbers], dtype=object)
+        threshold = spell(settings.above)
+        texts = np.array(
+            [f"> {threshold}" if value > settings.above else f"<= {threshold}" for value in label.numbers], dtype=object
+        )
     return Column("text", None, texts)
 
 
@@ -270,8 +272,8 @@ def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
     drifts = []
     for column, by_client in columns.items():
         for name, at_client in by_client.items():
-            elsewhere = [facts for client, facts in by_client.items() if client != name]
-            drift = _drift(name, column, at_client, elsewhere)
+            other_facts = [facts for client, facts in by_client.items() if client != name]
+            drift = _drift(name, column, at_client, other_facts)
             drifts += [drift] if drift is not None else []
     return tuple(
         sorted(
@@ -280,9 +282,9 @@ def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
     )
 
 
-def _drift(client: str, column: str, at_client: Facts, elsewhere: list[Facts]) -> Drift | None:
+def _drift(client: str, column: str, at_client: Facts, other_facts: list[Facts]) -> Drift | None:
     """The drift of a column with numbers at all clients, or texts at all; None for others."""
-    present = [(facts, facts.rows * (1 - facts.missing)) for facts in elsewhere]
+    present = [(facts, facts.rows * (1 - facts.missing)) for facts in other_facts]
     total = sum(rows for _, rows in present)
     if not total or at_client.missing == 1 or at_client.kind == "date":
         return None
@@ -301,8 +303,8 @@ def _drift(client: str, column: str, at_client: Facts, elsewhere: list[Facts]) -
     if at_client.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
     shares = _fold_shares((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
-    mine = _fold_shares(at_client.shares.items())
-    distance = sum(abs(mine.get(text, 0.0) - shares.get(text, 0.0)) for text in {*mine, *shares}) / 2
+    client_shares = _fold_shares(at_client.shares.items())
+    distance = sum(abs(client_shares.get(text, 0.0) - shares.get(text, 0.0)) for text in {*client_shares, *shares}) / 2
     # Its mean under no difference, and three times the most that its standard deviation can be.
     expected = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values()) / (2 * math.pi) ** 0.5
     return Drift(client, column, "total variation", distance, expected + 1.5 * noise**0.5)

@@ -136,8 +136,8 @@ class TableDescription:
         if not isinstance(columns, dict) or not isinstance(table.get("label"), dict):
             raise InputError("its description has no columns or no label")
         parsed = {}
-        for name, about in columns.items():
-            column = ColumnDescription.parse(about, rows if name in chosen else MANY_CATEGORIES)
+        for name, column_table in columns.items():
+            column = ColumnDescription.parse(column_table, rows if name in chosen else MANY_CATEGORIES)
             if column is None or not _is_word(name):
                 raise InputError(f"its description of column {plain(str(name), 40)!r} is none")
             parsed[name] = column
@@ -147,14 +147,14 @@ class TableDescription:
         return cls(rows, source, parsed, label)
 
 
-def read_json(text: Any, what: str) -> dict[str, Any]:
-    """Return the table in a text that somebody has sent. Raises `InputError` that calls it `what`."""
+def read_json(text: Any, file: str) -> dict[str, Any]:
+    """Return the table in a text that somebody has sent. Raises `InputError` that calls it `file`."""
     try:
         table = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"its {what} cannot be read ({type(error).__name__})") from error
+        raise InputError(f"its {file} cannot be read ({type(error).__name__})") from error
     if not isinstance(table, dict):
-        raise InputError(f"its {what} is not a table")
+        raise InputError(f"its {file} is not a table")
     return table
 
 

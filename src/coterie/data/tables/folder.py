@@ -237,9 +237,9 @@ def from_tables(
     recipe = agree(cohort.names, settings, lambda ask, **payload: ask.function(cohort, **payload))
     clients = []
     for table in cohort.tables:
-        client, more = encode_client(table, recipe)
+        client, client_notes = encode_client(table, recipe)
         clients.append(client)
-        notes += more
+        notes += client_notes
     doubts, questions = find_doubts(clients, cohort.tables, recipe, settings)
     classes = recipe["label"]["classes"]
     server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
@@ -285,9 +285,9 @@ def check_names(settings: Tables, tables: Mapping[str, Table]) -> None:
     if not settings.rename:
         return
     have = {c for table in tables.values() for c in (*table.columns, *table.renamed)}
-    for old in settings.new_names():
-        if old not in have:
-            raise InputError(f"rename names column {old!r}, which no client has; {nearest(old, have)}")
+    for old_name in settings.new_names():
+        if old_name not in have:
+            raise InputError(f"rename names column {old_name!r}, which no client has; {nearest(old_name, have)}")
 
 
 def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
@@ -295,12 +295,12 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     if label in table.columns:
         return
     have = [n for n, t in tables.items() if label in t.columns]
-    near = [c for c in table.columns if alike(c, label)]
+    similar = [c for c in table.columns if alike(c, label)]
     unnamed = 2 * sum(number(name) is not None for name in table.columns) > len(table.columns)
     if unnamed:
         cure = "; its first line has numbers: put one with the names of the columns above"
-    elif have and near:
-        cure = f"; is {near[0]!r} the same? Then say rename = {{{quote_toml(near[0])} = {quote_toml(label)}}}"
+    elif have and similar:
+        cure = f"; is {similar[0]!r} the same? Then say rename = {{{quote_toml(similar[0])} = {quote_toml(label)}}}"
     elif have:
         cure = f" although {have[0]!r} has it: see whether its first line is the header, add the column, or name another label"
     else:
@@ -353,9 +353,9 @@ def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
         return table, []
     missing = np.flatnonzero(~present)
     if settings.unlabelled != "drop":
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        count = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(
-            f"{table.source}: label {label!r} is missing in data row {missing[0] + 1}{more} (empty, NA, none, ?); fill it in, delete "
+            f"{table.source}: label {label!r} is missing in data row {missing[0] + 1}{count} (empty, NA, none, ?); fill it in, delete "
             'such rows, or set unlabelled = "drop"'
         )
     if not present.any():

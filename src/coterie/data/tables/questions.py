@@ -38,7 +38,7 @@ def ask_about(
     tables: Sequence[Table],
     recipe: Recipe,
     settings: Tables,
-    far: Far,
+    extremes: Far,
     suspected: Sequence[str],
 ) -> list[str]:
     """Return the questions about the rows of all clients, encoded and as `tables`.
@@ -48,7 +48,7 @@ def ask_about(
         tables: The same rows before any preprocessing.
         recipe: How these became those.
         settings: What the user has answered.
-        far: Numbers that are far from all others.
+        extremes: Numbers that are far from all others.
         suspected: Columns that are known to say the label already.
     """
     telling = [*dict.fromkeys([*suspected, *_telling_columns(clients, tables, recipe)])]
@@ -58,10 +58,10 @@ def ask_about(
         *(_on_words_of_classes(tables, recipe, settings) if len(recipe["label"]["classes"]) > 2 else ()),
         *_on_telling_columns([name for name in telling if name not in settings.keep]),
         *_on_columns_of_one_class(
-            clients, tables, recipe, far, {*telling, *settings.keep, *settings.columns_to_drop()}
+            clients, tables, recipe, extremes, {*telling, *settings.keep, *settings.columns_to_drop()}
         ),
         *_on_units(recipe, settings),
-        *_on_codes(far, {*telling, *settings.keep}),
+        *_on_codes(extremes, {*telling, *settings.keep}),
     ]
 
 
@@ -120,29 +120,29 @@ def _on_words_of_classes(tables: Sequence[Table], recipe: Recipe, settings: Tabl
 def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return columns that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
-    two = len(recipe["label"]["classes"]) == 2
-    if not two or np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES:
+    is_binary = len(recipe["label"]["classes"]) == 2
+    if not is_binary or np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES:
         return []
     step = -(-len(labels) // LOOKED_AT)
-    looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
+    sampled = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
     cases, columns = labels[::step], []
     for column in recipe["columns"]:
         name, parts = column["name"], []
-        for table, at in zip(tables, looked, strict=True):
+        for table, rows in zip(tables, sampled, strict=True):
             numbers = table.columns[name].numbers
             if column["kind"] != "number":
                 texts, codes = table.columns[name].levels
-                parts.append(np.array([*texts, ""])[codes[at]])
+                parts.append(np.array([*texts, ""])[codes[rows]])
             else:
-                parts.append(np.full(len(at), np.nan) if numbers is None else numbers[at])
+                parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
         if column["kind"] != "number":
             if _auc(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING:
                 columns.append(name)
             continue
         values = np.concatenate(parts)
-        there = ~np.isnan(values)
-        by_gaps = not there.all() and _auc(there * 1.0, cases) > _TELLING
-        if by_gaps or _auc(values[there], cases[there]) > _TELLING:
+        present = ~np.isnan(values)
+        by_gaps = not present.all() and _auc(present * 1.0, cases) > _TELLING
+        if by_gaps or _auc(values[present], cases[present]) > _TELLING:
             columns.append(name)
     return columns
 
@@ -166,7 +166,7 @@ def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
 
 
 def _on_columns_of_one_class(
-    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, far: Far, answered: Set[str]
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, extremes: Far, answered: Set[str]
 ) -> Iterator[str]:
     """Ask about columns whose values, missing values, or numbers far from all others, are those of one class alone; also about dates,
     which no model uses: what else is known only with the outcome may be told by them.
@@ -182,12 +182,12 @@ def _on_columns_of_one_class(
         if name in answered:
             continue
         missing = _are_missing(tables, name)
-        for what, odd in (
+        for what, odd_rows in (
             ("has a value", ~missing),
             ("missing", missing),
-            ("far from all others", _are_far_off(tables, name, far)),
+            ("far from all others", _are_far_off(tables, name, extremes)),
         ):
-            count = np.bincount(labels[odd], minlength=len(classes))
+            count = np.bincount(labels[odd_rows], minlength=len(classes))
             only = int(count.argmax())
             if count[only] == count.sum() >= FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
                 names.setdefault(f"{what} only where the label is {classes[only]}", []).append(name)
@@ -212,12 +212,12 @@ def _are_missing(tables: Sequence[Table], name: str) -> Array:
     )
 
 
-def _are_far_off(tables: Sequence[Table], name: str, far: Far) -> Array:
+def _are_far_off(tables: Sequence[Table], name: str, extremes: Far) -> Array:
     """Return which training rows have a number that is far from all others of their client, [rows of all clients]."""
     masks = []
     for table in tables:
         mask = np.zeros(len(table), dtype=bool)
-        for rows in far.get((table.name, name), {}).values():
+        for rows in extremes.get((table.name, name), {}).values():
             mask[rows] = True
         masks.append(mask[table.parts["train"]])
     return np.concatenate(masks)
@@ -247,9 +247,9 @@ def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
     """Ask of all columns at once whose numbers at one client may have another unit."""
     doubts = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
     where: dict[str, list[str]] = {}
-    for column, _, how in doubts:
+    for column, _, doubt in doubts:
         if column not in settings.keep:
-            where.setdefault(how.partition(" are about ")[0], []).append(column)
+            where.setdefault(doubt.partition(" are about ")[0], []).append(column)
     for client, names in where.items():
         yield (
             f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "

@@ -69,9 +69,9 @@ def notes_on_other_files(folder: Path) -> list[str]:
     """Return a note on what may be the table of a client under another name: files of text or without ending, and folders of tables."""
     texts = [file.name for file in sorted(folder.iterdir()) if file.is_file() and file.suffix.lower() in (".txt", "")]
     folders = [
-        f"{below.name}/"
-        for below in sorted(folder.iterdir())
-        if below.is_dir() and any(file.suffix.lower() in SUFFIXES for file in below.iterdir())
+        f"{entry.name}/"
+        for entry in sorted(folder.iterdir())
+        if entry.is_dir() and any(file.suffix.lower() in SUFFIXES for file in entry.iterdir())
     ]
     names = [name for name in (*texts, *folders) if not name.startswith(".")]
     return [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"] if names else []
@@ -126,18 +126,20 @@ def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
     header, column = [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]], content[1]
     reading.check(header, source)
     names = reading.names(header)
-    taken: set[str] = set()
+    seen_names: set[str] = set()
     for key in filter(None, names):
-        if key in taken:
+        if key in seen_names:
             raise InputError(f"{source}: column {key!r} occurs twice; rename or delete one of them")
-        taken.add(key)
+        seen_names.add(key)
     columns = {key: column(i, key) for i, key in enumerate(names) if key}
     if not columns:
         raise InputError(f"{source} has no columns; give it a header line and rows, or remove it")
     notes = [f"{source}: a column without a name was left out"] if "" in header else []
-    dropped = [old for old, new in zip(header, names, strict=True) if old and not new]
+    dropped = [old_name for old_name, new_name in zip(header, names, strict=True) if old_name and not new_name]
     notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
-    renamed = tuple(old for old, new in zip(header, names, strict=True) if new and old != new)
+    renamed = tuple(
+        old_name for old_name, new_name in zip(header, names, strict=True) if new_name and old_name != new_name
+    )
     table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
     if not len(table):
         raise InputError(f"{source} has no rows, only a header; add rows or remove it")
@@ -382,13 +384,13 @@ def _array(values: np.ndarray[Any, Any], key: str, reading: Reading, source: str
 
 def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None) -> Table:
     """The table in a pandas data frame (or a polars one, by its `to_pandas`), as client `name`."""
-    source, how = source or f"frame {name!r}", reading or Reading()
+    source, settings = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
         raise InputError(f"{source} is not a data frame; give a pandas DataFrame")
     header = [str(key) for key in frame.columns]
-    return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how)), how)
+    return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, settings)), settings)
 
 
 def _series(series: Any, key: str, reading: Reading) -> Column:
@@ -398,7 +400,7 @@ def _series(series: Any, key: str, reading: Reading) -> Column:
     if kind in "biuf":  # numpy's types and pandas' own nullable ones
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _numbers(numbers, key, reading, boolean=kind == "b")
-    gone = series.isna().to_numpy()
-    cells = [None if g else str(v) for v, g in zip(series.tolist(), gone, strict=True)]
+    is_missing = series.isna().to_numpy()
+    cells = [None if g else str(v) for v, g in zip(series.tolist(), is_missing, strict=True)]
     chosen = str(series.dtype) == "category"  # categories on purpose, even where they are written as numbers
     return _texts(cells, key, reading, chosen=chosen)

@@ -196,8 +196,8 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
         out["identifier"] = distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         names, codes = column.levels
-        there = np.bincount(codes[train] + 1, minlength=len(names) + 1)[1:]
-        spelled = {text: count for text, count in zip(names, there.tolist(), strict=True) if count}
+        class_counts = np.bincount(codes[train] + 1, minlength=len(names) + 1)[1:]
+        spelled = {text: count for text, count in zip(names, class_counts.tolist(), strict=True) if count}
         counts = Counter[str]()
         for text, count in spelled.items():
             counts[fold(text)] += count
@@ -261,7 +261,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
     """
     inputs = np.zeros((len(table), len(recipe["features"])), dtype=np.float32)
     notes: list[str] = []
-    at = 0
+    place = 0
     for spec in recipe["columns"]:
         name = spec["name"]
         if name not in table.columns:
@@ -272,13 +272,13 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
         if spec["kind"] == "number":
             scaled = _scale_numbers(_numbers_of(column, spec, table.source), spec, table.source)
             notes += _far(scaled, spec, table.source)
-            inputs[:, at] = scaled
-            at += 1
+            inputs[:, place] = scaled
+            place += 1
         else:
-            notes += _one_hot(column, spec, inputs[:, at : at + len(spec["categories"])], table.source)
-            at += len(spec["categories"])
-    labels, more = _labels(table, recipe["label"], need_label)
-    return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
+            notes += _one_hot(column, spec, inputs[:, place : place + len(spec["categories"])], table.source)
+            place += len(spec["categories"])
+    labels, label_notes = _labels(table, recipe["label"], need_label)
+    return Encoded(torch.from_numpy(inputs), labels, (*notes, *label_notes))
 
 
 def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
@@ -321,7 +321,7 @@ def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.f
 
 
 def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], source: str) -> list[str]:
-    """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
+    """Write the categories of `column` into `out` [rows, categories]; a note names those that no client trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
     rare = position[RARE] if spec.get("rare") else None
@@ -372,29 +372,29 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
     return None, [f"{problem}: no labels were read"] if column is not None else []
 
 
-def ask_about_units(names: Sequence[str], about: Moments, clients: Sequence[str]) -> list[str]:
+def ask_about_units(names: Sequence[str], moments: Moments, clients: Sequence[str]) -> list[str]:
     """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
     or whose mean is many deviations away, as it is or on a log scale.
 
-    `about`: moments of the columns `names` at `clients`.
+    `moments`: moments of the columns `names` at `clients`.
     """
-    counts = about.counts
+    counts = moments.counts
     absent = torch.where(counts > 0, 0.0, torch.nan)
-    client_moments = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
+    client_moments = torch.stack([moments.means, (moments.squares / counts).sqrt()]) + absent
     # The median client: pooled moments of others in two units would be those of neither.
-    usual = client_moments.nanmedian(dim=1, keepdim=True).values
-    factors, spreads = (client_moments / usual).unbind()
+    typical = client_moments.nanmedian(dim=1, keepdim=True).values
+    factors, spreads = (client_moments / typical).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
     # Units with another zero, such as degrees, or a smaller factor.
     means, deviations = client_moments
-    far = (means - usual[0]).abs() > APART * torch.maximum(deviations, usual[1])
-    in_proportion = APART * torch.maximum(deviations / means.abs(), usual[1] / usual[0].abs())
-    apart = (far | (factors.log().abs() > in_proportion)) & (deviations > 0) & (factors > 0)
-    enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
-    odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
+    far_means = (means - typical[0]).abs() > APART * torch.maximum(deviations, typical[1])
+    in_proportion = APART * torch.maximum(deviations / means.abs(), typical[1] / typical[0].abs())
+    shifted = (far_means | (factors.log().abs() > in_proportion)) & (deviations > 0) & (factors > 0)
+    has_rows = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
+    suspect = ((factors.log().abs() > math.log(UNIT)) & same_shape | shifted) & has_rows
     notes = []
     for j, name in enumerate(names):
-        for i in odd[:, j].nonzero().flatten().tolist()[:1]:
+        for i in suspect[:, j].nonzero().flatten().tolist()[:1]:
             times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
             notes.append(f"{name}: numbers at {clients[i]} are about {times} those of the others; the same unit?")
     return notes
@@ -414,7 +414,7 @@ def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
     for note in dict.fromkeys(notes):
         kinds.setdefault(next((ending for ending in _ENDINGS if note.endswith(ending)), note), []).append(note)
     return tuple(
-        text for same in kinds.values() for text in (same if len(same) <= _FEW_NOTES else [_one_for_all(same)])
+        text for alike in kinds.values() for text in (alike if len(alike) <= _FEW_NOTES else [_one_for_all(alike)])
     )
 
 

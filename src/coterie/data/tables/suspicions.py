@@ -46,10 +46,10 @@ def find_doubts(
     }
     notes = [f"{listing(names)}: {doubt}" for doubt, names in doubts.items() if names]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"] if copied else []
-    far = _find_far_numbers(tables, recipe)
-    notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe, far), *_of_codes(tables, recipe)]
+    extremes = _find_far_numbers(tables, recipe)
+    notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe, extremes), *_of_codes(tables, recipe)]
     notes += _on_the_tail(tables, recipe)
-    return notes, ask_about(clients, tables, recipe, settings, far, [*dict.fromkeys([*columns, *filled])])
+    return notes, ask_about(clients, tables, recipe, settings, extremes, [*dict.fromkeys([*columns, *filled])])
 
 
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -61,8 +61,8 @@ def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
 
 def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return a note that suggests a log scale, if 1 % of the rows are much of the variance of a label to regress on, and not on it."""
-    name, found = recipe["label"]["column"], [table.columns[recipe["label"]["column"]].numbers for table in tables]
-    numbers = np.concatenate([column for column in found if column is not None] or [np.zeros(0)])
+    name, columns = recipe["label"]["column"], [table.columns[recipe["label"]["column"]].numbers for table in tables]
+    numbers = np.concatenate([column for column in columns if column is not None] or [np.zeros(0)])
     numbers = numbers[~np.isnan(numbers)]
     if recipe["label"]["classes"] or len(numbers) < _FEWEST_LABELS or numbers.min() < 0:
         return []
@@ -83,17 +83,17 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         return []
     rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
-    apart = bool(classes) and _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT]).any()
-    tells = _are_apart_in(rows, labels) if apart else np.zeros(rows.shape[1], dtype=bool)
+    suspect = bool(classes) and _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT]).any()
+    tells = _are_apart_in(rows, labels) if suspect else np.zeros(rows.shape[1], dtype=bool)
     tells = tells if classes else _are_in_a_line_with(rows, labels)
-    names, at = [], 0
+    names, place = [], 0
     for column in recipe["columns"]:
         width = len(column["categories"]) if column["kind"] == "category" else 1
         if column["kind"] == "number":
-            names += [column["name"]] if tells[at] else []
+            names += [column["name"]] if tells[place] else []
         elif classes and width <= 2 * len(classes):
-            names += [column["name"]] if _names_the_class(rows[:, at : at + width], labels) else []
-        at += width
+            names += [column["name"]] if _names_the_class(rows[:, place : place + width], labels) else []
+        place += width
     return names
 
 
@@ -104,10 +104,10 @@ def _columns_of_one_class(clients: Sequence[Client], tables: Sequence[Table], re
         return []
     names = []
     for column in recipe["columns"]:
-        there = np.concatenate([table.columns[column["name"]].present[table.parts["train"]] for table in tables])
-        if there.all():
+        present = np.concatenate([table.columns[column["name"]].present[table.parts["train"]] for table in tables])
+        if present.all():
             continue
-        filled, empty = np.unique(labels[there]), np.unique(labels[~there])
+        filled, empty = np.unique(labels[present]), np.unique(labels[~present])
         names += [column["name"]] if len(filled) == 1 and filled[0] not in empty else []
     return names
 
@@ -141,14 +141,14 @@ def _names_the_class(categories: Array, classes: Array) -> bool:
 def _find_far_numbers(tables: Sequence[Table], recipe: Recipe) -> Far:
     """Return the numbers of each column that are far from all others there, in the order of clients."""
     names = [recipe["label"]["column"], *(column["name"] for column in recipe["columns"])]
-    far: dict[tuple[str, str], dict[float, Array]] = {}
+    extremes: dict[tuple[str, str], dict[float, Array]] = {}
     for table in tables:
         for name in names:
             numbers = table.columns[name].numbers if table.columns[name].kind == "number" else None
             values = [] if numbers is None else _far_off(numbers)
             if numbers is not None and values:
-                far[table.name, name] = {value: np.flatnonzero(numbers == value) for value in values}
-    return far
+                extremes[table.name, name] = {value: np.flatnonzero(numbers == value) for value in values}
+    return extremes
 
 
 def _may_be_far(numbers: Array) -> bool:
@@ -175,25 +175,27 @@ def _far_off(numbers: Array) -> list[float]:
     out: list[float] = []
     most = min(_FAR_OFF, len(distinct) - 2)
     for ends in (distinct[: _FAR_OFF + 1].tolist(), distinct[: -_FAR_OFF - 2 : -1].tolist()):
-        last = distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item() if ends else 0.0
+        other_end = distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item() if ends else 0.0
         for k in range(most, 0, -1):
-            wide = abs(ends[k - 1] - ends[k]) > abs(last - ends[k])
-            if (wide or ends[k - 1] <= 0) and _is_apart_from(ends[:k], ends[k], last, len(distinct) - k, numbers):
+            is_wide = abs(ends[k - 1] - ends[k]) > abs(other_end - ends[k])
+            if (is_wide or ends[k - 1] <= 0) and _is_apart_from(
+                ends[:k], ends[k], other_end, len(distinct) - k, numbers
+            ):
                 out += ends[:k]
                 break
     return out
 
 
-def _is_apart_from(ends: list[float], nearest: float, last: float, count: int, numbers: Array) -> bool:
-    """Return True if `ends` are far from `count` other numbers, which lie between `nearest` and `last`."""
-    gap, spread = abs(ends[-1] - nearest), abs(last - nearest)
+def _is_apart_from(ends: list[float], nearest: float, other_end: float, count: int, numbers: Array) -> bool:
+    """Return True if `ends` are far from `count` other numbers, which lie between `nearest` and `other_end`."""
+    gap, spread = abs(ends[-1] - nearest), abs(other_end - nearest)
     if count >= _ENOUGH and gap > _GAP * spread:
         return True
     if ends == [0.0]:
         rest_of_numbers = numbers[numbers != 0]
         zeros = np.count_nonzero(numbers == 0)
         return bool(zeros > 1 and count >= _ENOUGH and rest_of_numbers.mean() > _GAP * rest_of_numbers.std())
-    negative = max(ends) < 0 <= min(nearest, last) and max(nearest, last) > 2
+    negative = max(ends) < 0 <= min(nearest, other_end) and max(nearest, other_end) > 2
     return (gap > spread or negative) and all(CODE.fullmatch(spell(end)) for end in ends)
 
 
@@ -202,12 +204,12 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
     label = recipe["label"]["column"]
     names = [label, *(column["name"] for column in recipe["columns"] if column["kind"] == "number")]
     far = {key: extremes for key, extremes in far.items() if key[1] in names}
-    odd = Counter(
+    counts = Counter(
         (client, int(at[0])) for (client, _), extremes in far.items() for at in extremes.values() if len(at) == 1
     )
     notes = [
         f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
-        for (client, row), n in odd.items()
+        for (client, row), n in counts.items()
         if n > 1
     ]
     for name in names:
@@ -215,7 +217,7 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
             f"{spell(value)} (data row {at[0] + 1}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
             for client in (table.name for table in tables)
             for value, at in far.get((client, name), {}).items()
-            if len(at) > 1 or odd[client, int(at[0])] == 1
+            if len(at) > 1 or counts[client, int(at[0])] == 1
         ]
         cure = "correct a slip, name a code for missing under missing"
         notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
@@ -250,7 +252,10 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
             if train & test:
                 where.setdefault(name, []).append(table.name)
     cure = "say which rows belong together (group)"
-    return [f"{name}: the same values in training and test rows at {listing(at)}; {cure}" for name, at in where.items()]
+    return [
+        f"{name}: the same values in training and test rows at {listing(clients)}; {cure}"
+        for name, clients in where.items()
+    ]
 
 
 def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
@@ -261,14 +266,16 @@ def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
     """
     rows = {client.name: _rows(client) for client in clients}
     different = {name: np.unique(numbers, return_counts=True) for name, numbers in rows.items()}
-    numbers, owners = np.unique(np.concatenate([own for own, _ in different.values()]), return_counts=True)
+    numbers, owners = np.unique(
+        np.concatenate([row_hashes for row_hashes, _ in different.values()]), return_counts=True
+    )
     shared, total = numbers[owners > 1], sum(map(len, rows.values()))
     shares = {}
-    for name, (own, counts) in different.items():
-        twice = counts[counts > 1].sum() / len(rows[name])
-        by_chance = 1 - (1 - twice) ** ((total - len(rows[name])) / max(1, len(rows[name]) - 1))
-        share = float(np.isin(own, shared).mean())
-        if len(own) >= _DISTINCT * len(rows[name]) and share >= by_chance + _SHARED:
+    for name, (row_hashes, counts) in different.items():
+        repeated = counts[counts > 1].sum() / len(rows[name])
+        by_chance = 1 - (1 - repeated) ** ((total - len(rows[name])) / max(1, len(rows[name]) - 1))
+        share = float(np.isin(row_hashes, shared).mean())
+        if len(row_hashes) >= _DISTINCT * len(rows[name]) and share >= by_chance + _SHARED:
             shares[name] = share
     return shares
 

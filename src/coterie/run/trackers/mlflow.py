@@ -39,7 +39,7 @@ class MLflow(Tracker):
         for name, value in (("method", label), ("seed", seed), ("rounds", rounds)):
             client.log_param(run, name, value)
         return Sink(
-            lambda name, value, at: client.log_metric(run, name, value, step=at), lambda: client.set_terminated(run)
+            lambda name, value, step: client.log_metric(run, name, value, step=step), lambda: client.set_terminated(run)
         )
 
     def _connect(self) -> tuple[Any, Any]:

@@ -59,8 +59,8 @@ class WandB(Tracker):
         return Sink(partial(_log, run), run.finish)
 
 
-def _log(run: Any, name: str, value: float, at: int) -> None:
-    run.log({name: value}, step=at)
+def _log(run: Any, name: str, value: float, step: int) -> None:
+    run.log({name: value}, step=step)
 
 
 def _wandb() -> Any:

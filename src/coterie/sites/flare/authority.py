@@ -100,8 +100,12 @@ def make_authority(state: Path, folder: Path, project: str) -> None:
     for name, key in (("rootCA.pem", "root_cert"), ("rootCA.key", "root_pri_key")):
         (folder / name).write_text(authority[key], encoding="utf-8")
         (folder / name).chmod(0o600)
-    about = {"project": project, "provision_version": "00", "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem")}
-    (folder / "ca.json").write_text(json.dumps(about), encoding="utf-8")
+    description = {
+        "project": project,
+        "provision_version": "00",
+        "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem"),
+    }
+    (folder / "ca.json").write_text(json.dumps(description), encoding="utf-8")
     for name in (_KEYS, _ISSUED, REVOKED):
         (folder / name).write_text("{}", encoding="utf-8")
 

@@ -60,8 +60,10 @@ def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
         raise InputError(f"{folder} exists already; it may hold a key: move it away first")
     with tempfile.TemporaryDirectory() as temporary:
         participant = Path(temporary) / "site.yml"
-        about = {"name": site, "type": "client", "org": organisation_of(site)}
-        participant.write_text(json.dumps({"name": PROJECT, "participants": [about]}), encoding="utf-8")  # JSON is YAML
+        participant_entry = {"name": site, "type": "client", "org": organisation_of(site)}
+        participant.write_text(
+            json.dumps({"name": PROJECT, "participants": [participant_entry]}), encoding="utf-8"
+        )  # JSON is YAML
         _nvflare("cert", "request", "-p", str(participant), "--out", str(folder))
     archive = folder / f"{site}.request.zip"
     return archive, read_request(archive)
@@ -113,8 +115,8 @@ def sign(
         note_key(authority, site_request.site, site_request.key)
         profile = Path(temporary) / "profile.yml"
         profile.write_text(json.dumps(_profile(deployment)), encoding="utf-8")
-        where = ("-c", str(authority), "--profile", str(profile), "--valid-days", str(DAYS), "--out", str(signed))
-        _nvflare("cert", "approve", str(copy), *where)
+        options = ("-c", str(authority), "--profile", str(profile), "--valid-days", str(DAYS), "--out", str(signed))
+        _nvflare("cert", "approve", str(copy), *options)
         note_certificate(authority, site_request.site, _certificates_in(signed)[1])
     return signed, site_request, fingerprint_of(authority / "rootCA.pem")
 
@@ -141,10 +143,10 @@ def join(
     _check_key(signed_zip, requested)
     if kit.exists():
         raise InputError(f"{kit} exists already; give a new folder with --kit")
-    heard = _read_fingerprint(fingerprint)
-    _check_authority(signed_zip, heard)
+    expected = _read_fingerprint(fingerprint)
+    _check_authority(signed_zip, expected)
     with tempfile.TemporaryDirectory() as temporary:
-        options = ("--request-dir", str(requested), "--fingerprint", heard, "-w", temporary)
+        options = ("--request-dir", str(requested), "--fingerprint", expected, "-w", temporary)
         _nvflare("package", str(signed_zip), *options)
         startup = next((p.parent for p in Path(temporary).rglob("startup")), None)
         if startup is None:
@@ -175,7 +177,7 @@ def _check_key(signed_zip: Path, requested: Path) -> None:
         raise InputError(f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key")
 
 
-def _check_authority(signed_zip: Path, heard: str) -> None:
+def _check_authority(signed_zip: Path, expected: str) -> None:
     """Raise `InputError` unless the file's authority is the one whose fingerprint was heard, valid, and has signed the certificate."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -198,7 +200,7 @@ def _check_authority(signed_zip: Path, heard: str) -> None:
         raise InputError(
             f"{signed_zip} was not signed by the authority that it holds; ask the operator to sign again"
         ) from error
-    if fingerprint_text(authority.fingerprint(hashes.SHA256())) != heard:
+    if fingerprint_text(authority.fingerprint(hashes.SHA256())) != expected:
         raise InputError(
             f"{signed_zip} comes from another authority than the one that you heard of; ask the operator again, by telephone"
         )
@@ -258,9 +260,9 @@ def _profile(deployment: Deployment) -> dict[str, Any]:
 def _nvflare(*arguments: str) -> None:
     """Run a command of FLARE. Raises `InputError` with its reason."""
     need_flare()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nvflare.cli", *arguments], capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    if process.returncode:
+        output = [line for line in (process.stderr + process.stdout).splitlines() if line.strip()]
         raise InputError(f"FLARE's {' '.join(arguments[:2])} failed: {' '.join(output)[:200] or 'no reason given'}")

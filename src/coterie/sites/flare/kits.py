@@ -63,11 +63,11 @@ def provision(
         project = Path(temporary) / "project.yml"
         project.write_text(json.dumps(_project(deployment, sites), indent=1), encoding="utf-8")  # JSON is YAML
         command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", temporary, "--force"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
         provisioned = Path(temporary) / "coterie" / "prod_00"
-        if done.returncode or not provisioned.is_dir():
-            last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
-            raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last) or 'no reason given'}")
+        if process.returncode or not provisioned.is_dir():
+            last_line = [line for line in (process.stderr + process.stdout).splitlines() if line.strip()][-1:]
+            raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last_line) or 'no reason given'}")
         shutil.copytree(provisioned, kits)
         shutil.copy(project, kits / "project.yml")
         make_authority(Path(temporary) / "coterie" / "state" / "cert.json", authority, PROJECT)

@@ -60,11 +60,11 @@ class Coordinator:
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
-        about = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
+        options = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
         differs = partial(difference, parse_descriptions(plan["described"], plan["described"]), plan["seeds"])
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
-            link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), differs=differs, **about
+            link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), differs=differs, **options
         )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
@@ -108,8 +108,8 @@ class Coordinator:
     def _watch(self, status: Status) -> None:
         answered = set(self._progress.get("waiting", ())) - set(status.waiting) - set(status.gone)
         self._last.update({name: (self._progress["task"], time.time()) for name in answered})
-        about = {"ask": status.ask, "task": status.task, "waiting": list(status.waiting), "gone": list(status.gone)}
-        self._progress.update(about, last={name: list(last) for name, last in self._last.items()})
+        state = {"ask": status.ask, "task": status.task, "waiting": list(status.waiting), "gone": list(status.gone)}
+        self._progress.update(state, last={name: list(answered) for name, answered in self._last.items()})
 
     def _notify(self, event: Event) -> None:
         self._progress["event"] = list(event)

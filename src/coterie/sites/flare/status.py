@@ -21,30 +21,30 @@ def status(plan_file: Path, kits: Path | None = None) -> list[str]:
     deployment = read_plan(plan_file).deployment
     session = open_session(plan_file, deployment, kits)
     try:
-        there = {client.name for client in session.get_connected_client_list()}
+        connected = {client.name for client in session.get_connected_client_list()}
         jobs = [job for job in session.list_jobs() if job.get("status") in RUNNING]
         progress: dict[str, Any] = {}
         if jobs:
             with suppress(Exception):  # the job may be beginning or ending
                 progress = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
-        return list(_lines(deployment, there, bool(jobs), progress, time.time()))
+        return list(_lines(deployment, connected, bool(jobs), progress, time.time()))
     finally:
         session.close()
 
 
 def _lines(
-    deployment: Deployment, there: set[str], running: bool, progress: Mapping[str, Any], now: float
+    deployment: Deployment, connected: set[str], running: bool, progress: Mapping[str, Any], now: float
 ) -> Iterator[str]:
     width = max(map(len, deployment.sites))
     yield f"server {deployment.server}:{deployment.port} answers; {_run(progress) if running else 'no run'}"
     for name in deployment.sites:
-        state = "connected" if name in there else "not connected"
+        state = "connected" if name in connected else "not connected"
         if name in progress.get("gone", ()):
             state += ", gone in this run"
         elif name in progress.get("waiting", ()):
             state += f", asked {short(progress['task'])}"
-        last = progress.get("last", {}).get(name)
-        answer = f"; last answered {short(last[0])} {now - last[1]:.0f} s ago" if last else ""
+        last_answer = progress.get("last", {}).get(name)
+        answer = f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago" if last_answer else ""
         yield f"  {name:<{width}}  {state}{answer}"
 
 

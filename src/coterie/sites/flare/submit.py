@@ -163,8 +163,8 @@ def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None
     """Wait until every site is connected: a job that is scheduled before fails at once."""
     deadline, named = time.monotonic() + JOIN_SECONDS, ""
     while True:
-        there = {client.name for client in session.get_connected_client_list()}
-        missing = ", ".join(s for s in deployment.sites if s not in there)
+        connected = {client.name for client in session.get_connected_client_list()}
+        missing = ", ".join(s for s in deployment.sites if s not in connected)
         if not missing:
             return
         if time.monotonic() >= deadline:
@@ -196,13 +196,13 @@ def _start(session: Any, message: Mapping[str, Any], sites: int) -> str:
 
 def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> str:
     """Wait for the end of a job; its status."""
-    over, heard = 0.0, time.monotonic()
+    ended_at, heard_at = 0.0, time.monotonic()
     while True:
         try:
             status = str(session.get_job_status(job))
-            heard = time.monotonic()
+            heard_at = time.monotonic()
         except Exception as error:  # FLARE has a dozen kinds for this
-            if time.monotonic() - heard > SILENT_SECONDS:
+            if time.monotonic() - heard_at > SILENT_SECONDS:
                 raise RunError(
                     f"the server has not answered for {SILENT_SECONDS:g} s; start it again, then continue with --resume"
                 ) from error
@@ -211,7 +211,7 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
         if status.startswith("FINISHED") or status in ("ABANDONED", "APPROVED_FAILED"):
             return status
         progress: dict[str, Any] = {}
-        if status == "RUNNING" and not over:
+        if status == "RUNNING" and not ended_at:
             with suppress(Exception):  # the job may be beginning or ending; the status tells
                 progress = session.do_app_command(job, "coterie", {})
         if progress and watch is not None:
@@ -219,10 +219,10 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
             lists = tuple(progress.get("waiting", ())), tuple(progress.get("gone", ()))
             watch(Watched(event, progress.get("ask", 0), progress.get("task", ""), *lists))
         if "over" in progress:
-            over = time.monotonic()
-        if over and time.monotonic() - over > END_SECONDS:
+            ended_at = time.monotonic()
+        if ended_at and time.monotonic() - ended_at > END_SECONDS:
             session.abort_job(job)  # all is done, but FLARE waits for a site that is gone
-            over = time.monotonic()
+            ended_at = time.monotonic()
         time.sleep(1.0)
 
 
