@@ -269,7 +269,8 @@ def _body(name: str, value: Any, text: Docstring, prose: Callable[[str], str], *
         yield f"**Returns**\n\n{f'[`{result}`]({result}.md)' if result in ct.__all__ else f'`{result}`'}"
     for head in ("Returns", "Yields", "Raises"):
         if head in text.sections:
-            each = [" ".join(block.split()) for block in re.split(r"\n(?=\S)", text.sections[head])]
+            blocks = re.split(r"\n(?=\S)", text.sections[head]) if head == "Raises" else [text.sections[head]]
+            each = [" ".join(block.split()) for block in blocks]
             yield f"**{head}**\n\n" + "\n".join(f"- {prose(one)}" if len(each) > 1 else prose(one) for one in each)
     if text.example:
         yield f"**Example**\n\n```pycon\n{text.example}\n```"

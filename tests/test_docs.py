@@ -228,6 +228,7 @@ def test_the_page_of_a_function_says_what_it_returns(pages):
     assert "**Returns**\n\nThe run: " in pages["reference/api/fit.md"]
     assert "**Returns**\n\n[`Clients`](Clients.md)" in pages["reference/api/data.from_tensors.md"]
     assert "**Returns**\n\n`list[Index]`" in pages["reference/api/data.iid.md"]
+    assert "**Returns**\n\nThe comparison. Its `experiment.toml` says" in pages["reference/api/compare.md"]
 
 
 def test_what_a_class_has_beside_its_parameters_is_an_attribute(pages):
