@@ -5,7 +5,7 @@
 `make lint` runs it and fails where a figure is above its bound in `MOST`. A local name says nothing if it would fit any value (`own`,
 `found`, `rest`); a function is named by a verb or a noun, and a participle at either end (`told`, `_opened_files`) is neither. A
 `require` whose sentence is computed builds it each time it holds, so there `if` and `raise` stand instead. A docstring that begins with
-What or Whether has no verb, and leaves open what is returned.
+What or Whether, or that of a function or class with How or the like, has no verb, and leaves open what it is.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ VAGUE = frozenset(_WORDS.split())
 _PARTICIPLE = re.compile(
     r"[a-z]+ed|told|said|known|made|kept|sent|shown|drawn|given|found|chosen|written|taken|held|seen"
 )
+_NO_VERB = ("How ", "Who ", "Which ", "Where ", "Why ", "Of ")
+"""Beginnings of what is no sentence; a title of a module, and the words beside a value, may begin so."""
 _NOUNS = ("seed", "need", "speed", "feed", "bed", "red", "embed", "shed")
 
 
@@ -48,6 +50,8 @@ MOST = Measured(vague=0.5, participles=2.4, eager=0, questions=0)
 def find_hits(text: str, path: Path | str = "") -> Iterator[tuple[str, str]]:
     """Yield (kind, place and name) of each hit in a file, and one for each name, function and `require` that is counted."""
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (ast.get_docstring(node) or "").startswith(_NO_VERB):
+            yield "questions", f"{path}:{node.lineno}: {node.name}"
         if isinstance(node, ast.FunctionDef):
             words = node.name.strip("_").split("_")
             yield "functions", node.name
@@ -104,7 +108,7 @@ def main() -> int:
     print(f"local names that say nothing: {figures.vague} % (at most {MOST.vague} %)")
     print(f"functions named by a participle: {figures.participles} % (at most {MOST.participles} %)")
     print(f"sentences that are built although nothing is wrong: {figures.eager} (at most {MOST.eager})")
-    print(f"docstrings that begin with What or Whether: {figures.questions} (at most {MOST.questions})")
+    print(f"docstrings that begin with What, Whether, How and the like: {figures.questions} (at most {MOST.questions})")
     return int(any(x > most for x, most in zip(figures, MOST, strict=True)))
 
 

@@ -367,6 +367,14 @@ def test_docstrings_that_ask_are_counted_also_below_a_value(words, questions):
         assert names.measure(names.find_hits(text)).questions == questions
 
 
+def test_docstrings_of_functions_and_classes_are_no_fragments():
+    for text in ('def fits():\n    """How it fits."""', 'class Fit:\n    """Which rows fit."""'):
+        assert names.measure(names.find_hits(text)).questions == 1
+    assert (
+        names.measure(names.find_hits('"""How it fits."""\ndef fits():\n    """Return how it fits."""')).questions == 0
+    )
+
+
 def test_lines_of_code_leave_out_docstrings_comments_and_blanks():
     assert names.code_lines('"""Words.\n\nMore."""\n\n# why\nx = [\n    1,  # here\n]\ndef f():\n    """Do."""\n') == 4
 

@@ -58,7 +58,7 @@ Group = tuple[int, ...]
 
 
 class Partners(NamedTuple):
-    """Which of the m models the client averages, 0 or 1 [n, m]."""
+    """The models that the client averages: of m models each 0 or 1 [n, m]."""
 
     members: Annotated[Tensor, "choice", Form(lambda p, layout: (len(p["candidates"]),), within=(0.0, 1.0))]
 

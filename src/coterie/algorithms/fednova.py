@@ -52,7 +52,7 @@ from coterie.contract.task import Form, OneModel, OneUpdate, task
 
 
 def most_steps(payload: Mapping[str, Any], rows: int) -> float:
-    """How many steps a client with so many training rows makes at most."""
+    """Return how many steps a client with so many training rows makes at most."""
     local: LocalSGD = payload["local"]
     if isinstance(local.steps, Steps):
         return local.steps.count
@@ -61,7 +61,7 @@ def most_steps(payload: Mapping[str, Any], rows: int) -> float:
 
 
 def _farthest(payload: Mapping[str, Any], rows: int) -> float:
-    """How far a client goes at most."""
+    """Return how far a client goes at most."""
     return norm(int(most_steps(payload, rows)), payload["local"].momentum, 0.0)
 
 

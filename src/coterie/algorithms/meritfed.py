@@ -212,7 +212,7 @@ class MeritFed(Method[State]):
 
     @property
     def needs_server_rows(self) -> bool:
-        """Where the server's rows are the target."""
+        """True if the server's rows are the target."""
         return self.validation == "server"
 
     @property

@@ -143,5 +143,5 @@ class OCS(Method[State]):
         return state.x
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Those that every client trains for its norm, and those that are sent."""
+        """Count what every client trains for its norm, and what is sent."""
         return clients + per_round

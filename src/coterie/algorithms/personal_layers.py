@@ -146,12 +146,12 @@ class _PersonalLayers(Method[State]):
 
     @property
     def _layers(self) -> dict[str, Any]:
-        """Which layers are personal, as tasks take it."""
+        """The choice of personal layers, as tasks take it."""
         return {"personal": getattr(self, "personal", "head"), "norms": getattr(self, "norms", "batch")}
 
     @property
     def _training(self) -> dict[str, Any]:
-        """How the personal layers are trained, as the task takes it."""
+        """The training of the personal layers, as the task takes it."""
         return {"head_steps": None, "trains_head": True}
 
     needs = "sum"

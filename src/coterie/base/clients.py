@@ -265,7 +265,7 @@ class Clients(Sequence[Client]):
 
     @property
     def label_scale(self) -> LabelScale:
-        """How the labels are stored, as the recipe says."""
+        """The scale in which labels are stored, as the recipe says."""
         label = {} if self.recipe is None else self.recipe["label"]
         return LabelScale(label.get("mean", 0.0), label.get("scale", 1.0))
 

@@ -184,7 +184,7 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
 
 
 def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
-    """How metrics read the outputs under a loss of the user's own.
+    """Return how metrics read the outputs under a loss of the user's own.
 
     Of one output per label that is a whole number nobody knows whether it is a logit or a probability, so there the loss must say it.
     Raises `InputError` if it does not, since all metrics but the loss would be missing without a word.

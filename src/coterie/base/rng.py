@@ -215,7 +215,7 @@ _GLOBAL: tuple[Generator, ...] = (torch.default_generator, np.random.mtrand._ran
 
 
 class Generators(NamedTuple):
-    """Where the global generators, and some more, stand."""
+    """The state of the global generators, and of some more."""
 
     states: tuple[tuple[Generator, Any], ...]
 

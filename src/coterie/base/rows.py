@@ -208,7 +208,7 @@ def check_plain(value: object, where: str) -> None:
 
 
 class LabelScale(NamedTuple):
-    """How the labels of a regression are stored: as (label - mean) / scale; with mean 0 and scale 1 as they were given.
+    """The scale in which labels of a regression are stored: as (label - mean) / scale; with mean 0 and scale 1 as they were given.
 
     A model learns, and every loss is of, the stored labels; `undo` gives labels and predictions in the label's unit.
     """
@@ -355,7 +355,7 @@ class Rows:
         return np.diff(self.offsets)
 
     def positions(self, client: int) -> slice | Array:
-        """Where the rows of client number `client` lie in `inputs` and `labels`."""
+        """Return where the rows of client number `client` lie in `inputs` and `labels`."""
         low, high = int(self.offsets[client]), int(self.offsets[client + 1])
         return slice(low, high) if self.index is None else self.index[low:high]
 

@@ -66,7 +66,7 @@ FROZEN = "frozen_statistics"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tensors of a model lie in its vector.
+    """The places of a model's tensors in its vector.
 
     Attributes:
         parameters: name and shape of each trainable parameter, in order.

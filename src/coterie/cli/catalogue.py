@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def year(self) -> int | None:
-        """Of the paper."""
+        """The year of the paper."""
         years = re.findall(r"\b(?:19|20)\d\d\b", self.paragraph("Papers?"))
         return int(years[0]) if years else None
 

@@ -69,7 +69,7 @@ def _say_imports(path: Path, trusted: list[str]) -> None:
 
 
 def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of all methods those that run on these clients with what is known; the others are named with the reason."""
+    """Return the methods that run on these clients with what is known; the others are named with the reason."""
     from coterie.run.experiment import Experiment
     from coterie.study.preflight import check_method
 

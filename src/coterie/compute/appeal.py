@@ -217,7 +217,7 @@ def measure_appeal(
     x: Tensor, start: Tensor, federation: Federation, local: LocalSGD, *, warmup_steps: int = 100,
     requirements: Requirements = "train", surrogate: str = "sigmoid",
 ) -> Log:  # fmt: skip
-    """How much a model appeals to seen and to unseen clients; any method may log it.
+    """Measure how much a model appeals to seen and to unseen clients; any method may log it.
 
     Args:
         x: model [d + b].

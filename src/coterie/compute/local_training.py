@@ -104,7 +104,7 @@ class TrainOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StepBatches:
-    """Which rows of a client each step of its training uses.
+    """The rows of a client that each step of its training uses.
 
     Attributes:
         cohort: Clients that train.

@@ -98,7 +98,7 @@ def _by_part(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _together(cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None) -> list[int]:
-    """Those of the clients that a kernel can answer for. Whether it can for one has nothing to do with the others."""
+    """Return the clients that a kernel can answer for. Whether it can for one has nothing to do with the others."""
     kernel = cohort.workspace.batched
     if kernel is None or part == "fresh" or not kernel.layers[0].inputs:
         return []

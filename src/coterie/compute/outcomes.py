@@ -164,14 +164,14 @@ def pair_influences(
 
 
 def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
-    """Of the mean of `values` [R], such as losses. Infinite errors below two rows, or patients."""
+    """Return the influence of rows on the mean of `values` [R], such as losses. Infinite errors below two rows, or patients."""
     losses = np.asarray(values, dtype=float)
     patients = len(np.unique(numbers))
     return Influence(numbers, _centre(losses) * _cluster_factor(patients, len(losses)), patients, float(losses.mean()))
 
 
 def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
-    """Of the root of the mean of squared errors `squares` [R]."""
+    """Return the influence of rows on the root of the mean of squared errors `squares` [R]."""
     of_rows = mean_influence(numbers, squares)
     root = math.sqrt(of_rows.metric)
     values = of_rows.values / (2 * root) if root else np.zeros(len(numbers))
@@ -181,8 +181,10 @@ def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
 def auc_influence(
     numbers: NDArray[np.int64], scores: ArrayLike, labels: ArrayLike, folds: ArrayLike | None = None
 ) -> Influence | None:
-    """Of the AUC of `scores` for `labels` [R] (DeLong's components): [R, 1] for two classes, where a high score means class 1;
-    [R, C] for C classes, of the mean over the classes present against the rest. None if only one class is present.
+    """Return the influence of rows on the AUC of `scores` for `labels` [R] (DeLong's components).
+
+    It is [R, 1] for two classes, where a high score means class 1; [R, C] for C classes, of the mean over the classes
+    present against the rest. None if only one class is present.
 
     With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out.
     """

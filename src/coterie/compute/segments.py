@@ -127,7 +127,7 @@ Gather = Callable[[Tensor], Tensor]
 
 
 class RowSource(NamedTuple):
-    """Where rows come from: inputs as the model takes them, and labels."""
+    """A source of rows: inputs as the model takes them, and labels."""
 
     inputs: Gather
     labels: Gather

@@ -28,7 +28,7 @@ Missing = Sequence[str | float]
 
 @options
 class Tables:
-    """How tables become rows of clients: the [data] table of an experiment.
+    """Options by which tables become rows of clients: the [data] table of an experiment.
 
     Attributes:
         label: column to predict; None looks for one that is called label, target, outcome, y or class.

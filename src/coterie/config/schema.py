@@ -43,7 +43,7 @@ class Choice(ABC):
 
 
 class InFiles(NamedTuple):
-    """How a field differs in files: the word for None, if it may be None, or, with `said` False, a field that only Python can set."""
+    """The form of a field in files: the word for None, if it may be None, or, with `said` False, a field that only Python can set."""
 
     none: str = "default"
     said: bool = True

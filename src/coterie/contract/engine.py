@@ -98,7 +98,7 @@ class EngineSpec(ABC):
 
     @property
     def kernel(self) -> str:
-        """How local training is computed: `auto` where an engine does not let one choose."""
+        """The way in which local training is computed: `auto` where an engine does not let one choose."""
         return "auto"
 
     @property

@@ -66,7 +66,7 @@ class Session:
     rows: Mapping[str, int] = field(default_factory=dict)
 
     def standing(self, round: int, attempt: int) -> Counter[str]:
-        """How often each task was asked in this round so far. A round that is repeated counts nothing of its first try."""
+        """Return how often each task was asked in this round so far. A round that is repeated counts nothing of its first try."""
         if self.asked[:2] != (round, attempt):
             if self.asked[0] == round:
                 self.counted = self.counted_before
@@ -272,7 +272,7 @@ class Exchange(Generic[R]):
     def _too_long(
         self, names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float]
     ) -> dict[str, str]:
-        """Why vectors are refused that are far longer than is usual."""
+        """Return why vectors are refused that are far longer than is usual."""
         updates = [norms[key] for key, kind in self.task.kinds.items() if kind == "update" and key in norms]
         if updates and names:
             longest = int(updates[0].argmax())

@@ -236,7 +236,7 @@ class MemoryView:
         return self._parts[-1]
 
     def has_value(self, key: str) -> Tensor:
-        """Which clients have a value, bool [n]."""
+        """Return which clients have a value, bool [n]."""
         if key in self._written:
             return torch.ones(len(self._names), dtype=torch.bool)
         return torch.tensor([self._read(key, name)[1] is not None for name in self._names])

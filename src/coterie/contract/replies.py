@@ -141,7 +141,7 @@ def misfits(
     sizes: Callable[[str], Mapping[str, int]],
     kinds: Mapping[str, str],
 ) -> dict[str, str]:
-    """Why replies are refused that are not what the task declares, by client.
+    """Return why replies are refused that are not what the task declares, by client.
 
     Args:
         blocks: the replies.
@@ -253,7 +253,7 @@ def _out_of_range(
 def not_finite(
     kinds: Mapping[str, str], replies: Replies[Any], dims: Mapping[str, int]
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Why replies are refused that have NaN or Inf in these fields, by client; and by field the norm of each update or gradient [n].
+    """Return why replies are refused that have NaN or Inf in these fields, by client; and by field the norms of vectors [n].
 
     `dims` are the parameters of updates and gradients, by field, before their buffers.
     """
@@ -289,7 +289,7 @@ def medians(norms: Mapping[str, Tensor]) -> dict[str, float]:
 def outliers(
     names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float], max_norm: float
 ) -> dict[str, str]:
-    """Why vectors are refused whose norm is over `max_norm` times the usual median, by client; `norms` [n] by field."""
+    """Return why vectors are refused whose norm is over `max_norm` times the usual median, by client; `norms` [n] by field."""
     refused: dict[str, str] = {}
     for key, values in norms.items():
         median = usual.get(key, 0.0)

@@ -219,7 +219,7 @@ def _word_bytes(value: str | None) -> int:
 @envelope
 @dataclass(frozen=True)
 class Context:
-    """Where in a run an ask stands.
+    """The place in a run where an ask stands.
 
     Attributes:
         seed, round: of the run.

@@ -72,7 +72,7 @@ def _file_behind(value: Any) -> str | None:
 
 
 def _opener(array: Any) -> Callable[[], Any]:
-    """How a process gets at an array: a map of a whole file is mapped anew, so that it can be sent to another process."""
+    """Return what gives a process an array: a map of a whole file is mapped anew, so that it can be sent to another process."""
     memory: Any = array.base if isinstance(array, np.memmap) else None  # a stub says that it is an array
     if not isinstance(memory, mmap.mmap):
         return lambda: array

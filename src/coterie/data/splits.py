@@ -344,7 +344,7 @@ def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
 
 
 def _rank(classes: NDArray[Any]) -> Index:
-    """How many rows of the same class come before each row."""
+    """Return how many rows of the same class come before each row."""
     order = np.argsort(classes, kind="stable")
     _, start, count = np.unique(classes[order], return_index=True, return_counts=True)
     rank = np.empty(len(classes), dtype=np.int64)

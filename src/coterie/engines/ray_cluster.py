@@ -151,7 +151,7 @@ class Host:
         return Parcel(tuple(map(os.path.abspath, sys.path)), sources, cloudpickle.dumps((tasks, main_types)))
 
     def excuse(self) -> str | None:
-        """Why it cannot be asked now."""
+        """Return why it cannot be asked now."""
         import ray
 
         if self.late is not None and ray.wait([self.late], timeout=0)[0]:

@@ -57,7 +57,7 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
 
 
 def _this_model(results: Results, client: str, method: str) -> str:
-    """How sure the gain of one model is: its training has luck of its own, which the mean over training sets has not."""
+    """Return how sure the gain of one model is: its training has luck of its own, which the mean over training sets has not."""
     compared = results.comparisons
     gain, posterior = (
         compared.gain(method, client, compared.primary),

@@ -125,7 +125,7 @@ def _shorten(name: str) -> str:
 
 
 def _label(x: float, y: float, r: float, middle: float) -> dict[str, Any]:
-    """Where the name of a node stands: beside it, away from the arrows; above or below it where that is the way out."""
+    """Return where the name of a node stands: beside it, away from the arrows; above or below it where that is the way out."""
     if abs(x - middle) < r:
         return {
             "label_x": round(x, 1),

@@ -208,7 +208,7 @@ def _factor_odd(y: Vector, s: Vector) -> list[Mixture]:
 
 
 def _two_kinds(y: float, s: float, tau: Vector, mu: Vector, f: Vector) -> list[tuple[Vector, Vector, Vector]]:
-    """Of a client that is alike, and odd: log of weight times likelihood, posterior mean and variance, given the common terms."""
+    """Return for a client that is alike, and for an odd one, the log of weight times likelihood, and posterior mean and variance."""
     observed, noise = y - math.sqrt(CORRELATION) * s * f, (1 - CORRELATION) * s**2
     kinds = []
     for log_prior, centre, spread in (

@@ -190,7 +190,7 @@ def _columns(curve: Roc | Reliability | None) -> dict[str, list[float | None] | 
 
 
 def _weights(results: Results) -> list[dict[str, Any]]:
-    """Who helps whom, per method that weighs: by round, and the mean over the second half of the rounds."""
+    """Draw who helps whom, per method that weighs: by round, and the mean over the second half of the rounds."""
     entries = []
     shown = set(results.extremes(results.metrics[0], TARGETS)) if results.metrics else set(results.clients)
     for method, weights in results.weights.items():

@@ -45,7 +45,7 @@ def _join_folds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def coinciding(methods: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Those of `methods` whose metrics are equal in every digit for all clients and seeds, by the first of them."""
+    """Return those of `methods` whose metrics are equal in every digit for all clients and seeds, by the first of them."""
     numbers: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {}
     for row in rows:
         metrics = {k: v for k, v in row.items() if k not in SUMMARY}

@@ -103,7 +103,7 @@ def _sensitivity(rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
 
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
-    """How often what a method predicted for a client came true; None without rows of two classes."""
+    """Return how often what a method predicted for a client came true; None without rows of two classes."""
     by_seed = [(rows, rows.risks) for rows in tested.values() if rows.risks is not None]
     if not by_seed:
         return None

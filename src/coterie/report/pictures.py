@@ -53,7 +53,7 @@ def _bar(bar: Bar, column_left: float, y: float) -> str:
 
 
 def network_picture(drawn: dict[str, Any]) -> str:
-    """Who helps whom. The classes let a page give it colours of its own."""
+    """Draw who helps whom. The classes let a page give it colours of its own."""
     parts = [TIP]
     for arrow in drawn["arrows"]:
         parts.append(

@@ -114,7 +114,7 @@ class Results(Scores):
 
     @cached_property
     def own_seconds(self) -> dict[str, Vector]:
-        """Those of them that the methods themselves took, outside of asks; empty for runs that did not tell them apart."""
+        """The seconds that the methods themselves took, outside of asks; empty for runs that did not tell them apart."""
         with (self.folder / "timing.csv").open(encoding="utf-8") as file:
             recorded = "own" in file.readline().strip().split(",")
         return clock_of(self.folder, "own", self.methods) if recorded else {}

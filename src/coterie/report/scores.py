@@ -139,7 +139,7 @@ class Scores:
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
     def tuned_part(self, method: str) -> str | None:
-        """Which part of this method's model is tuned at each client afterwards, if any."""
+        """Return which part of this method's model is tuned at each client afterwards, if any."""
         tuning = _entries(self.experiment).get(method, {}).get("personalise")
         return str(tuning.get("part")) if isinstance(tuning, dict) else None
 
@@ -219,13 +219,13 @@ class Scores:
 
     @cached_property
     def magnitude(self) -> dict[str, float]:
-        """How large numbers of each metric in the unit of the label are (the median), which says what digits tell."""
+        """The median of each metric in the unit of the label, which says what digits tell."""
         rows = [row for (*_, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
         numbers = {metric: [row[metric] for row in rows if _finite(row.get(metric))] for metric in ("mae", "rmse")}
         return {metric: float(np.median(values)) for metric, values in numbers.items() if values}
 
     def metric_name(self, metric: str) -> str:
-        """How people call a metric."""
+        """Return the name that people have for a metric."""
         if metric == "loss":
             return "log-loss" if self.classification and not own_loss(self.experiment) else "loss"
         return PRINTED.get(metric, metric.replace("_", " "))

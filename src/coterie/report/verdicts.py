@@ -175,7 +175,7 @@ def _verdict(
 
 
 def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:
-    """Why, in a sentence without capital and full stop."""
+    """Return why, in a sentence without capital and full stop."""
     method, metric = printable(verdict.method or ""), results.gain_name
     gain, loss = (results.gain_text(v) for v in (verdict.gain, -(verdict.gain or 0.0)))
     low, high = (results.gain_text(v) for v in (verdict.low, verdict.high))

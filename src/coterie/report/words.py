@@ -138,7 +138,7 @@ def _shortened(verdict: Verdict) -> Verdict:
 
 
 def _likelihood(verdict: Verdict) -> str:
-    """How sure a verdict is: `98 %`, or `a gain: 5 in 10`; empty where nothing is said."""
+    """Return how sure a verdict is: `98 %`, or `a gain: 5 in 10`; empty where nothing is said."""
     if verdict.probability is None:
         return ""
     return ("a gain: " if verdict.kind in ("undecided", "mixed") else "") + chance(verdict.probability)

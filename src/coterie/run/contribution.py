@@ -90,7 +90,7 @@ class ContributionRow(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """How a target's model moved: from x [d + b] by lr times the sum of w [n] times deltas [n, d + b]."""
+    """A move of a target's model: from x [d + b] by lr times the sum of w [n] times deltas [n, d + b]."""
 
     x: Tensor
     weights: Tensor

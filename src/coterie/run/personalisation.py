@@ -35,7 +35,7 @@ class Tuned(NamedTuple):
 
 
 def tunable(layout: Layout, part: str) -> Tensor:
-    """Which entries of a vector [d + b] are tuned. Raises `InputError` if the last layer has no bias.
+    """Return which entries of a vector [d + b] are tuned. Raises `InputError` if the last layer has no bias.
 
     >>> layout = Layout.of(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1)))
     >>> [int(tunable(layout, part).sum()) for part in ("all", "last", "bias")]

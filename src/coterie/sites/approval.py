@@ -83,7 +83,7 @@ def plan_hash(path: Path) -> str:
 
 
 def approval_file(settings_file: Path) -> Path:
-    """Where a site keeps the plan that it has approved."""
+    """Return where a site keeps the plan that it has approved."""
     return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml")
 
 

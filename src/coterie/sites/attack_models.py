@@ -34,14 +34,14 @@ def has_hidden_layer(layout: Any) -> bool:
 
 
 def rows_of_a_round(local: Any, rows: int) -> int:
-    """How many rows stand behind an update."""
+    """Return how many rows stand behind an update."""
     if not isinstance(local, LocalSGD) or local.batch_size is None or not isinstance(local.steps, Steps):
         return rows
     return local.batch_size * local.steps.count
 
 
 def decay(x: Tensor, local: Any, round: int) -> Tensor:
-    """How far the decay of weights moves a model by itself."""
+    """Return how far the decay of weights moves a model by itself."""
     if not isinstance(local, LocalSGD) or not local.weight_decay:
         return torch.zeros_like(x)
     return x * ((1 - local.rate(round) * local.weight_decay) ** local.steps.count - 1)

@@ -84,7 +84,7 @@ def note_outcomes(cohort: TestRows, *, x: ModelOrOwn) -> Done:
 
 @task
 def paired_errors(cohort: TestRows, *, method: str, other: str) -> PairedErrors:
-    """How uncertain the differences between two methods are over the site's test rows."""
+    """Measure how uncertain the differences between two methods are over the site's test rows."""
     compared = [cohort.compare(method, other, metric) for metric in TOLD]
     numbers = torch.tensor([[pair or Paired(0.0, 0.0, 0.0, 0.0) for pair in compared]], dtype=torch.float64)
     present = torch.tensor([[pair is not None for pair in compared]])

@@ -27,7 +27,7 @@ _NEAR = 4096
 
 
 class Place(NamedTuple):
-    """Where models are counted: plan (its hash), method and seed ("" where none runs), task and round."""
+    """The place where models are counted: plan (its hash), method and seed ("" where none runs), task and round."""
 
     plan: str
     pair: str

@@ -38,7 +38,7 @@ WORK = ("row_gradients", "row_losses")
 
 
 def most_bytes(ask: Ask, layout: Layout) -> int:
-    """How long a client's reply may be, by what the task declares."""
+    """Return how long a client's reply may be, by what the task declares."""
     task, payload = ask.function, ask.to(ask.names[:1]).arguments
     vector, total = layout.size * layout.dtype.itemsize, FRAME
     for field, kind in task.kinds.items():

@@ -372,7 +372,7 @@ class SiteRows:
         return KeptOutcomes(*settings, self._veil, now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
-        """Where what a run leaves is kept."""
+        """Return where what a run leaves is kept."""
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
     def _limits(self, shard: Shard) -> Limits:

@@ -72,7 +72,7 @@ class Link(Protocol):
 
 
 class Status(NamedTuple):
-    """Where an ask stands, for whoever watches."""
+    """The place where an ask stands, for whoever watches."""
 
     round: int
     ask: int

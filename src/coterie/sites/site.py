@@ -227,7 +227,7 @@ class _Strangers:
 
 @dataclass
 class _Calls:
-    """Of one caller: calls of which the log does not speak yet, when it last did, refusals, and until when the caller is ignored."""
+    """The record of one caller: calls not in the log yet, time of its last line, refusals, and until when the caller is ignored."""
 
     unsaid: int = 0
     said_at: float = -math.inf

@@ -61,7 +61,7 @@ _MUST = ("coterie", "nvflare")
 
 
 def versions() -> dict[str, str]:
-    """Of what takes part in a run on this machine."""
+    """Return the versions of what takes part in a run on this machine."""
     software = {"coterie": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     software |= {name: metadata.version(name) for name in ("numpy", "nvflare")}
     return {**software, "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"}

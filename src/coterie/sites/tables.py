@@ -33,7 +33,7 @@ _ALLOWED = tuple(option.name for option in options_of(Tables) if option.name != 
 
 
 def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
-    """How each site reads its file, from the [data] table of a plan: the options of a folder, or those of heart-disease.
+    """Return how each site reads its file, from the [data] table of a plan: the options of a folder, or those of heart-disease.
 
     Raises `InputError` if the table names something that is not a table at the sites, or no label.
 
@@ -62,7 +62,7 @@ def table_settings(options: Mapping[str, Any]) -> Tables:
 
 
 def description_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """How `agree` asks each site to describe its table."""
+    """Return how `agree` asks each site to describe its table."""
     settings = table_settings(options)
     return {"label": settings.label, "categorical": json.dumps(sorted(settings.categorical)), "rare": settings.rare}
 

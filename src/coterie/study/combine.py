@@ -39,7 +39,7 @@ APART = 2**40
 
 
 def default_folder(runs: Sequence[Path]) -> Path:
-    """Where a combination is written if nothing is said: beside the first run, with the names of all."""
+    """Return where a combination is written if nothing is said: beside the first run, with the names of all."""
     return runs[0].parent / "+".join(run.resolve().name for run in runs)
 
 
@@ -239,7 +239,7 @@ def _refuse_grown(
 
 
 def _chance(was: Mapping[int, float], now: Mapping[int, float]) -> float:
-    """How probable it is that all rows with a number in both have equal labels; 1 if they have not."""
+    """Return how probable it is that all rows with a number in both have equal labels; 1 if they have not."""
     shared = was.keys() & now.keys()
     if not shared or any(was[i] != now[i] for i in shared):
         return 1.0

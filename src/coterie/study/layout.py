@@ -113,7 +113,7 @@ class Pair:
 
     @property
     def folder(self) -> Path:
-        """Where its checkpoint lies."""
+        """The folder of its checkpoint."""
         return self.run / CHECKPOINTS / self.name
 
     @property

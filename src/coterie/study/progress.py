@@ -16,7 +16,7 @@ Pair = tuple[str, int, str]
 
 
 class Event(NamedTuple):
-    """Where an experiment stands: round `round` of `rounds` of one method, seed and fold (empty without folds); `done` of `pairs`
+    """The state of an experiment: round `round` of `rounds` of one method, seed and fold (empty without folds); `done` of `pairs`
     runs are complete.
     """
 

@@ -65,7 +65,7 @@ from coterie.study.trees import check_yardstick, entries_of, measure_trees
 
 
 class Backend(Protocol):
-    """Where an experiment runs: who has the rows, and which engine trains on them."""
+    """The place where an experiment runs: who has the rows, and which engine trains on them."""
 
     def load(self, experiment: Experiment, seed: int) -> Clients:
         """The clients of one seed; rows of zeros stand for rows that are elsewhere."""
@@ -74,7 +74,7 @@ class Backend(Protocol):
         """Run one method on the clients that `load` gave last."""
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
-        """Of a finished run, rows of `paired.json`; none where the rows are here, and `outcomes/` says more."""
+        """Return the rows of `paired.json` of a finished run; none where the rows are here, and `outcomes/` says more."""
 
 
 class _Here:

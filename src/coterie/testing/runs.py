@@ -336,7 +336,7 @@ def _regression() -> Clients:
 
 
 def participants(trial: Trial) -> None:
-    """Where two clients are drawn for a round, two are asked for updates."""
+    """Check that two are asked for updates where two clients are drawn for a round."""
     for record in trial.run(clients_per_round=2).asks:
         if record.round and "update" in record.task and record.clients > 2:
             raise LawError(f"{record.task} is asked of {record.clients} clients in round {record.round}, drawn were 2")

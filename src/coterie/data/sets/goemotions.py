@@ -131,7 +131,7 @@ class _Stock:
         return stock[:count]
 
     def left(self, group: str) -> int:
-        """How many rows of a class are left."""
+        """Return how many rows of a class are left."""
         return len(self._left[group])
 
 

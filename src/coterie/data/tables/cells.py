@@ -56,7 +56,7 @@ class Column:
 
     @cached_property
     def present(self) -> NDArray[np.bool_]:
-        """Which rows have a value, bool [rows]."""
+        """The rows that have a value, bool [rows]."""
         if self.numbers is not None:
             return ~np.isnan(self.numbers)
         return self.levels[1] >= 0
@@ -84,7 +84,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the columns of one file are read.
+    """The way in which the columns of one file are read.
 
     Attributes:
         missing: per column the values that stand for "missing".
@@ -289,7 +289,7 @@ class Written(NamedTuple):
 
 
 def with_signs(signs: Sequence[str]) -> str:
-    """How numbers are written, in words.
+    """Describe in words how numbers are written.
 
     >>> with_signs(["%", ","]), with_signs([])
     ('with percent signs and thousands commas', 'without signs')
@@ -347,7 +347,7 @@ def _parse_with_signs(text: str, comma: Comma, *signs: str) -> Written | None:
 
 
 def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, int, str] | None:
-    """Why a column of texts is probably one of numbers that cannot be read: (kind, data row, cell); None if it is none.
+    """Return why a column of texts is probably one of numbers that cannot be read: (kind, data row, cell); None if it is none.
 
     `read`: what `parse_number` says of each distinct text.
     """

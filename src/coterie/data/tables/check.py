@@ -68,7 +68,7 @@ class Facts(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """How far a column of one client is from the same column of all others together.
+    """The distance of a column of one client from the same column of all others together.
 
     Attributes:
         client, column: which.

@@ -56,7 +56,7 @@ SHAPE = 3.0
 
 
 class ColumnRecipe(TypedDict, total=False):
-    """How one column becomes features.
+    """The recipe by which one column becomes features.
 
     Attributes:
         name: name of the column.
@@ -107,7 +107,7 @@ class LabelRecipe(TypedDict, total=False):
 
 
 class Recipe(TypedDict):
-    """How the columns of any table become inputs and labels, as `preprocess.json` holds it.
+    """The recipe by which the columns of any table become inputs and labels, as `preprocess.json` holds it.
 
     Attributes:
         version: of this form.
