@@ -148,7 +148,7 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
     have = {name: told for name, told in have.items() if told["kind"] != "empty"}
     kinds = {told["kind"] for told in have.values()}
     if not kinds:
-        return None, ["missing at every site"]
+        return None, ["missing at every client"]
     if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
         dates, site = (
             next(n for n, a in have.items() if (a["kind"] == "date") is is_date) for is_date in (True, False)
