@@ -68,7 +68,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.mean_ = inputs.mean(axis=0)
         scale = inputs.std(axis=0)
         self.scale_ = np.where(scale > 1e-9 * np.abs(self.mean_), scale, 1.0)
-        rows, targets = self._scaled(inputs), torch.from_numpy(labels)
+        rows, targets = self._scale(inputs), torch.from_numpy(labels)
         names = self._names(groups, len(inputs))
         masks = {str(name): torch.from_numpy(names == name) for name in np.unique(names)}
         clients = Clients([Client(name, Part(rows[mask], targets[mask])) for name, mask in masks.items()])
@@ -95,7 +95,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
         return build_shape(spec, shape, outputs).double()
 
-    def _scaled(self, inputs: Array) -> torch.Tensor:
+    def _scale(self, inputs: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray((inputs - self.mean_) / self.scale_))
 
     def _names(self, groups: Any, rows: int) -> NDArray[np.str_]:
@@ -109,11 +109,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(names, np.empty(rows))
         return names
 
-    def _predicted(self, data: Any, groups: Any) -> Array:
+    def _predict(self, data: Any, groups: Any) -> Array:
         """Return the prediction of the model of each row's group: class probabilities [rows, C], or numbers [rows, 1]."""
         check_is_fitted(self)
         refuse_masks(data, "X")
-        inputs = self._scaled(validate_data(self, data, dtype=np.float64, reset=False))
+        inputs = self._scale(validate_data(self, data, dtype=np.float64, reset=False))
         names = np.full(len(inputs), self.groups_[0]) if len(self.groups_) == 1 else self._names(groups, len(inputs))
         values: dict[str, Array] = {}
         for name in np.unique(names).tolist():
@@ -180,7 +180,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
         Raises `InputError` where there is none: an unknown group under a method with a model for each.
         """
-        return self._predicted(X, groups)
+        return self._predict(X, groups)
 
     def predict(self, X: Any, groups: Any = None) -> Array:
         """The most probable class of each row [rows]; arguments and errors of `predict_proba`."""
@@ -215,7 +215,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Raises `InputError` where there is none: an unknown group under a method with a model for each.
         """
-        predicted: Array = self._predicted(X, groups)[:, 0] * self.label_scale_ + self.label_mean_
+        predicted: Array = self._predict(X, groups)[:, 0] * self.label_scale_ + self.label_mean_
         return predicted
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import numpy as np
 import pytest
 from csv_files import folder, notes, rows
@@ -291,3 +293,11 @@ def test_a_code_that_many_rows_have_is_asked_about(tmp_path):
     )
     assert asked(tmp_path, missing={"sysbp": [-99], "chol": [999]}) == asked(tmp_path, keep=["sysbp", "chol"]) == ""
     assert asked(tmp_path, drop=["sysbp", "chol"]) == ""
+    folder(
+        tmp_path,
+        a=rows(**table(**{"heart rate": pressure(-99, 7)})),
+        b=rows(**table(**{"heart rate": pressure(-99, 7)})),
+    )
+    setting = asked(tmp_path).partition("Then ")[2].partition(", else")[0]
+    assert tomllib.loads(setting) == {"missing": {"heart rate": [-99]}}
+    assert asked(tmp_path, **tomllib.loads(setting)) == ""

@@ -41,12 +41,12 @@ def shared_layout(layout: Layout, personal: Personal, norms: str) -> Layout:
     buffers = tuple(entry for entry in layout.buffers if entry[0] not in private)
     if not private:
         raise InputError(
-            f"personal = {_spelled(personal)} fits no layer of this model, so that all of it would be shared, as in fedavg; name "
+            f"personal = {_spell(personal)} fits no layer of this model, so that all of it would be shared, as in fedavg; name "
             f"layers by patterns such as {layout.parameters[-1][0]!r}"
         )
     if not parameters:
         raise InputError(
-            f"personal = {_spelled(personal)} fits all layers of this model, so that each client would train alone, as in local; take "
+            f"personal = {_spell(personal)} fits all layers of this model, so that each client would train alone, as in local; take "
             "a model with more layers, such as mlp, or other patterns"
         )
     return Layout(parameters, buffers, layout.dtype)
@@ -95,5 +95,5 @@ def _fits(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 
 
-def _spelled(personal: Personal) -> str:
+def _spell(personal: Personal) -> str:
     return f'"{personal}"' if isinstance(personal, str) else str(list(personal))

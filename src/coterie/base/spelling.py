@@ -21,15 +21,15 @@ _SUBJECTS = frozenset(
 """Words for whom or what a row is about, and for its number among others."""
 
 _ENDPOINT, _UNIT_OF_TIME = "(overall|os|pfs|dfs|rfs|efs)", "(time|days|weeks|months|years)"
-EVENTS = re.compile(
+_EVENTS = re.compile(
     f"({_ENDPOINT}[ .])?(event|status)|(vital|survival) status|death( event)?|died|dead|deceased|relapse|recurrence"
     "|censored|fustat"
 )
-TIMES = re.compile(
+_TIMES = re.compile(
     f"time|{_ENDPOINT}[ .]({_UNIT_OF_TIME}|survival)|(survival|follow ?up|fu) ?{_UNIT_OF_TIME}?|duration"
     f"|{_UNIT_OF_TIME} to (event|death)"
 )
-"""Folded names of a label that says whether something happened, and of the column beside it that says when (survival analysis)."""
+"""Folded names of a label that says whether something happened, and of the column beside it that says when."""
 
 
 def spell(value: float) -> str:
@@ -143,9 +143,36 @@ def names_rows(column: str) -> bool:
     return words[-1] in _NUMBERS or joined or _SUBJECTS.issuperset(subjects)
 
 
+def names_event(label: str) -> bool:
+    """Return True if a label of this name says whether something happened (survival analysis).
+
+    >>> names_event("OS_event"), names_event("events")
+    (True, False)
+    """
+    return _EVENTS.fullmatch(fold(label)) is not None
+
+
+def names_time_to_event(column: str) -> bool:
+    """Return True if a column of this name says when it happened.
+
+    >>> names_time_to_event("os_months"), names_time_to_event("months")
+    (True, False)
+    """
+    return _TIMES.fullmatch(fold(column)) is not None
+
+
 def quote_toml(name: str) -> str:
     """A name as a key or value of TOML."""
     return json.dumps(name, ensure_ascii=False)
+
+
+def toml_key(name: str) -> str:
+    """A name as a key of TOML, in quotes only where it needs them.
+
+    >>> toml_key("chol"), toml_key("heart rate")
+    ('chol', '"heart rate"')
+    """
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quote_toml(name)
 
 
 def listing(names: Sequence[str]) -> str:

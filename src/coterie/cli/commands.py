@@ -91,7 +91,7 @@ def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
 MENDED = "once this is mended, go on"
 
 
-def _saved(every: int = 1) -> str:
+def _rounds_on_disk(every: int = 1) -> str:
     """Say which complete rounds are saved."""
     return "every complete round is saved" if every == 1 else f"one round in {every} is saved"
 
@@ -117,7 +117,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             progress.stop()
             sys.stderr.write(
-                f"stopped; {_saved(experiment.run.save_every)}. Go on {_goes_on(folder)}\n"
+                f"stopped; {_rounds_on_disk(experiment.run.save_every)}. Go on {_goes_on(folder)}\n"
                 if is_run(folder)
                 else "stopped before the first round; nothing was saved\n"
             )
@@ -125,7 +125,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
         except Exception as error:
             if is_run(folder) and not isinstance(error, InputError | OSError):
                 args.run = folder
-                error.add_note(f"{_saved(experiment.run.save_every)}; {MENDED} {_goes_on(folder)}")
+                error.add_note(f"{_rounds_on_disk(experiment.run.save_every)}; {MENDED} {_goes_on(folder)}")
             raise
     return _present(folder, args, html=not args.no_report)
 
@@ -240,7 +240,9 @@ def _submit(args: argparse.Namespace) -> int:
             )
         except RunError as error:
             if is_run(folder):
-                error.add_note(f"{_saved()}; {MENDED} {_goes_on(folder, 'submit', args.plan, '--out', str(folder))}")
+                error.add_note(
+                    f"{_rounds_on_disk()}; {MENDED} {_goes_on(folder, 'submit', args.plan, '--out', str(folder))}"
+                )
             raise
     return _present(folder, args, html=not args.no_report)
 

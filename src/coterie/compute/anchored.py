@@ -83,7 +83,7 @@ def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, 
     """Visits (target, client), the largest weight times distance moved since then, in turns that visit a client once."""
     # One target at a time: of all at once the differences would take more memory than the offsets.
     distances = [
-        torch.linalg.vector_norm((model - visits).double(), dim=1) for model, visits in zip(x, visited, strict=True)
+        torch.linalg.vector_norm((model - at_visit).double(), dim=1) for model, at_visit in zip(x, visited, strict=True)
     ]
     distance_moved = torch.stack(distances).cpu()
     need = weights.clamp(min=least_weight(weights.shape[1])) * distance_moved

@@ -216,15 +216,15 @@ class Cohort(CohortRows):
         for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
             result[i] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
         for i in range(len(self.names)) if self.workspace.veil else ():
-            result[i] = self._veiled(result[i], i, of_client(x, i), part, batch_size)
+            result[i] = self._veil_loss(result[i], i, of_client(x, i), part, batch_size)
         return result
 
     def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
         self.spent["row_losses"] += len(labels)
         losses, veil = self.workspace.loss.rows(self.workspace.model(inputs), labels).double(), self.workspace.veil
-        return (losses if veil is None else veil.bounded(losses)).sum().cpu()
+        return (losses if veil is None else veil.bound_losses(losses)).sum().cpu()
 
-    def _veiled(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
+    def _veil_loss(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
         """The mean loss of a client as it may be told."""
         loss, veil = float(mean), self.workspace.veil
         return loss if veil is None else veil.loss(loss, self.batch_rows(client, part, batch_size), x)
@@ -245,7 +245,7 @@ class Cohort(CohortRows):
                 result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
         for i in range(len(self.names)) if self.workspace.veil else ():
             for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
-                result[i, q] = self._veiled(result[i, q], i, x, part, batch_size)
+                result[i, q] = self._veil_loss(result[i, q], i, x, part, batch_size)
         return result
 
     def evaluate(
@@ -309,7 +309,9 @@ class Cohort(CohortRows):
                     pairs.append(answers_of(workspace, all_rows, [self.index[i]]))
         outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
         self.spent["row_losses"] += len(losses)
-        return (outputs, losses) if workspace.veil is None else (outputs.nan_to_num(), workspace.veil.bounded(losses))
+        return (
+            (outputs, losses) if workspace.veil is None else (outputs.nan_to_num(), workspace.veil.bound_losses(losses))
+        )
 
     # ---- rows
 

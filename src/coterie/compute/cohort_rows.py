@@ -166,15 +166,10 @@ class CohortRows:
         return self._ready(self._select(self.clients.train, client, numbers))
 
     def _select(self, part: Rows, client: int, numbers: NDArray[np.int64] | None) -> Part:
-        positions = part.positions(self.index[client])
-        chosen = (
-            positions
-            if numbers is None
-            else numbers + positions.start
-            if isinstance(positions, slice)
-            else positions[numbers]
-        )
-        return Part(part.inputs, part.labels).select(chosen if isinstance(chosen, slice) else torch.from_numpy(chosen))
+        places = part.positions(self.index[client])
+        if numbers is not None:
+            places = numbers + places.start if isinstance(places, slice) else places[numbers]
+        return Part(part.inputs, part.labels).select(places if isinstance(places, slice) else torch.from_numpy(places))
 
     def _ready(self, part: Part) -> Batch:
         return self.workspace.prepare(part.read()), part.labels.to(self.workspace.device)

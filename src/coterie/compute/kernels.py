@@ -210,7 +210,7 @@ class Batched:
         """One step, from `start` straight into `result`: a product that adds to `start` would copy it first, and be copied itself."""
         expanded = [v.expand(len(grads[0]), -1, -1) for v in start]
         self._step(self._sides(expanded, grads, space, []), *batch, GRADIENT)
-        old_share = rule.shrink - float(relative)  # share of `old` in what is written
+        old_share = rule.shrink - float(relative)  # share of `start` in what is written
         if isinstance(old_share, Tensor):
             base = [v * old_share.to(v.dtype) for v in start]
         else:

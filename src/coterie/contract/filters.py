@@ -122,7 +122,7 @@ class Filter:
 class Veil(Protocol):
     """Hides what one row adds to a mean over many, where rows are private."""
 
-    def bounded(self, losses: Tensor) -> Tensor:
+    def bound_losses(self, losses: Tensor) -> Tensor:
         """Return the losses of rows as they count; none is NaN, since a mean over such a row would tell that there is one."""
         ...
 

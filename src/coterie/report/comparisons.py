@@ -13,7 +13,7 @@ import numpy as np
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
 from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, combine, share, state, together
-from coterie.report.memo import remembered
+from coterie.report.memo import cache_answers
 from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.scores import Scores
 from coterie.report.series import Vector
@@ -58,7 +58,7 @@ class Comparisons:
         """Predictions of the models for each test row."""
         return Outcomes(self.results.folder, self.results.tables)
 
-    @remembered
+    @cache_answers
     def rarest(self, client: str) -> float:
         """Test rows of the rarest class, in the seed that has fewest; an upper bound where only the largest share is known."""
         fewest = self.outcomes.rarest(self.results.against or "", client)
@@ -89,7 +89,7 @@ class Comparisons:
         names = self.results.tested if client is None else (client,)
         return [c for c in names if self.decides(c, metric)]
 
-    @remembered
+    @cache_answers
     def small(self, client: str) -> bool:
         """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
         tested = self.outcomes.tested(self.results.against or "", client)
@@ -113,7 +113,7 @@ class Comparisons:
         """Return True if there are repeats enough for a word."""
         return self.folds or len(self.results.seeds) >= FEWEST_SEEDS
 
-    @remembered
+    @cache_answers
     def gain(self, method: str, client: str, metric: str) -> Gain | None:
         """Return the evidence of a client's rows alone about the gain of `method` over training alone; None if that is not known.
 
@@ -151,7 +151,7 @@ class Comparisons:
         mean = sign * site_numbers.gap if self.folds else float(gaps.mean())
         return Gain(mean, site_numbers.error, site_numbers.tested, between)
 
-    @remembered
+    @cache_answers
     def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
         """The distribution of each client's gain, with what the gains of the others tell; without small clients."""
         gains = {
@@ -194,7 +194,7 @@ class Comparisons:
         joint = together(gains)
         return joint if joint[0].error > 0 else None
 
-    @remembered
+    @cache_answers
     def family(self, client: str | None) -> Family:
         """Every federated method against training alone in every deciding metric."""
         base = self.results.baseline
@@ -298,7 +298,7 @@ class Comparisons:
         from_summary = self.results.constant(client, "majority_loss")
         return np.where(np.isfinite(from_summary), from_summary, from_rows)
 
-    @remembered
+    @cache_answers
     def trivial(self, client: str | None, metric: str) -> tuple[str, Vector]:
         """A prediction without any model, in two words, and what it scores in this metric, one value per seed [seeds]: the
         largest class, or the shares or the mean of the client's own training rows. NaN where that is not known.

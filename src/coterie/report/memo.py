@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def remembered(
+def cache_answers(
     method: Callable[Concatenate[Owner, Arguments], Answer],
 ) -> Callable[Concatenate[Owner, Arguments], Answer]:
-    """A method whose answers its object keeps, by arguments: for objects that never change."""
-    name = f"_remembered_{method.__name__}"
+    """Let an object that never changes keep the answers of `method`, by arguments."""
+    name = f"_answers_of_{method.__name__}"
 
     @wraps(method)
     def answer(owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
@@ -23,7 +23,6 @@ def remembered(
         key = (args, *kwargs.items())
         if key not in answers:
             answers[key] = method(owner, *args, **kwargs)
-        found: Answer = answers[key]
-        return found
+        return cast("Answer", answers[key])
 
     return answer

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.base.files import json_rows, open_tensors
 from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, join_folds, pair_influences, row_error
-from coterie.report.memo import remembered
+from coterie.report.memo import cache_answers
 from coterie.run.files import PAIRED, SUMMARY
 
 
@@ -78,7 +78,7 @@ class Outcomes:
     def _counts(self) -> dict[str, Told]:
         return {client: numbers for (client, *_), numbers in self.from_sites.items()}
 
-    @remembered
+    @cache_answers
     def of(self, method: str, seed: int) -> dict[str, Rows]:
         """The rows of each client; empty where nothing was saved (rows at institutions stay there, see `site_errors`)."""
         folds: dict[str, list[Rows]] = {}
@@ -139,7 +139,7 @@ class Outcomes:
         ]
         return sum(shares) / len(shares) if shares else None
 
-    @remembered
+    @cache_answers
     def gain(
         self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()
     ) -> tuple[float, RowError | None, int] | None:

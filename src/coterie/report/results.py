@@ -7,7 +7,7 @@ from functools import cached_property
 
 from coterie.base.files import json_rows
 from coterie.report.comparisons import Comparisons
-from coterie.report.memo import remembered
+from coterie.report.memo import cache_answers
 from coterie.report.scores import Scores
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
@@ -49,7 +49,7 @@ class Results(Scores):
         bounded = [d for d in differences if d is not None and d.low is not None]
         return bool(bounded) and not any(d.better and d.excludes_zero for d in bounded)
 
-    @remembered
+    @cache_answers
     def difference(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have; None if there is none."""
         return self.comparisons.difference(method, rival, client, metric)

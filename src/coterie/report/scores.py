@@ -14,7 +14,7 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
 from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
-from coterie.report.memo import remembered
+from coterie.report.memo import cache_answers
 from coterie.report.outcomes import paired_rows, tested_at_sites
 from coterie.report.series import Vector
 from coterie.report.text import display_names, is_number, label_in_words, printable
@@ -260,7 +260,7 @@ class Scores:
         values = (seeds.get(seed, {}).get(metric) for seed in self.seeds)
         return np.array([v if _finite(v) else math.nan for v in values], dtype=float)
 
-    @remembered
+    @cache_answers
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
         clients = self.tested if split == self.split else self.clients
         table = np.stack([self._vector(method, c, metric, split) for c in clients])
@@ -281,7 +281,7 @@ class Scores:
         finite = np.isfinite(scores) & np.isfinite(rival_scores)
         return _mean(scores[finite]), _mean(rival_scores[finite])
 
-    @remembered
+    @cache_answers
     def size(self, client: str | None, key: str = "n") -> float:
         """Rows of a client (`n` evaluated, `n_train` trained on), mean over the seeds of a table; `None`: all clients together."""
         if client is None:

@@ -155,7 +155,7 @@ def _verdict(
     rows: int | None = None,
     together: int = 0,
 ) -> Verdict:
-    undecided = Verdict(
+    unexplained = Verdict(
         kind,
         "",
         method,
@@ -171,7 +171,7 @@ def _verdict(
         results.recalibrates(method),
         beats_constant(results, client, method),
     )
-    return undecided._replace(reason=_reason(results, client, undecided, bounded=statement.bounded))
+    return unexplained._replace(reason=_reason(results, client, unexplained, bounded=statement.bounded))
 
 
 def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:

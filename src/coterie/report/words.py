@@ -82,7 +82,7 @@ class Story(NamedTuple):
 def tell(results: Results) -> Story:
     """The answer of a run directory."""
     verdicts = {c: verdict(results, c) for c in results.clients}
-    short = {c: _shortened(v) for c, v in verdicts.items()}
+    short = {c: _shorten(v) for c, v in verdicts.items()}
     groupings = {m: grouping for m in results.federated if (grouping := groups(results, m))}
     crowded = len(results.clients) > MANY
     shown = results.extremes(results.comparisons.telling, SHOWN) if crowded and results.metrics else results.clients
@@ -130,7 +130,7 @@ def _of_small(verdicts: Mapping[str, Verdict]) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _shortened(verdict: Verdict) -> Verdict:
+def _shorten(verdict: Verdict) -> Verdict:
     """A verdict for a page that has said already what holds for the small clients together."""
     if not verdict.together:
         return verdict
@@ -288,16 +288,16 @@ def _overall(results: Results, method: str) -> str:
     judged = [c for c in results.clients if not results.comparisons.small(c)]
     for verb, decide in (("better", helping), ("worse", harming)):
         helped = [c for c in judged if method in decide(results, c)]
-        parts += [f"{verb} for {_counted(results, helped, len(judged))}"] if helped else []
+        parts += [f"{verb} for {_count_of(results, helped, len(judged))}"] if helped else []
     served = results.clients_of(method)
     if 0 < len(served) < len(results.tested):
-        parts.append(f"serves {_counted(results, served, len(results.clients))}")
+        parts.append(f"serves {_count_of(results, served, len(results.clients))}")
     elif len(results.tested) > 1 and (means := numbers(results, method, None, judged=True)):
         parts.append(f"mean over clients {means}")
     return "; ".join(parts)
 
 
-def _counted(results: Results, clients: Sequence[str], total: int) -> str:
+def _count_of(results: Results, clients: Sequence[str], total: int) -> str:
     names = f" ({listing([results.names[c] for c in clients])})" if len(clients) <= NAMED else ""
     return f"{len(clients)} of {total}{names}"
 

@@ -64,8 +64,9 @@ class KeptOutcomes:
         scale = clients.label_scale
         outcomes = of_rows(workspace, client, client.train.labels, scale)
         if self._veil is not None:
-            outcomes |= {key: self._veil.bounded(outcomes[key]) for key in ("loss", "constant_loss")}
-            outcomes |= {key: outcomes[key].nan_to_num() for key in ("outputs",) if key in outcomes}
+            outcomes |= {key: self._veil.bound_losses(outcomes[key]) for key in ("loss", "constant_loss")}
+            if "outputs" in outcomes:
+                outcomes["outputs"] = outcomes["outputs"].nan_to_num()
         content = encode(outcomes)
         path = self._file(pair)
         if path.exists() and path.read_bytes() != content:

@@ -42,15 +42,14 @@ def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) 
     What secret noise is to hide is made finite before, since noise hides no NaN.
     """
     every = tuple(filters)
-    if not any(isinstance(step, GaussianNoise) and step.secret for step in every):
-        return every
-    keyed: list[Filter] = []
-    for step in every:
+    hides = any(isinstance(step, GaussianNoise) and step.secret for step in every)
+
+    def at_site(step: Filter) -> Filter:
         if isinstance(step, GaussianNoise) and step.secret:
-            keyed.append(_SecretNoise(step.sigma, key=key, requests=requests))
-        else:
-            keyed.append(_FiniteClip(step.bound) if isinstance(step, Clip) else step)
-    return tuple(keyed)
+            return _SecretNoise(step.sigma, key=key, requests=requests)
+        return _FiniteClip(step.bound) if hides and isinstance(step, Clip) else step
+
+    return tuple(map(at_site, every))
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class KeyedVeil:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def bounded(self, losses: Tensor) -> Tensor:
+    def bound_losses(self, losses: Tensor) -> Tensor:
         """Return losses of at most `LARGEST_LOSS` each, which stands also for one that is no number."""
         return losses.nan_to_num(nan=LARGEST_LOSS).clamp(max=LARGEST_LOSS)
 

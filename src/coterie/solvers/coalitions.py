@@ -29,7 +29,7 @@ def objective(labels: Tensor, sizes: Values, divergences: Values, complexity: fl
     >>> round(objective(torch.tensor([0, 0, 1]), [100.0] * 3, [[0, 0.04, 1], [0.04, 0, 1], [1, 1, 0]]), 5)
     0.28142
     """
-    rows, distances = _checked(sizes, divergences)
+    rows, distances = _check(sizes, divergences)
     same_coalition = (labels[:, None] == labels[None, :]).double()
     of_coalition = same_coalition @ rows
     return float((complexity / of_coalition.sqrt() + (same_coalition * distances) @ rows / of_coalition).sum())
@@ -53,7 +53,7 @@ def partition(
     >>> partition([100.0] * 3, [[0, 0.04, 1], [0.04, 0, 1], [1, 1, 0]], 1.0, torch.Generator().manual_seed(0)).tolist()
     [0, 0, 1]
     """
-    rows, distances = _checked(sizes, divergences)
+    rows, distances = _check(sizes, divergences)
     n = len(rows)
     starts = [torch.arange(n), torch.zeros(n, dtype=torch.int64)]
     starts += [torch.randint(n, (n,), generator=generator) for _ in range(restarts - len(starts))]
@@ -63,7 +63,7 @@ def partition(
     return _in_order(partitions[values.index(min(values))].tolist())
 
 
-def _checked(sizes: Values, divergences: Values) -> tuple[Tensor, Tensor]:
+def _check(sizes: Values, divergences: Values) -> tuple[Tensor, Tensor]:
     rows, distances = as_double(sizes, "sizes", ndim=1).cpu(), as_double(divergences, "divergences", ndim=2).cpu()
     if not len(rows) or not bool((rows > 0).all()):
         raise ValueError("sizes must be > 0, of at least one client")

@@ -141,7 +141,7 @@ def permutations(
     gains: list[Tensor] = []
     means: list[Tensor] = []
     truncated = 0
-    while len(gains) < (most_orders(players) if most is None else most) and not _is_settled(means):
+    while len(gains) < (most_orders(players) if most is None else most) and not _is_stable(means):
         orders = [_order_led_by(leader, players, generator) for leader in range(players)]
         prefixes = [0] * players
         gain = torch.zeros(players, players, dtype=torch.float64)  # [order, player]
@@ -170,7 +170,7 @@ def _running_means(gains: Sequence[Tensor]) -> list[Tensor]:
     return list((drawn.cumsum(0) / torch.arange(1, len(drawn) + 1)[:, None]).unbind())
 
 
-def _is_settled(means: Sequence[Tensor]) -> bool:
+def _is_stable(means: Sequence[Tensor]) -> bool:
     if len(means) < LEAST:
         return False
     latest = means[-1]

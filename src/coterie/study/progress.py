@@ -87,10 +87,10 @@ class Status:
         seconds_left = 0.0
         for pair in self._left:
             running = self._running.get(pair)
-            is_timed = running is not None and running.per_round
-            seconds_left += (
-                running.per_round * (self._rounds - running.number) if running and is_timed else mean_seconds[pair[0]]
-            )
+            if running is not None and running.per_round:
+                seconds_left += running.per_round * (self._rounds - running.number)
+            else:
+                seconds_left += mean_seconds[pair[0]]
         return seconds_left / self._jobs
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.spelling import EVENTS, TIMES, alike, fold, listing, quote_toml, spell, variants
+from coterie.base.spelling import alike, fold, listing, names_event, names_time_to_event, quote_toml, spell, variants
 from coterie.config.data import Tables
 from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, with_signs
@@ -77,7 +77,7 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
     columns: list[ColumnRecipe] = []
     left_out: dict[str, list[str]] = {"as asked": sorted(dropped)} if dropped else {}
     remarks: dict[str, list[str]] = {}
-    of_survival = EVENTS.fullmatch(fold(str(settings.label)))
+    of_survival = names_event(str(settings.label))
     leading = next(iter(clients.values()))["columns"]
     ordered = [c for c in leading if c in everywhere] + sorted(everywhere - set(leading))
     for column in (c for c in ordered if c not in dropped):
@@ -88,7 +88,7 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
                 and spec is not None
                 and spec["kind"] == "number"
                 and column not in settings.keep
-                and TIMES.fullmatch(fold(column))
+                and names_time_to_event(column)
             ):
                 said = f"survival: the time beside {settings.label}, known only afterwards; an event counts whenever it was"
                 spec, notes = None, [f"{said}; keep uses it"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
-from coterie.base.spelling import listing, names_rows, quote_toml, spell
+from coterie.base.spelling import listing, names_rows, quote_toml, spell, toml_key
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
@@ -106,12 +106,12 @@ def _on_words_of_classes(tables: Sequence[Table], recipe: Recipe, settings: Tabl
     if settings.task or settings.classes:
         return
     classes = [{value for value in table.columns[label["column"]].spelled if value is not None} for table in tables]
-    for table, own in zip(tables, classes, strict=True):
-        others = [values for values in classes if values is not own]
-        if len(own) > 1 and others and own.isdisjoint(set().union(*others)):
+    for table, words in zip(tables, classes, strict=True):
+        elsewhere = [values for values in classes if values is not words]
+        if len(words) > 1 and elsewhere and words.isdisjoint(set().union(*elsewhere)):
             yield (
                 f"label {label['column']}: no class in common with other clients at {table.name}, which has "
-                f"{' and '.join(sorted(own)[:3])}; are these other words for the same classes? Then map all values, "
+                f"{' and '.join(sorted(words)[:3])}; are these other words for the same classes? Then map all values, "
                 "the positive class last: classes = {no = [...], yes = [...]}, else --task classification"
             )
             return
@@ -125,26 +125,33 @@ def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe:
         return []
     step = -(-len(labels) // LOOKED_AT)
     sampled = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
-    cases, columns = labels[::step], []
+    cases, telling = labels[::step], []
     for column in recipe["columns"]:
-        name, parts = column["name"], []
-        for table, rows in zip(tables, sampled, strict=True):
-            numbers = table.columns[name].numbers
-            if column["kind"] != "number":
-                texts, codes = table.columns[name].levels
-                parts.append(np.array([*texts, ""])[codes[rows]])
-            else:
-                parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
-        if column["kind"] != "number":
-            if _auc(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING:
-                columns.append(name)
-            continue
-        values = np.concatenate(parts)
-        present = ~np.isnan(values)
-        by_gaps = not present.all() and _auc(present * 1.0, cases) > _TELLING
-        if by_gaps or _auc(values[present], cases[present]) > _TELLING:
-            columns.append(name)
-    return columns
+        tells = _numbers_tell if column["kind"] == "number" else _texts_tell
+        if tells(column["name"], tables, sampled, cases):
+            telling.append(column["name"])
+    return telling
+
+
+def _numbers_tell(name: str, tables: Sequence[Table], sampled: Sequence[Array], cases: Array) -> bool:
+    """Return True if the numbers of a column tell the cases, or where there is one."""
+    parts = []
+    for table, rows in zip(tables, sampled, strict=True):
+        numbers = table.columns[name].numbers
+        parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
+    values = np.concatenate(parts)
+    present = ~np.isnan(values)
+    by_gaps = not present.all() and _auc(present * 1.0, cases) > _TELLING
+    return bool(by_gaps or _auc(values[present], cases[present]) > _TELLING)
+
+
+def _texts_tell(name: str, tables: Sequence[Table], sampled: Sequence[Array], cases: Array) -> bool:
+    """Return True if the categories of a column tell the cases."""
+    parts = []
+    for table, rows in zip(tables, sampled, strict=True):
+        texts, codes = table.columns[name].levels
+        parts.append(np.array([*texts, ""])[codes[rows]])
+    return _auc(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING
 
 
 def _share_of_cases(categories: Array, cases: Array) -> Array:
@@ -182,7 +189,7 @@ def _on_columns_of_one_class(
         if name in answered:
             continue
         missing = _are_missing(tables, name)
-        for what, odd_rows in (
+        for state, odd_rows in (
             ("has a value", ~missing),
             ("missing", missing),
             ("far from all others", _are_far_off(tables, name, extremes)),
@@ -190,13 +197,13 @@ def _on_columns_of_one_class(
             count = np.bincount(labels[odd_rows], minlength=len(classes))
             only = int(count.argmax())
             if count[only] == count.sum() >= FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
-                names.setdefault(f"{what} only where the label is {classes[only]}", []).append(name)
+                names.setdefault(f"{state} only where the label is {classes[only]}", []).append(name)
                 break
-    for what, columns in names.items():
+    for state, columns in names.items():
         listed = ", ".join(map(quote_toml, columns[:3]))
-        code = " (or list a code under missing)" if what.startswith("far") else ""
+        code = " (or list a code under missing)" if state.startswith("far") else ""
         yield (
-            f"{listing(columns)}: {what}; does that follow from the outcome? Then drop = [{listed}]{code}, else keep = [{listed}]"
+            f"{listing(columns)}: {state}; does that follow from the outcome? Then drop = [{listed}]{code}, else keep = [{listed}]"
         )
 
 
@@ -257,19 +264,21 @@ def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
         )
 
 
-def _on_codes(far: Far, answered: Set[str]) -> Iterator[str]:
+def _on_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
     """Ask whether numbers that people write for "missing", far from all others in many rows, mean it."""
-    found: dict[str, dict[str, int]] = {}
-    for (_, name), extremes in far.items():
+    codes_of: dict[str, dict[str, int]] = {}
+    for (_, name), extremes in numbers.items():
         for value, rows in extremes.items():
             if name not in answered and len(rows) >= _FEWEST_CODES and CODE.fullmatch(spell(value)):
-                codes = found.setdefault(name, {})
+                codes = codes_of.setdefault(name, {})
                 codes[spell(value)] = codes.get(spell(value), 0) + len(rows)
-    if found:
-        values = dict.fromkeys(code for codes in found.values() for code in codes)
-        missing = ", ".join(f"missing.{name} = [{', '.join(codes)}]" for name, codes in [*found.items()][:3])
+    if codes_of:
+        values = dict.fromkeys(code for codes in codes_of.values() for code in codes)
+        missing = ", ".join(
+            f"missing.{toml_key(name)} = [{', '.join(codes)}]" for name, codes in [*codes_of.items()][:3]
+        )
         yield (
-            f"{listing([*found])}: {' and '.join([*values][:3])} in {sum(sum(codes.values()) for codes in found.values())} rows "
+            f"{listing([*codes_of])}: {' and '.join([*values][:3])} in {sum(sum(codes.values()) for codes in codes_of.values())} rows "
             f"{'is' if len(values) == 1 else 'are'} far from all other numbers; {'does it' if len(values) == 1 else 'do they'} mean "
-            f"missing? Then {missing}, else keep = [{', '.join(map(quote_toml, [*found][:3]))}]"
+            f"missing? Then {missing}, else keep = [{', '.join(map(quote_toml, [*codes_of][:3]))}]"
         )
