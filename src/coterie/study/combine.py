@@ -98,13 +98,15 @@ def _load(run: Path) -> Results:
 def _refuse_other_settings(earlier: Results, later: Results) -> None:
     """Raise `InputError` that names the first setting, client or code in which two runs differ."""
     cure = "only runs with the same settings can be combined"
+    for label in sorted({*earlier.algorithms} ^ {*later.algorithms}):
+        owner = earlier if label in earlier.algorithms else later
+        raise InputError(f"only {owner.folder} has methods.{label}; {cure}")
     for (table, key), old_value, new_value in _settings(earlier, later):
         raise InputError(
             f"{later.folder} was made with {table}.{key} = {new_value!r}, and {earlier.folder} with {old_value!r}; {cure}"
         )
     for subject, old_value, new_value in (
         ("clients", sorted(earlier.clients), sorted(later.clients)),
-        ("methods", sorted(earlier.algorithms), sorted(later.algorithms)),
         ("label", earlier.label().get("column"), later.label().get("column")),
         ("classes", earlier.label().get("classes"), later.label().get("classes")),
         ("columns", _columns(earlier.folder), _columns(later.folder)),
