@@ -14,8 +14,10 @@ import re
 import shlex
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -317,10 +319,15 @@ SOURCES = (code_changes, row_changes, setting_changes, machine_changes, record_c
 
 
 def changes_of(fixture: Generated, rng: random.Random) -> list[Change]:
-    """All changes that can be made to an experiment, mixed."""
+    """All changes that can be made to an experiment, mixed; each kind comes once before any comes again."""
     changes = [change for source in SOURCES for change in source(fixture, rng)]
     rng.shuffle(changes)
-    return changes
+    met = Counter[str]()
+    turns = []
+    for change in changes:
+        met[change.kind] += 1
+        turns.append((met[change.kind], change))
+    return [change for _, change in sorted(turns, key=itemgetter(0))]
 
 
 # ---- tries

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(map(escape, row) for row in rows)
+    escaped = cache(escape)  # a few names fill most of a long table
+    writer.writerows([escaped(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
 
 
