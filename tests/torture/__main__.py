@@ -248,7 +248,7 @@ found was mended afterwards, and the changelog names it.
   command, actors, a node, a site, its job or the server is killed, or stopped for 75 s and continued. Whoever answers again changes no
   bit; whoever does not is named, and nobody else; a run that ends goes on with `--resume` to the same bytes.
   FLARE ends a site's process whose login a busy server does not answer for 30 s. A kit's `startup/start.sh` starts it again after 5 s,
-  and so do these runs since 08af451f55ac. The 5 others there are of one deployment in which a site was never connected.
+  and so do these runs.
 
 ## What was met, and how often
 
