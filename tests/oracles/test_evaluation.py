@@ -66,7 +66,7 @@ def test_company_changes_no_bit_of_what_a_client_measures(kind, model, shape, in
     metrics = find_metrics(METRICS)
     cohort = cohort_of(problem)
     x = cohort.workspace.x.clone()
-    assert cohort.workspace.rowwise
+    assert cohort.workspace.heights
     for models in (x, x + 0.1 * torch.randn(len(SIZES), len(x))):
         together = cohort.evaluate(models, metrics, part="test")
         for i, name in enumerate(cohort.names):
@@ -98,10 +98,10 @@ def test_a_hundred_clients_share_forward_passes():
     part = Part(torch.randn(5, 13), torch.tensor([0, 1, 0, 1, 1]))
     problem = Problem(Clients([Client(f"c{i:03d}", part) for i in range(100)]), linear("binary"))
     cohort, heights = cohort_of(problem), []
-    assert cohort.workspace.rowwise
+    assert cohort.workspace.heights
     cohort.workspace.model.register_forward_hook(lambda module, inputs, outputs: heights.append(len(outputs)))
     cohort.evaluate(cohort.workspace.x.clone(), find_metrics(METRICS), part="train")
-    assert heights == [256] * 6 + [64]
+    assert heights == [1024, 256, 256, 64]
     assert set(heights) <= set(HEIGHTS)
     assert cohort.spent == {"row_gradients": 0, "row_losses": 500}
 
@@ -120,7 +120,7 @@ class Centred(nn.Linear):
 def test_rows_that_see_each_other_are_evaluated_client_by_client(norm):
     problem = problem_of("binary", norm(), (13,))
     cohort = cohort_of(problem, [f"c{i}" for i, size in enumerate(SIZES) if size > 1])
-    assert not cohort.workspace.rowwise
+    assert not cohort.workspace.heights
     x = cohort.workspace.x.clone()
     losses = cohort.evaluate(x, {}, part="test")["loss"]
     model = cohort.workspace.model

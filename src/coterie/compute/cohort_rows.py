@@ -285,7 +285,7 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
     """Outputs and losses that the loaded model gives for all rows of some clients, one client behind the other, on the CPU.
 
     Rows are read in blocks of one of the workspace's heights. A client's begin at a multiple of the least; where they end before one,
-    its first row fills up. A model whose rows see each other reads each client by itself.
+    its first row fills up. Without heights each client is read by itself.
 
     Args:
         workspace: With the model.
@@ -293,7 +293,7 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
         clients: Positions of the clients, which have rows of this part.
     """
     outputs, losses = [], []
-    if not workspace.rowwise:
+    if not workspace.heights:
         workspace.train(False)
         for client in clients:
             part = all_rows.part(client)

@@ -16,7 +16,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
 from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
 from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
-from coterie.base.rows import ELEMENTS, Held, Inputs, check_plain, row_size, rows, sample, take, tensors_by_name
+from coterie.base.rows import ELEMENTS, Inputs, check_plain, row_size, rows, sample, take, tensors_by_name
 from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
 from coterie.compute.kernels import Batched, recognise
 from coterie.contract.filters import Veil
@@ -25,12 +25,10 @@ logger = logging.getLogger("coterie")
 
 _STEADY: dict[tuple[object, ...], bool] = {}
 """Answers of `Batched.steady` by what decides them: the runs of an experiment open the same model again and again."""
-_ROWWISE: dict[tuple[object, ...], bool] = {}
-"""Answers of `Workspace.rowwise`, likewise, for models of which the classes of their modules say all."""
-HEIGHTS = (256, 64, 16)
-"""Rows of a forward pass that evaluates several clients. A client's begin at a multiple of the least."""
-_EVALUATED = 1 << 18
-"""Numbers in the inputs of such a pass, unless it has the least height."""
+_STEADY_HEIGHTS: dict[tuple[object, ...], tuple[int, ...]] = {}
+"""Answers of `Workspace.heights`, likewise, for models of which the classes of their modules say all."""
+HEIGHTS = {1024: 1 << 15, 256: 1 << 18, 64: 1 << 18, 16: ELEMENTS}
+"""Rows of a forward pass that evaluates several clients, and the most numbers in them. A client's begin at a multiple of the least."""
 
 
 def _by_keyword(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -61,7 +59,6 @@ class Workspace:
         veil: hides what one row adds to losses and metrics (set where rows are private).
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
         generators: what the model can draw from beside the global generators.
-        heights: rows of a forward pass that evaluates clients, falling; of several at once if the model is `rowwise`.
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -90,7 +87,6 @@ class Workspace:
         self.parameters = self._point_at(self.x)
         self.views = [p.data for p in self.parameters]
         self._two_rows = example.train.select(slice(0, 2))
-        self.heights = _heights(example.train.inputs)
         self._probe(loss, example)
         self.batched = self._find_kernel(example) if kernel == "auto" else None
 
@@ -328,20 +324,26 @@ class Workspace:
         return outputs, self.loss.rows(outputs, labels)
 
     @cached_property
-    def rowwise(self) -> bool:
-        """Return True if what the model says of a row has the same bits in blocks of all heights, whatever rows lie beside it."""
+    def heights(self) -> tuple[int, ...]:
+        """Rows of a forward pass that evaluates several clients, falling; none where each client is evaluated by itself.
+
+        In blocks of all these heights what the model says of a row has the same bits, whatever rows lie beside it.
+        """
         two_rows, modules = self._two_rows, {type(module).__module__ for module in self.model.modules()}
         if self.loss.own is not None or not all(name.startswith(("torch.nn.", "coterie.")) for name in modules):
-            return self._is_rowwise()
+            return self._steady_heights()
         forms = [(v.shape[1:], v.dtype) for v in (*tensors_by_name(two_rows.read()).values(), two_rows.labels)]
         key = (repr(self.model), str(forms), self.layout.dtype, self.device, self.loss.kind, torch.get_num_threads())
-        return _ROWWISE[key] if key in _ROWWISE else _ROWWISE.setdefault(key, self._is_rowwise())
+        if key not in _STEADY_HEIGHTS:
+            _STEADY_HEIGHTS[key] = self._steady_heights()
+        return _STEADY_HEIGHTS[key]
 
     @torch.no_grad()
-    def _is_rowwise(self) -> bool:
-        if self.always_random or not self.heights:
-            return False
-        units, block_rows = 4, self.heights[-1]
+    def _steady_heights(self) -> tuple[int, ...]:
+        possible = [h for h, most in HEIGHTS.items() if h * row_size(self._two_rows.inputs) <= most]
+        if self.always_random or not possible:
+            return ()
+        units, block_rows = 4, possible[-1]
         draw, start = torch.Generator().manual_seed(0), self.x.clone()
         self.x.add_(torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1)  # zeros have no bits to differ
         index = torch.arange(units * block_rows) % len(self._two_rows)
@@ -359,16 +361,19 @@ class Workspace:
         try:
             places = torch.arange(len(index)).view(units, block_rows)
             singly = [torch.cat(column) for column in zip(*map(answers, places), strict=True)]
-            filled = places[0] * (places[0] < block_rows // 2)  # as its first row fills up what a client's rows leave
-            forms = [filled, *(places.roll(1, 0).repeat(h // len(index), 1).view(-1) for h in self.heights[:-1])]
-            counts = [block_rows // 2, *self.heights[:-1]]
-            return all(
-                torch.equal(answer[:count], expected[form][:count])
-                for form, count in zip(forms, counts, strict=True)
-                for answer, expected in zip(answers(form), singly, strict=True)
-            )
+
+            def are_steady(form: Tensor, count: int) -> bool:
+                pairs = zip(answers(form), singly, strict=True)
+                return all(torch.equal(answer[:count], expected[form][:count]) for answer, expected in pairs)
+
+            half = block_rows // 2
+            filled = places[0] * (places[0] < half)  # as its first row fills up what a client's rows leave
+            if not are_steady(filled, half):
+                return ()
+            turned = places.roll(1, 0).view(-1)
+            return tuple(h for h in possible if h == block_rows or are_steady(turned.repeat(h // len(index)), h))
         except Exception:  # these are not rows that the model was made for
-            return False
+            return ()
         finally:
             self.load(start)
 
@@ -437,12 +442,6 @@ class Workspace:
         for view, grad in zip(self.views, self.gradients(inputs, labels), strict=True):
             # Not `grad.add_`: autograd may give two parameters the same tensor.
             view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)
-
-
-def _heights(inputs: Held) -> tuple[int, ...]:
-    """The heights of blocks of such rows, falling; none for rows so large that a client is evaluated by itself."""
-    heights = [h for h in HEIGHTS[:-1] if h * row_size(inputs) <= _EVALUATED]
-    return (*heights, HEIGHTS[-1]) if HEIGHTS[-1] * row_size(inputs) <= ELEMENTS else ()
 
 
 def _scale(inputs: Inputs, scale: int) -> Inputs:
