@@ -54,6 +54,7 @@ def test_results_are_those_of_the_cpu(case, device, problem):
     if isinstance(expected, str):
         assert result == expected
         return
+    assert not isinstance(result, str), result
     assert set(result.models) == set(expected.models)
     for name, model in expected.models.items():
         assert result.models[name].device.type == device

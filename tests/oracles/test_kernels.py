@@ -20,6 +20,7 @@ from coterie.compute.kernels import Batched, Layer, recognise
 from coterie.compute.local_training import Quadratic
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
+from coterie.contract.exchange import HELD_BYTES
 from coterie.contract.memory import Memory, MemoryView
 from coterie.engines.inprocess import InProcess
 from coterie.models import CNN, MLP, Logistic, Mean
@@ -354,7 +355,7 @@ def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
 
 def test_a_layer_beyond_the_budget_is_not_tried_and_the_loop_trains(monkeypatch):
     monkeypatch.setattr(workspace, "_STEADY", {})
-    monkeypatch.setattr(kernels, "_PROBED", 8)
+    monkeypatch.setattr(kernels, "_STACKED", 8)
     monkeypatch.setattr(kernels.Batched, "train", None)
     assert cohort(problem("mlp")).workspace.batched is None
 
@@ -373,14 +374,24 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
     assert cohort(problem("mlp")).workspace.batched is None
 
 
-@pytest.mark.parametrize(("width", "clients"), [(30, 75), (1000, 4), (1900, 1)])
-def test_the_weights_of_a_chunk_fit_into_sixteen_megabytes(width, clients):
+@pytest.mark.parametrize(
+    ("device", "most", "width", "clients"),
+    [
+        ("cpu", 1 << 24, 30, 75),
+        ("cpu", 1 << 24, 1000, 4),
+        ("cpu", 1 << 24, 1900, 1),
+        ("cuda", HELD_BYTES, 30, 16),
+        ("cuda", HELD_BYTES, 400, 6),
+        ("cuda", HELD_BYTES, 1900, 1),
+    ],
+)
+def test_the_weights_of_a_chunk_fit_into_a_few_megabytes(device, most, width, clients):
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
     layout = Layout.of(model)
     layers = recognise(model, layout, torch.zeros(1, width))
-    kernel = kernels.Batched(layers, "classes", layout, torch.device("cpu"))
+    kernel = kernels.Batched(layers, "classes", layout, torch.device(device))
     assert kernel.width(32) == clients
-    assert clients <= kernel._least or clients * layout.dim * 4 <= 1 << 24
+    assert clients == 1 or clients * layout.dim * 4 <= most
 
 
 @pytest.mark.parametrize("own_start", [False, True])

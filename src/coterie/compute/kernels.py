@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from coterie.base.loss import Kind
 from coterie.base.vector import Layout, align, fits_alignment
 from coterie.compute.segments import Chunk, RowSource, chunks
+from coterie.contract.exchange import clients_at_once
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -81,9 +82,7 @@ _WIDTH = 16
 _CACHE = 1 << 20
 """Bytes of weights and rows up to which more than `_WIDTH` clients make a chunk."""
 _STACKED = 1 << 24
-"""Bytes of the weights of a chunk, unless it has the least number of clients."""
-_PROBED = 1 << 24
-"""Bytes of the largest layer that `Batched.steady` tries."""
+"""Bytes of the weights of a chunk, unless it has the least number of clients, and of the largest layer that `Batched.steady` tries."""
 _BLOCK = 1 << 18
 """Elements gathered at once for several steps."""
 
@@ -145,10 +144,10 @@ class Batched:
     """Training and gradients of one known model under one known loss."""
 
     def __init__(self, layers: tuple[Layer, ...], kind: Kind, layout: Layout, device: torch.device) -> None:
-        self.layers, self.kind, self.layout, self.device = layers, kind, layout, device
-        self._itemsize = torch.empty(0, dtype=layout.dtype).element_size()
-        # A GPU's library may choose its product by the number of slices, so there all chunks have the same width.
-        self._least = 1 if device.type == "cpu" else _WIDTH
+        self.layers, self.kind, self.layout = layers, kind, layout
+        self.device, self._itemsize = device, layout.dtype.itemsize
+        # A GPU's library may choose its product by the number of slices, so there all chunks are as wide as what is asked at once.
+        self._least = 1 if device.type == "cpu" else min(_WIDTH, clients_at_once(layout, 1))
         if any(1 in (layer.outputs, layer.inputs) for layer in layers):
             self._least = max(2, self._least)
         self._stacks: list[Tensor] = []
@@ -158,7 +157,8 @@ class Batched:
         """Clients of a chunk with batches of this size."""
         values = self.layout.dim + batch * (self.layers[0].inputs + sum(layer.outputs for layer in self.layers))
         most = max(self._least, _STACKED // (self._itemsize * self.layout.dim))
-        return min(256, most, max(_WIDTH, _CACHE // (self._itemsize * values)))
+        most = min(256, most, max(_WIDTH, _CACHE // (self._itemsize * values)))
+        return most if self.device.type == "cpu" else self._least
 
     def train(
         self, x: Tensor, chunk: Chunk, source: RowSource, rule: StepRule, result: Tensor, *, relative: bool = False
@@ -263,10 +263,10 @@ class Batched:
     def steady(self) -> bool:
         """Return True if a client's result is the same bits alone, beside one and beside others, on this machine.
 
-        A layer of more than `_PROBED` bytes is not tried: its weights fill the cache alone, so that company would gain nothing.
+        A layer of more than `_STACKED` bytes is not tried: its weights fill the cache alone, so that company would gain nothing.
         """
         size = self.layout.dim * self._itemsize
-        if size > _PROBED:
+        if size > _STACKED:
             return False
         draw = torch.Generator().manual_seed(0)
         x, inputs, labels = (
@@ -279,7 +279,7 @@ class Batched:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
             start = x.expand(len(clients), -1) if separate else x
             models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
-            for chunk in chunks(rows, lambda size: len(clients), lambda client, numbers: numbers):
+            for chunk in chunks(rows, self.width, lambda client, numbers: numbers):
                 self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), models)
             return models
 

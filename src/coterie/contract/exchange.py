@@ -22,7 +22,7 @@ from coterie.contract.filters import unpack_answer
 from coterie.contract.memory import NEVER
 from coterie.contract.replies import VECTORS, Average, Replies, medians, misfits, not_finite, outliers, stack
 from coterie.contract.task import Task
-from coterie.contract.wire import Answer, Ask, Block, ClientCost, decode, encode, nbytes
+from coterie.contract.wire import Answer, Ask, Block, ClientCost, nbytes, send
 
 
 class AskRecord(NamedTuple):
@@ -208,11 +208,11 @@ class Exchange(Generic[R]):
     def _carry(self, ask: Ask, *, keep: bool = True) -> tuple[Answer, int]:
         """The answer of the engine with every field in its own form, and the bytes of one client's reply."""
         carry = self.engine.ask if keep else self.engine.borrow
-        answer = carry(decode(encode({"ask": ask}))["ask"] if self.strict_wire else ask)
+        answer = carry(send({"ask": ask})["ask"] if self.strict_wire else ask)
         for kind, count in answer.spent.items():
             self.session.spent[kind] = self.session.spent.get(kind, 0) + count
         if self.strict_wire:
-            answer = replace(decode(encode({"answer": answer}))["answer"], costs=answer.costs)
+            answer = replace(send({"answer": answer})["answer"], costs=answer.costs)
         sent = answer.blocks[0].bytes_of_one() if answer.blocks else 0
         return unpack_answer(answer, ask, self.task, self.engine.layout), sent
 

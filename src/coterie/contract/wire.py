@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 _PLAIN = (bool, int, float, str, type(None))
 """Values that are JSON as they are."""
 
+_Tensors = Sequence[Tensor] | Mapping[int, Tensor | None]
 T = TypeVar("T")
 _ENVELOPES: dict[str, type] = {}
 
@@ -88,12 +90,12 @@ def from_json(value: Any) -> Any:
 
 
 def take_apart(values: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
-    """A message as JSON, and the tensors that it numbers (detached, on the CPU, contiguous)."""
+    """A message as JSON, and the tensors that it numbers (detached, contiguous)."""
     tensors: list[Tensor] = []
     return json.dumps({k: _apart(v, tensors) for k, v in values.items()}), tensors
 
 
-def put_together(text: str, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
+def put_together(text: str, tensors: _Tensors) -> dict[str, Any]:
     """Undo `take_apart`."""
     return {k: _together(v, tensors) for k, v in json.loads(text).items()}
 
@@ -101,7 +103,7 @@ def put_together(text: str, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
 def _apart(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, PerClient | Tensor):
         tensor = value.tensor if isinstance(value, PerClient) else value
-        tensors.append(tensor.detach().cpu().contiguous())
+        tensors.append(tensor.detach().contiguous())
         return {"each" if isinstance(value, PerClient) else "tensor": len(tensors) - 1}
     if _ENVELOPES.get(type(value).__name__) is not type(value):
         return to_json(value)
@@ -118,7 +120,7 @@ def _field_apart(value: Any, tensors: list[Tensor]) -> Any:
     return _apart(value, tensors)
 
 
-def _together(value: Any, tensors: Sequence[Tensor | None]) -> Any:
+def _together(value: Any, tensors: _Tensors) -> Any:
     if isinstance(value, list):
         return tuple(_together(v, tensors) for v in value)
     if not isinstance(value, dict) or "type" in value:
@@ -137,7 +139,7 @@ def encode(values: Mapping[str, Any]) -> bytes:
 
     text, tensors = take_apart(values)
     # Copies: two names of one storage are refused by safetensors.
-    named = {str(number): tensor.clone() for number, tensor in enumerate(tensors)}
+    named = {str(number): tensor.cpu().clone() for number, tensor in enumerate(tensors)}
     return bytes(save(named, metadata={"coterie": text}))
 
 
@@ -150,18 +152,16 @@ def decode(message: bytes) -> dict[str, Any]:
         return put_together(_text(message), [align(named[str(number)]) for number in range(len(named))])
 
 
+def send(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`decode(encode(values))`, with each tensor on the device on which it was."""
+    text, tensors = take_apart(decode(encode(values)))
+    return put_together(text, [new.to(old.device) for new, old in zip(tensors, take_apart(values)[1], strict=True)])
+
+
 def header(message: bytes) -> dict[str, Any]:
     """`decode` without reading the tensors: each is None. Raises `InputError` if the bytes are no such message."""
     with _readable(message):
-        return put_together(_text(message), _NoTensors())
-
-
-class _NoTensors(Sequence[Tensor | None]):
-    def __getitem__(self, number: Any) -> Any:
-        return None
-
-    def __len__(self) -> int:
-        return 0
+        return put_together(_text(message), defaultdict(type(None)))
 
 
 def _text(message: bytes) -> str:

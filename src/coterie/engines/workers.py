@@ -86,7 +86,7 @@ class Arena:
         for number, (low, high, dtype, shape) in places.items():
             view = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
             tensors[int(number)] = view.clone() if keep else view
-        return put_together(text, [tensors[number] for number in range(len(tensors))])
+        return put_together(text, tensors)
 
     def _put(self, tensor: Tensor) -> list[Any] | None:
         count = tensor.numel() * tensor.element_size()
