@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie import Clients, Part
@@ -51,11 +52,11 @@ class BareLoop:
         """Row numbers of all steps of one local training: epoch after epoch without replacement."""
         wanted, count = self.steps * self.batch_size, len(self.labels[client])
         epochs = [torch.randperm(count, generator=self.generator) for _ in range(-(-wanted // count))]
-        return torch.cat(epochs)[:wanted]
+        return torch.cat(epochs)[:wanted].to(self.labels[client].device)
 
     def train(self, client: int, start: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
         """Parameters after local training."""
-        parameters = [p.clone().requires_grad_() for p in start]
+        parameters = self.begin(start)
         inputs, labels = self.inputs[client].index_select(0, rows), self.labels[client].index_select(0, rows)
         for low in range(0, len(rows), self.batch_size):
             some = slice(low, low + self.batch_size)
@@ -64,6 +65,10 @@ class BareLoop:
                 for p, g in zip(parameters, gradients, strict=True):
                     p.sub_(g.add_(p, alpha=self.decay) if self.decay else g, alpha=self.lr)
         return [p.detach() for p in parameters]
+
+    def begin(self, start: Sequence[Tensor]) -> list[Tensor]:
+        """Parameters that local training changes."""
+        return [p.clone().requires_grad_() for p in start]
 
     def loss(self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Mean loss of some rows."""
@@ -81,8 +86,8 @@ class BareLoop:
     def accuracy(self, part: Part) -> float:
         """Share of right classes."""
         with torch.no_grad():
-            outputs = self.outputs(self.parameters, self.floats(part.inputs))
-        return float((outputs.argmax(1) == part.labels).double().mean())
+            outputs = self.outputs(self.parameters, self.floats(part.inputs).to(self.labels[0].device))
+        return float((outputs.argmax(1).cpu() == part.labels).double().mean())
 
     @property
     def vector(self) -> Tensor:
@@ -113,6 +118,26 @@ class BareCNN(BareLoop):
         return F.linear(inputs.flatten(1), parameters[4], parameters[5])
 
 
+class BareModule(BareCNN):
+    """The same for any module of images that has no buffers: each client trains the one module, from the parameters of the round."""
+
+    def __init__(self, clients: Clients, module: nn.Module, **options: Any) -> None:
+        self.module = module
+        super().__init__(clients, list(module.parameters()), **options)
+
+    def begin(self, start: Sequence[Tensor]) -> list[Tensor]:
+        """The parameters of the module."""
+        parameters = list(self.module.parameters())
+        with torch.no_grad():
+            for p, value in zip(parameters, start, strict=True):
+                p.copy_(value)
+        return parameters
+
+    def outputs(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        """The module, which holds the parameters."""
+        return self.module(inputs)
+
+
 class BareMeritFed(BareLoop):
     """MeritFed for one target: a gradient step of every client on one batch, then mirror descent on rows of the target.
 
@@ -139,7 +164,11 @@ class BareMeritFed(BareLoop):
         for _ in range(steps):
             candidate = start + server_lr * (weights @ updates)
             parts = [p.view(s).requires_grad_() for p, s in zip(candidate.split(sizes), shapes, strict=True)]
-            rows = None if batch is None else torch.randperm(len(labels), generator=self.generator)[:batch]
+            rows = (
+                None
+                if batch is None
+                else torch.randperm(len(labels), generator=self.generator)[:batch].to(labels.device)
+            )
             some = (inputs, labels) if rows is None else (inputs.index_select(0, rows), labels.index_select(0, rows))
             slope = torch.cat([g.reshape(-1) for g in torch.autograd.grad(self.loss(parts, *some), parts)])
             weights = torch.softmax(weights.log() - step * server_lr * (updates @ slope), 0)

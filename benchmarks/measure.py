@@ -51,7 +51,9 @@ class Seconds(NamedTuple):
 
     @classmethod
     def now(cls) -> Seconds:
-        """The clocks."""
+        """The clocks, once a GPU has done what it was asked to."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: Seconds) -> Seconds:

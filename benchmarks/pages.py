@@ -29,6 +29,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.engines import table as costs
 
         between(docs / "performance.md", costs(results["engines"]), "engines")
+    if "gpu" in results:
+        from benchmarks.gpu import table as gpu
+
+        between(docs / "howto" / "gpu.md", gpu(results["gpu"]), "gpu")
     if "contribution" in results:
         from benchmarks.contribution import table as truth
 

@@ -78,7 +78,7 @@ def against_l0(
     rows = []
     for variant in ["one"] if settings.short else goals:
         title, engine = VARIANTS[variant]
-        measured = on_a_quiet_machine(lambda engine=engine: _measure(work, clients, test, engine), settings)
+        measured = on_a_quiet_machine(lambda engine=engine: measure(work, clients, test, engine), settings)
         if engine.workers > 1:  # this process's CPU time says nothing of its workers
             measured["cpu_ratio"] = measured["ratio"]
         found[variant] = measured
@@ -122,12 +122,13 @@ def synthetic(work: Work, rows: int, parts: dict[str, float] = PARTS) -> tuple[c
     return clients, ct.Part(images[rows:], labels[rows:]), "synthetic images of the shape of Fashion-MNIST"
 
 
-def _measure(work: Work, clients: ct.Clients, test: ct.Part, engine: ct.InProcess) -> dict[str, Any]:
-    bare, drawn = _bare(work, clients), _participants(work, clients)
+def measure(work: Work, clients: ct.Clients, test: ct.Part, engine: ct.InProcess) -> dict[str, Any]:
+    """Our speed as a multiple of the bare loop's, on the engine's device."""
+    bare, drawn = _bare(work, clients, device=engine.device), _participants(work, clients)
     turns = Turns(lambda number: bare.round(drawn(number)), work.turn)
     fitted = _fit(work, clients, work.rounds, (turns,), engine=engine)
     bare.round(drawn(work.rounds))
-    ours = _bare(work, clients)
+    ours = _bare(work, clients, device=engine.device)
     ours.parameters = _shaped(fitted.x, ours.parameters)
     return {
         **ratio(turns.pairs),
@@ -167,9 +168,9 @@ def _fit(
     return ct.fit(method, clients, model or MODELS[work.model](), rounds, SEED, engine=engine, settings=settings)
 
 
-def _bare(work: Work, clients: ct.Clients, dtype: torch.dtype = torch.float32) -> BareLoop:
-    start = build_model(MODELS[work.model](), clients, SEED).to(dtype).parameters()
-    return BareLoop(clients, list(start), lr=LR, steps=work.steps, batch_size=work.batch_size)
+def _bare(work: Work, clients: ct.Clients, dtype: torch.dtype = torch.float32, device: str = "cpu") -> BareLoop:
+    start = build_model(MODELS[work.model](), clients, SEED).to(device, dtype).parameters()
+    return BareLoop(clients.to(torch.device(device)), list(start), lr=LR, steps=work.steps, batch_size=work.batch_size)
 
 
 def _participants(work: Work, clients: ct.Clients) -> Any:
