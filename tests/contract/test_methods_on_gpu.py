@@ -8,11 +8,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from test_methods import CASES, StoppedError, label, run
+from test_methods import CASES, LOCAL, StoppedError, label, run
 from torch import nn
 
 import coterie as ct
@@ -20,7 +21,10 @@ from coterie.base import rng as noise
 from coterie.base.errors import InputError
 from coterie.base.rng import Generators, generators_of
 from coterie.compute.workspace import Workspace
+from coterie.config.registry import ATTACKS, FILTERS, METRICS, SAMPLERS
+from coterie.config.run import Appeal
 from coterie.contract.federation import QuorumError
+from coterie.run.fit import personalise
 from coterie.run.loop import free_bytes
 from federations import PROBLEMS, assert_close, assert_same_bits
 
@@ -83,6 +87,60 @@ def test_a_run_on_the_device_is_repeated_and_resumed_to_the_bit(case, device, tm
     assert_same_bits(whole, run(case, engine=engine, checkpoint=tmp_path, resume=True, **options))
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{f"filter {name}": {"filters": (name,)} for name in FILTERS},
+    **{f"attack {name}": {"attack": ATTACKS[name](on=("b",))} for name in ATTACKS},
+    **{f"sampler {name}": {"local": replace(LOCAL, sampler=SAMPLERS[name]())} for name in SAMPLERS},
+    **{f"optimiser {name}": {"local": replace(LOCAL, optimiser=name)} for name in ("adam", "adamw")},
+    **{f"problem {name}": {"problem": name} for name in PROBLEMS if name != "dropout"},  # noise of a GPU is another
+    "all metrics": {"metrics": tuple(METRICS)},
+    "appeal": {"appeal": Appeal(warmup_steps=2)},
+    "three a round": {"clients_per_round": 3},
+    "evaluation of a share": {"evaluate": ct.Evaluation(every=1, clients=0.5)},
+}
+
+
+def told(option: str, device: str, kernel: str) -> Any:
+    """Models and all numbers of a run, and of each client's model after tuning; or the sentence with which it ended."""
+    options = {"problem": "logistic", "strict_wire": False, **OPTIONS[option]}
+    problem, engine = PROBLEMS[options.pop("problem")](), ct.InProcess(device=device, kernel=kernel)
+    try:
+        whole = run(("fedavg", {}), problem, rounds=2, engine=engine, merge_validation=False, **options)
+        tuned = personalise(whole, problem.clients, steps=(0, 3), lr=(0.1,), engine=engine)
+    except (InputError, QuorumError) as error:
+        return str(error)
+    numbers = [(row.metric, row.value) for one in (whole, tuned) for row in one.history]
+    return {name: model.cpu() for name, model in {**whole.models, **tuned.models}.items()}, numbers, whole.failures
+
+
+@on_each
+@pytest.mark.parametrize("kernel", ["auto", "loop"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_what_a_run_is_asked_for_is_that_of_the_cpu(option, kernel, device):
+    found, expected = told(option, device, kernel), told(option, "cpu", kernel)
+    if isinstance(expected, str):
+        assert found == expected
+        return
+    for name, model in expected[0].items():
+        assert_close(found[0][name], model, TOLERANCE)
+    assert [name for name, _ in found[1]] == [name for name, _ in expected[1]]
+    values = [[value for _, value in numbers] for numbers in (found[1], expected[1])]
+    assert values[0] == pytest.approx(values[1], rel=TOLERANCE, abs=TOLERANCE, nan_ok=True)
+    assert found[2] == expected[2]
+
+
+@on_each
+def test_contributions_are_those_of_the_cpu(device):
+    settings = ct.RunSettings(contribution=ct.Contribution(every=1))
+    runs = [
+        ct.fit("fedavg", "heart-disease", rounds=2, settings=settings, engine=ct.InProcess(device=place))
+        for place in (device, "cpu")
+    ]
+    values = [[row.phi for row in run.contributions] for run in runs]
+    assert len(values[0]) == 2 * 16
+    assert values[0] == pytest.approx(values[1], rel=1e-3, abs=1e-5)  # of losses in float32
+
+
 @on_each
 def test_batched_kernels_train_on_the_device(device):
     problem = PROBLEMS["logistic"]()
@@ -115,13 +173,13 @@ def synchronisations(device: str) -> Iterator[list[Any]]:
 @pytest.mark.parametrize("settings", [{}, {"clip": 1.0}, {"optimiser": "adam"}, {"momentum": 0.5}], ids=str)
 def test_no_step_waits_for_the_device(device, problem, settings):
     counts = []
-    for steps in (2, 8):
+    for steps in (2, 2, 8):  # the first run of a process waits once more
         made, local = PROBLEMS[problem](), ct.LocalSGD(steps=ct.Steps(steps), batch_size=4, **settings)
         with synchronisations(device) as seen:
             ct.fit(ct.FedAvg(local), made.clients, made.model, 1, engine=ct.InProcess(device=device, kernel="loop"))
         counts.append(sum("synchroniz" in str(one.message) for one in seen))
-    assert counts[0] == counts[1]
-    assert bool(counts[0]) == (device == "cuda")  # a round waits, so that the warnings are seen to be counted
+    assert counts[1] == counts[2]
+    assert bool(counts[1]) == (device == "cuda")  # a round waits, so that the warnings are seen to be counted
 
 
 @on_each
