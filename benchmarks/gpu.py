@@ -6,6 +6,7 @@ W1, W4 and W5 are those of the CPU's table. ResNet9 is FedAvg over 10 clients wi
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ def run(settings: Settings) -> dict[str, Any]:
     """Measure all works. Raises `InputError` without a GPU, but for tiny sizes, which show on a CPU that the code runs."""
     if not (torch.cuda.is_available() or settings.quick):
         raise ct.InputError("torch finds no GPU here")
+    before = os.getloadavg()[0]
     device, small = "cuda" if torch.cuda.is_available() else "cpu", settings.quick
     size = w1.Work(6, 2, 4, 8, 1, 3, 1) if small else w1.Work()
     clients, test, _ = w1.synthetic(size, 240 if small else 60_000)
@@ -43,7 +45,8 @@ def run(settings: Settings) -> dict[str, Any]:
         for kernel in (("auto", "loop") if "MLP" in title else ("loop",))
     ]
     memory = [_memory(small, device, kernel) for kernel in ("auto", "loop")]
-    return {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "runs": runs, "memory": memory}
+    name = torch.cuda.get_device_name() if device == "cuda" else "none"
+    return {"gpu": name, "runs": runs, "memory": memory, "load": [round(before, 2), round(os.getloadavg()[0], 2)]}
 
 
 def _images(small: bool) -> ct.Clients:

@@ -22,13 +22,18 @@ NAMES = (
     "heart",
     "engines",
     "row_costs",
+    "gpu",
     "scale",
     "mean_estimation",
     "byzantine",
     "contribution",
     "many_targets",
 )
-PAGES = {"performance.md": "| heart-disease", "explanation/contribution.md": "| Switzerland | Switzerland |"}
+PAGES = {
+    "performance.md": "| heart-disease",
+    "explanation/contribution.md": "| Switzerland | Switzerland |",
+    "howto/gpu.md": "| ResNet9 |",
+}
 
 
 @pytest.fixture(autouse=True)
