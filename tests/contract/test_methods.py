@@ -7,6 +7,7 @@ reasons for which a reply is refused, meets each method in its first setting onl
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import random
 import re
@@ -288,6 +289,17 @@ def test_global_generators_and_threads_are_neither_used_nor_changed(case):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("before", "within"), [(700, 50_000), (60_000, 60_000), (0, 0)])
+def test_garbage_is_looked_for_rarely_within_a_run_alone(before, within):
+    usual, seen = gc.get_threshold(), []
+    gc.set_threshold(before)
+    try:
+        quick(CASES[0], rounds=1, callbacks=(lambda number: seen.append(gc.get_threshold()[0]),))
+        assert (gc.get_threshold()[0], *seen) == (before, within, within)
+    finally:
+        gc.set_threshold(*usual)
 
 
 # ---- a method is a value
