@@ -21,7 +21,7 @@ from coterie.data.sets.mean_estimation import means
 
 WHAT = __doc__ or ""
 ROUNDS, SEEDS = 400, 10
-MUS = (0.1,)
+MUS = (0.1, 0.01)
 TARGETS = tuple(f"d{group}-{i:03d}" for group, size in ((1, 5), (2, 15), (3, 15)) for i in range(size))
 PAPER = ct.MeritFed(targets=TARGETS, local=LOCAL, lr=0.05, md_steps=10, validation="train")
 ONE = replace(PAPER, uploads="anchored", oracle_steps="one")
