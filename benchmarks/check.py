@@ -2,9 +2,10 @@
 
 Ratios against L0 are compared, not times, on one worker; on a busy machine those in CPU time. Ratios differ from one kind of machine
 to another, too: where the results come from another kind, the commits that they name are measured here, which takes as long again.
-Starting is compared with importing torch, in CPU time of fresh processes.
+Starting is compared with importing torch, in CPU time of fresh processes; memory in models, and an evaluation in rounds, with what
+`benchmarks/results/scale.json` says of them.
 
-Exit status: 0 as fast as before, 1 if a ratio fell by more than the tolerance twice, 2 if there is nothing to compare with.
+Exit status: 0 as before, 1 if a ratio fell or a cost grew by more than the tolerance twice, 2 if there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT, Settings, machine
+from benchmarks.scale import MODELS, ROWS, Row, measure_case
 from benchmarks.trees import GitError, commit_of, worktree
 
 TOLERANCE = 0.15
 """How far a ratio may fall below the committed one: five short pairs scatter by less on a machine with nothing else to do."""
 NAMES = ("w1", "w2", "w3", "w5")
-
+GUARDED = tuple(row for row in ROWS if row.case in ("evaluation", "loop", "kernel") and row.unit in ("rounds", MODELS))
+"""Costs that are multiples of something measured beside them, as they may not grow either."""
 
 HELP = """
 import contextlib
@@ -128,6 +131,14 @@ def slower(name: str, record: Mapping[str, Any], settings: Settings) -> bool:
     return bad
 
 
+def dearer(row: Row, before: float) -> bool:
+    """Measure and print how a cost compares with what was recorded; whether it grew."""
+    now = measure_case(row.case)[row.key]
+    bad = now > before * (1 + TOLERANCE)
+    print(f"{row.case}: {now:.1f} {row.unit}, was {before:.1f}{': MORE' if bad else ''}", flush=True)
+    return bad
+
+
 def main(folder: Path = ROOT / "benchmarks" / "results", settings: Settings | None = None) -> int:
     """Measure and compare; the exit status."""
     paths = {name: folder / f"{name}.json" for name in NAMES}
@@ -144,6 +155,11 @@ def main(folder: Path = ROOT / "benchmarks" / "results", settings: Settings | No
     except NotComparableError as error:
         print(error, file=sys.stderr)
         return 2
+    scale = folder / "scale.json"
+    cases = {run["case"]: run for run in json.loads(scale.read_text())["runs"]} if scale.exists() else {}
+    for row in GUARDED:
+        if row.case in cases:
+            fallen += dearer(row, cases[row.case][row.key]) and dearer(row, cases[row.case][row.key])
     return 1 if fallen else 0
 
 

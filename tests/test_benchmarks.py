@@ -202,6 +202,19 @@ def test_a_fall_that_is_not_seen_again_does_not_count(check, tmp_path, monkeypat
     assert capsys.readouterr().out.count("SLOWER") == 1
 
 
+def test_a_cost_that_grew_twice_fails_the_check(check, tmp_path, monkeypatch, capsys):
+    cases = [{"case": "evaluation", "rounds": 20.0}, {"case": "loop", "models": 8.0}, {"case": "kernel", "models": 9.0}]
+    (tmp_path / "scale.json").write_text(json.dumps({"runs": cases}))
+    now = {"evaluation": iter([24.0, 22.0]), "loop": iter([9.5, 9.3]), "kernel": iter([10.0])}
+    monkeypatch.setattr(check, "measure_case", lambda case: dict.fromkeys(("rounds", "models"), next(now[case])))
+    assert check.main(tmp_path) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if "was" in line] == [
+        *("evaluation: 24.0 rounds, was 20.0: MORE", "evaluation: 22.0 rounds, was 20.0"),
+        *("loop: 9.5 models, was 8.0: MORE", "loop: 9.3 models, was 8.0: MORE"),
+        "kernel: 10.0 models, was 9.0",
+    ]
+
+
 def test_without_the_commit_of_another_machines_result_nothing_is_measured(check, tmp_path, capsys):
     for name in ("w1", "w2"):
         recorded(tmp_path, name, cpu={"w1": "here", "w2": "elsewhere"}[name], commit=f"{name}+")
