@@ -1,4 +1,5 @@
-"""Local steps without a pause: no number is read between a client's first and last step, and nothing is held that grows."""
+"""Local steps without a pause: no number is read between a client's first and last step, nothing is held that grows, and the loss of a
+step is one graph."""
 
 from __future__ import annotations
 
@@ -27,11 +28,39 @@ class Recurrent(nn.Module):
         return self.head(self.cell(x.flatten(1)[..., None])[0][:, -1])
 
 
+class Attentive(nn.Module):
+    """A layer of a transformer over the rows of an image, and a linear layer on the mean of its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x.squeeze(1)).mean(1))
+
+
+class UNet(nn.Module):
+    """One level of a U-Net, and the mean over the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.inner = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.up, self.head = nn.ConvTranspose2d(3, 3, 2, stride=2), nn.Conv2d(6, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.down(x).relu()
+        narrow = self.inner(nn.functional.max_pool2d(wide, 2)).relu()
+        return self.head(torch.cat([wide, self.up(narrow)], 1)).mean((2, 3))
+
+
 MODELS = {
     "kernel": (lambda: MLP((5,)).build((1, 8, 8), 2), False),
     "loop": (lambda: MLP((5,)).build((1, 8, 8), 2), True),
     "cnn": (lambda: CNN().build((1, 8, 8), 2), True),
     "lstm": (Recurrent, True),
+    "transformer": (Attentive, True),
+    "u-net": (UNet, True),
 }
 
 
@@ -66,15 +95,15 @@ class Watched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def images(client):
+    return lambda count, g: (torch.randn(count, 1, 8, 8, generator=g), torch.arange(count) % 2)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_reads_no_number_and_leaves_nothing_behind(name, monkeypatch):
     make, loop = MODELS[name]
-
-    def images(client):
-        return lambda count, g: (torch.randn(count, 1, 8, 8, generator=g), torch.arange(count) % 2)
-
     cohort = cohort_of(Problem(build(images), seeded(make)), "a")
-    assert (cohort.workspace.batched is None) == (name in ("cnn", "lstm"))
+    assert (cohort.workspace.batched is None) == (name not in ("kernel", "loop"))
     if loop:
         cohort.workspace.batched = None
     watched = Watched(monkeypatch)
@@ -85,3 +114,16 @@ def test_a_step_reads_no_number_and_leaves_nothing_behind(name, monkeypatch):
     assert len(between) > 49
     assert not [operation for operation in between if "_local_scalar_dense" in operation]
     assert watched.held[0] == watched.held[1]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "kernel"])
+def test_the_loss_of_a_step_is_one_graph(name):
+    """An LSTM of torch is none: it stays with the loop."""
+    import torch._dynamo
+
+    problem = Problem(build(images), seeded(MODELS[name][0]))
+    workspace, rows = cohort_of(problem, "a").workspace, problem.clients["a"].train
+    inputs, labels = workspace.prepare(rows.read()), rows.labels
+    found = torch._dynamo.explain(lambda: workspace.loss.mean(workspace.model(inputs), labels))()
+    assert ((found.graph_count, found.graph_break_count) == (1, 0)) == (name != "lstm")
