@@ -21,7 +21,7 @@ from coterie.base.errors import InputError, RunError
 from coterie.base.vector import Layout
 from coterie.base.vector import average as mean_of
 from coterie.compute.tasks import own_update
-from coterie.config.local import LocalSGD, Steps
+from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract import exchange
 from coterie.contract.federation import QuorumError
 from coterie.contract.method import Method
@@ -247,6 +247,21 @@ def test_whoever_remembers_nothing_is_dealt_out_evenly_and_the_others_go_home():
         saved = federation.engine.save_memory()
         federation.engine.load_memory(saved)
         assert federation.ask("abcde", meet).times.tolist() == [3, 2, 3, 2, 2]
+
+
+@task
+def trained_at(cohort, *, local: LocalSGD) -> Home:
+    return home(cohort)
+
+
+def test_workers_get_the_same_work_rather_than_as_many_clients():
+    sizes = {"a": 50, "b": 10, "c": 20, "d": 10, "e": 10}
+    with federation_of(quadratic(CENTRES, rows=sizes), 2) as federation:
+        for local, alone in ((LocalSGD(steps=Epochs(2)), "a"), (LocalSGD(steps=Steps(2), batch_size=30), "ad")):
+            process = dict(zip("abcde", federation.ask("abcde", trained_at, local=local).process.tolist(), strict=True))
+            assert {name for name in "abcde" if process[name] == process["a"]} == set(alone)
+        evaluated = dict(zip("abcde", federation.ask("abcde", home).process.tolist(), strict=True))
+        assert [name for name in "abcde" if evaluated[name] == evaluated["a"]] == ["a"]
 
 
 class Broken(NamedTuple):

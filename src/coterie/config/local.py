@@ -161,3 +161,13 @@ class LocalSGD:
     def rate(self, round: int) -> float:
         """The learning rate of round `round`."""
         return rate_of(self.lr, round)
+
+    def row_gradients(self, size: int) -> int:
+        """Gradients of rows that one training takes about, on so many rows.
+
+        >>> LocalSGD(steps=Steps(5), batch_size=32).row_gradients(20), LocalSGD(steps=Epochs(2)).row_gradients(20)
+        (100, 40)
+        """
+        if isinstance(self.steps, Epochs):
+            return self.steps.count * size
+        return self.steps.count * min(size, self.batch_size or size)

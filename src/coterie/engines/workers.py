@@ -26,6 +26,7 @@ from torch import Tensor
 from coterie.base.errors import delay_interrupts, plain
 from coterie.base.vector import lasting_copy
 from coterie.compute.cohort import Shard
+from coterie.config.local import LocalSGD
 from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
 
 _LEAST = 1 << 14
@@ -133,7 +134,7 @@ class Workers:
         a time. Only a client that ends a worker alone has failed.
         """
         self._shard.begin(ask)
-        parts = {home: ask.to(group) for home, group in self._deal(ask.names, ask.context.round).items()}
+        parts = {home: ask.to(group) for home, group in self._deal(ask).items()}
         local_ask = parts.pop(-1, None)
         self._send(parts)
         answers = [self._shard.answer(local_ask)] if local_ask else []
@@ -147,20 +148,33 @@ class Workers:
                     answers.append(Answer(failed={name: f"its worker process {retried} when it was asked alone"}))
         return Answer.join(answers)
 
-    def _deal(self, names: tuple[str, ...], round: int) -> dict[int, tuple[str, ...]]:
-        """Assign clients to workers: first those whose memory a worker holds, then the rest evenly.
+    def _deal(self, ask: Ask) -> dict[int, tuple[str, ...]]:
+        """Assign clients to workers: first those whose memory a worker holds, then the rest, so that all have about the same work.
 
         Some clients live in this process (-1).
         """
-        local_clients, homes = self._here, self._homes.of(round)
-        free = [n for n in names if n not in homes and n not in local_clients]
+        homes, work = self._homes.of(ask.context.round), self._work(ask)
         groups: dict[int, list[str]] = {i: [] for i in range(-1, len(self._all))}
-        for name in names:
-            if name in homes or name in local_clients:
+        for name in ask.names:
+            if name in homes or name in self._here:
                 groups[homes.get(name, -1)].append(name)
-        for name in free:
-            groups[min(range(len(self._all)), key=lambda i: len(groups[i]))].append(name)
+        loads = [sum(work.get(name, 0) for name in groups[i]) for i in range(len(self._all))]
+        for name in sorted((n for n in work if n not in homes), key=work.__getitem__, reverse=True):
+            least = loads.index(min(loads))
+            groups[least].append(name)
+            loads[least] += work[name]
         return {home: tuple(sorted(group)) for home, group in groups.items() if group}
+
+    def _work(self, ask: Ask) -> dict[str, int]:
+        """About how many rows each client goes through in a worker: those of its training, else all on which it trains."""
+        clients, plans = self._shard.clients, [v for v in ask.payload.values() if isinstance(v, LocalSGD)]
+        offsets, work = clients.train.offsets, dict[str, int]()
+        for name in ask.names:
+            if name not in self._here:
+                number = clients.number(name)
+                size = int(offsets[number + 1] - offsets[number])
+                work[name] = sum(plan.row_gradients(size) for plan in plans) if plans else size
+        return work
 
     def _send(self, parts: Mapping[int, Ask]) -> None:
         self._down.clear()
