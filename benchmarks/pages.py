@@ -17,6 +17,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.scale import table as growth
 
         between(docs / "performance.md", growth(results["scale"]), "scale")
+    if "growth" in results:
+        from benchmarks.growth import table as curves
+
+        between(docs / "performance.md", curves(results["growth"]), "growth")
     if "row_costs" in results:
         from benchmarks.row_costs import table as row_costs
 

@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder the
 SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-LONG = ("scale", "mean_estimation", "byzantine", "contribution", "many_targets")
+LONG = ("scale", "growth", "mean_estimation", "byzantine", "contribution", "many_targets")
 """Case by case, or seed by seed; each that is finished is written and kept."""
 
 BENCHMARKS = (*SPEED, "engines", "row_costs", "gpu", *LONG)

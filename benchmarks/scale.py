@@ -121,7 +121,7 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{machine}, load {result['load'][0]} -> {result['load'][1]}."])
 
 
-def measure_case(name: str, *, quick: bool) -> dict[str, float]:
+def measure_case(name: str, *, quick: bool = False) -> dict[str, float]:
     """Run a case in a process of its own; what it says, and its peak memory above its start in bytes and in models."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.scale_cases", name, *(["quick"] if quick else [])]

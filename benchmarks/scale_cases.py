@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from coterie.run.evaluation import Evaluator
 from coterie.run.loop import MemoryForecast
 
 Case = Callable[[], dict[str, float]]
+TOO_MUCH = 6e9
+"""Bytes of a forecast above which a case of `benchmarks/growth.py` is not run."""
 WIDE, NARROW = (1900, 1900, 1900, 1900), (850, 400)
 
 
@@ -257,12 +260,58 @@ def _files(quick: bool) -> Case:
     return measured
 
 
+def _growing(axis: str, method: str, size: int) -> Case:
+    """Rounds of a method with so many parameters and 10 clients, or with so many clients of whom 10 take part in a round."""
+    by_clients = axis == "clients"
+    if by_clients:
+        rng = np.random.default_rng(0)
+        inputs = torch.from_numpy(rng.normal(size=(size * 8, 10)).astype(np.float32))
+        labels = torch.from_numpy(rng.integers(0, 2, size * 8))
+        train, validation = np.arange(size + 1) * 8, np.zeros(size + 1, dtype=np.int64)
+        validation[1:] = 8  # the first client alone is a target
+        some = ct.Clients.from_indices(
+            [f"c{i:07d}" for i in range(size)], Rows(inputs, labels, train), Rows(inputs, labels, validation)
+        )
+        model: Any = "logistic"
+    else:
+        some, model = _clients(10, 32, 100, 10, VALIDATED), _mlp((round(size / 111),), 100)
+    methods = {
+        "fedavg": ct.FedAvg, "scaffold": ct.SCAFFOLD, "median": ct.Median, "maxfl": ct.MaxFL,
+        "meritfed": partial(ct.MeritFed, targets=some.names[0] if by_clients else "all"),
+    }  # fmt: skip
+    forecasts: list[int] = []
+
+    def check(self: MemoryForecast, available: int | None) -> None:
+        forecasts.append(self.bytes)
+        if self.bytes > TOO_MUCH:
+            raise MemoryError
+
+    def measured() -> dict[str, float]:
+        marks: list[float] = [time.process_time()]
+        settings = ct.RunSettings(
+            10, {"every": 6, "clients": min(size, 1000), "last": False} if by_clients else 6, strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),), merge_validation=False,
+        )  # fmt: skip
+        with patch.object(MemoryForecast, "check", check):
+            try:
+                ct.fit(methods[method](local=_local()), some, model, 6, settings=settings)
+            except MemoryError:
+                return {"forecast": float(forecasts[0])}
+        start, *rounds = np.diff(marks).tolist()
+        return {"start": start, "seconds": float(np.median(rounds[1:-1]))}
+
+    return measured
+
+
 _LOOP, _TWO = ct.InProcess(kernel="loop"), ct.InProcess(kernel="loop", workers=2)
 VALIDATED = {"train": 0.5, "validation": 0.25, "test": 0.25}
 
 
 def build_case(name: str, quick: bool) -> Case:
     """Prepare a case; what is called then is measured."""
+    if " " in name:
+        axis, method, size = name.split()
+        return _growing(axis, method, int(size))
     wide, narrow = ((20,), (20,)) if quick else (WIDE, NARROW)
     average = ct.FedAvg(_local())
     cases: dict[str, Callable[[], Case]] = {

@@ -24,6 +24,7 @@ NAMES = (
     "row_costs",
     "gpu",
     "scale",
+    "growth",
     "mean_estimation",
     "byzantine",
     "contribution",

@@ -1,0 +1,85 @@
+"""What a round costs as clients and parameters grow: CPU seconds of a round, and peak memory of all processes above the start.
+
+By parameters: 10 clients of 32 rows, all of them in a round of two steps of 8 rows, a perceptron with one hidden layer. By clients: 8
+rows of 10 numbers each, logistic regression, 10 clients a round. Each case is a process of its own; one that would need more than
+`TOO_MUCH` bytes by the preflight's forecast is not run. The last column follows from the two before it on paper.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.measure import LIMIT, Settings, commit
+from benchmarks.scale import measure_case
+
+WHAT = __doc__ or ""
+METHODS = ("fedavg", "scaffold", "median", "maxfl", "meritfed")
+SIZES: Mapping[str, Sequence[int]] = {
+    "parameters": (10**4, 10**5, 10**6, 10**7, 10**8),
+    "clients": (10, 10**2, 10**3, 10**4, 10**5, 10**6),
+}
+ON_PAPER = {"parameters": 10**9, "clients": 10**7}
+LONGEST = {("clients", "maxfl"): 10**5}
+"""Each client of MaxFL trains alone before the first round, which takes it a millisecond."""
+
+
+def run(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Measure the cases that no earlier run has, while the minutes last; yield all after each."""
+    begun, load, runs = time.perf_counter(), os.getloadavg()[0], [dict(earlier) for earlier in settings.earlier]
+    for axis, sizes in SIZES.items():
+        for method in METHODS:
+            for size in sizes[:2] if settings.quick else sizes:
+                if size > LONGEST.get((axis, method), size) or any(
+                    (run["axis"], run["method"], run["size"]) == (axis, method, size) for run in runs
+                ):
+                    continue
+                if time.perf_counter() - begun > 60 * settings.minutes:
+                    return
+                found = measure_case(f"{axis} {method} {size}")
+                runs.append({"axis": axis, "method": method, "size": size, "commit": commit(), **found})
+                loads = [round(load, 2), round(os.getloadavg()[0], 2)]
+                yield {"load": loads, "busy": max(loads) > LIMIT, "runs": runs}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the two tables of docs/performance.md."""
+    lines: list[str] = []
+    for axis, sizes in SIZES.items():
+        heads = [f"{size:,}" for size in sizes] + [f"{ON_PAPER[axis]:,}, on paper"]
+        lines += [f"| {axis} | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+        for method in METHODS:
+            runs = {run["size"]: run for run in result["runs"] if (run["axis"], run["method"]) == (axis, method)}
+            cells = [_cell(runs[size]) if size in runs else "-" for size in sizes]
+            lines.append(f"| `{method}` | {' | '.join(cells)} | {_on_paper(runs, ON_PAPER[axis])} |")
+        lines.append("")
+    commits = ", ".join(sorted({run["commit"] for run in result["runs"]}))
+    machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores; {result['measured'][:10]}"
+    return "\n".join([*lines, f"{machine}, load {result['load'][0]} -> {result['load'][1]}; commit {commits}."])
+
+
+def _cell(run: Mapping[str, Any]) -> str:
+    if "forecast" in run:
+        return f"not run: {run['forecast'] / 1e9:.1f} GB forecast"
+    return f"{_memory(run['bytes'])}, {_seconds(run['seconds'])}"
+
+
+def _memory(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def _seconds(count: float) -> str:
+    return f"{count:,.0f} s" if count >= 10 else f"{count:.2g} s"
+
+
+def _on_paper(runs: Mapping[int, Mapping[str, Any]], size: int) -> str:
+    """What a straight line through the two largest cases says."""
+    low, high = sorted(known for known, run in runs.items() if "seconds" in run)[-2:]
+
+    def grown(key: str) -> float:
+        slope = (runs[high][key] - runs[low][key]) / (high - low)
+        return float(runs[high][key] + max(0.0, slope) * (size - high))
+
+    return f"{_memory(grown('bytes'))}, {_seconds(grown('seconds'))}"
