@@ -41,7 +41,9 @@ def same_random_numbers_in_any_order():
 def ray_cluster():
     """One Ray cluster and its actors for all tests that need one."""
     pytest.importorskip("ray", reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines")
-    from coterie.engines.ray_cluster import cluster
+    from coterie.engines import ray, ray_cluster
 
-    with cluster(3):
+    with pytest.MonkeyPatch.context() as patch, ray_cluster.cluster(3):
+        for module in (ray, ray_cluster):
+            patch.setattr(module, "STARTING", 600.0)  # on a busy machine two actors took more than two minutes to start
         yield
