@@ -28,6 +28,7 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Part
 from coterie.cli.show import fields_of
 from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.registry import METHODS
 from coterie.contract.federation import QuorumError
@@ -300,6 +301,22 @@ def test_garbage_is_looked_for_rarely_within_a_run_alone(before, within):
         assert (gc.get_threshold()[0], *seen) == (before, within, within)
     finally:
         gc.set_threshold(*usual)
+
+
+@each_method
+def test_nothing_of_a_run_waits_until_garbage_is_looked_for(case):
+    def models() -> int:
+        return sum(type(thing) is Workspace for thing in gc.get_objects())
+
+    plain(case)  # what torch imports when it is first needed keeps the frames that led there
+    gc.collect()
+    gc.disable()
+    try:
+        before = models()
+        quick(case, rounds=1)
+        assert models() == before
+    finally:
+        gc.enable()
 
 
 # ---- a method is a value

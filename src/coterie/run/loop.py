@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,11 @@ def run_method(
     return _Loop(method, engine, rounds, seed, settings, filters).run(files)
 
 
+def _is_due(rounds: int, every: int, number: int) -> bool:
+    """Return True if a round is evaluated."""
+    return number in (0, rounds) or number % every == 0
+
+
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
@@ -67,6 +73,9 @@ class _Loop:
         self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
+        self._is_due = partial(
+            _is_due, rounds, self.every
+        )  # no method: the run would be in a cycle, and outlive its end
         self.own_participation = self.method.participation == "own"
         if settings.appeal is not None and settings.appeal.leave and self.method.participation != "run":
             raise InputError(
@@ -85,7 +94,7 @@ class _Loop:
             clients_per_round=self.per_round,
             filters=filters_of(self.method, filters),
             label=self.own,
-            is_evaluated=self._due,
+            is_evaluated=self._is_due,
         )
         self.federation = replace(self.training, engine=engine.honest or engine, filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
@@ -145,11 +154,7 @@ class _Loop:
 
     def _ends(self, followers: Followers, number: int) -> bool:
         """Tell callbacks that a round is complete; return True if one of them ends the run."""
-        return followers.tell(number, self.record.history, evaluated=self._due(number))
-
-    def _due(self, number: int) -> bool:
-        """Return True if a round is evaluated."""
-        return number in (0, self.rounds) or number % self.every == 0
+        return followers.tell(number, self.record.history, evaluated=self._is_due(number))
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
         start = self._everybody(0)
@@ -177,7 +182,7 @@ class _Loop:
     def _round(self, state: Any, number: int) -> Any:
         pool, log = self._pool(state, number)
         view = self.training.view(self._draw(number, pool), number, self.attempt)
-        due = self._due(number)
+        due = self._is_due(number)
         if not pool:
             self.record.add(number, log)
             if due:
