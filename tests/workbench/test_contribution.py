@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors import safe_open
 
 import coterie as ct
 from coterie.compute.tasks import local_update
+from coterie.config.registry import METHODS
 
 HALF_STEP = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
 """Halves the distance to a client's own optimum where its loss is (x - c)^2."""
@@ -39,6 +41,26 @@ def measure(method, clients, rounds=1, seed=0, model=None, **settings) -> ct.Run
 
 def phi(run: ct.Run, target: str) -> dict[str, float]:
     return {row.client: row.phi for row in run.contributions if row.target == target}
+
+
+@pytest.fixture(scope="module")
+def patients() -> ct.Clients:
+    draw = torch.Generator().manual_seed(0)
+    rows = {name: (torch.randn(90, 4, generator=draw), torch.arange(90) % 2) for name in "abc"}
+    return ct.data.from_tensors(rows, split={"parts": {"train": 0.5, "validation": 0.3, "test": 0.2}})
+
+
+REFUSED = re.compile("holds one by one|must be a client's name|rows held by the server|fits no layer")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_is_measured_or_refused_in_a_sentence(name, patients):
+    try:
+        run = measure(name, patients, rounds=2, model=ct.models.MLP(hidden=(3,)))
+    except ct.InputError as error:
+        assert REFUSED.search(str(error))  # noqa: PT017 - most methods raise nothing
+    else:
+        assert {row.round for row in run.contributions} == ({1, 2} if name != "local" else set())
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,13 @@ class Contributions:
     def _step(self, key: str, start: Tensor, end: Tensor, log: Log, dim: int) -> tuple[_Step, tuple[str, ...]]:
         logged = log.get("weights", {})
         by_client = logged.get(key, logged) if isinstance(logged, Mapping) else {}
+        if any(isinstance(weight, Mapping) for weight in by_client.values()):  # those of targets, of whom this is none
+            by_client = {}
         for asked_task, payload, replies in reversed(self._seen):
             weights = torch.tensor([by_client.get(n, 0.0) for n in replies.clients], dtype=torch.float64)
             for deltas in _updates(asked_task, payload, replies, start):
+                if deltas.shape[1] != len(start):  # some layers are personal, and the server has no whole update
+                    continue
                 sums = move(torch.zeros_like(start), weights, deltas, 1.0, dim)[:dim].double()
                 change = (end - start)[:dim].double()
                 length = float(sums @ sums)
