@@ -73,9 +73,8 @@ class _Loop:
         self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
-        self._is_due = partial(
-            _is_due, rounds, self.every
-        )  # no method: the run would be in a cycle, and outlive its end
+        # Not a method: the run would be in a cycle, and its engine outlive it until garbage is looked for.
+        self._is_due = partial(_is_due, rounds, self.every)
         self.own_participation = self.method.participation == "own"
         if settings.appeal is not None and settings.appeal.leave and self.method.participation != "run":
             raise InputError(
