@@ -256,8 +256,9 @@ def test_clients_are_dealt_out_anew_when_their_notes_are_gone():
         workers = federation.engine._workers
         assert workers._homes.of(1) == {"a": 0, "b": 1}
         federation.ask("cd", tell, value=0.0)
-        assert workers._deal(("a", "c"), 1) == {0: ("a", "c")}
-        assert workers._deal(("a", "c"), 2) == {0: ("a",), 1: ("c",)}
+        work = {"a": 1, "c": 1}
+        assert workers._deal(("a", "c"), 1, work) == {0: ("a", "c")}
+        assert workers._deal(("a", "c"), 2, work) == {0: ("a",), 1: ("c",)}
 
 
 def test_saved_memory_can_be_given_to_another_number_of_workers():

@@ -134,7 +134,8 @@ class Workers:
         a time. Only a client that ends a worker alone has failed.
         """
         self._shard.begin(ask)
-        parts = {home: ask.to(group) for home, group in self._deal(ask).items()}
+        groups = self._deal(ask.names, ask.context.round, self._work(ask))
+        parts = {home: ask.to(group) for home, group in groups.items()}
         local_ask = parts.pop(-1, None)
         self._send(parts)
         answers = [self._shard.answer(local_ask)] if local_ask else []
@@ -148,14 +149,14 @@ class Workers:
                     answers.append(Answer(failed={name: f"its worker process {retried} when it was asked alone"}))
         return Answer.join(answers)
 
-    def _deal(self, ask: Ask) -> dict[int, tuple[str, ...]]:
+    def _deal(self, names: tuple[str, ...], round: int, work: Mapping[str, int]) -> dict[int, tuple[str, ...]]:
         """Assign clients to workers: first those whose memory a worker holds, then the rest, so that all have about the same work.
 
         Some clients live in this process (-1).
         """
-        homes, work = self._homes.of(ask.context.round), self._work(ask)
+        homes = self._homes.of(round)
         groups: dict[int, list[str]] = {i: [] for i in range(-1, len(self._all))}
-        for name in ask.names:
+        for name in names:
             if name in homes or name in self._here:
                 groups[homes.get(name, -1)].append(name)
         loads = [sum(work.get(name, 0) for name in groups[i]) for i in range(len(self._all))]
