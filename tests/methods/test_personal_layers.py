@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from short_runs import MINI, forget, trained
 
 import coterie as ct
 from coterie import FedAvg, FedBABU, FedBN, FedPer, FedRep
+from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.layers import last_layers, personal_entries, shared_entries, shared_layout
+from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.config.local import LocalSGD, Steps
+from coterie.config.registry import METHODS
 from coterie.run.personalisation import tunable
-from federations import batch_norm
+from federations import batch_norm, seeded
 
 WHOLE = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
 
@@ -85,6 +89,68 @@ def test_a_round_by_hand(method, head, body):
     run = ct.fit(method, clients, Product(), 1)
     assert run.models["a"].tolist() == pytest.approx([body, head])
     assert run.models["*"].tolist() == pytest.approx([body, 1.0])  # the server never sees a head
+
+
+RATE, NUMBERS = 0.3, {"a": 24, "b": 12}
+HEAD = np.arange(11) // 2 == 2
+HEAD[6] = (
+    True  # weights [2] and bias of the linear layer behind scale, shift [2 each] and, last, statistics [2 each] of the norm
+)
+NORM = ~HEAD
+
+
+def normalised(inputs):
+    return (inputs - inputs.mean(0)) / np.sqrt(inputs.var(0) + 1e-5)
+
+
+def loss_at(v, inputs, labels):
+    logits = (normalised(inputs) * v[:2] + v[2:4]) @ v[4:6] + v[6]
+    return np.mean(np.logaddexp(0, logits) - labels * logits)
+
+
+def steps_of(v, count, moving, inputs, labels):
+    """Steps on all rows by central differences; what does not move stays, statistics too."""
+    for _ in range(count):
+        new, ends = v.copy(), 1e-6 * np.eye(11)[:7]
+        new[:7] -= (
+            RATE * np.array([loss_at(v + e, inputs, labels) - loss_at(v - e, inputs, labels) for e in ends]) / 2e-6
+        )
+        new[7:9] = 0.9 * v[7:9] + 0.1 * inputs.mean(0)
+        new[9:] = 0.9 * v[9:] + 0.1 * inputs.var(0, ddof=1)
+        v = np.where(moving, new, v)
+    return v
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "fedbn"])
+def test_rounds_with_a_norm_written_in_numpy(name):
+    draw = torch.Generator().manual_seed(0)
+    rows = {n: torch.randn(count, 2, generator=draw, dtype=torch.float64) + ord(n) - 97 for n, count in NUMBERS.items()}
+    labels = {n: (x[:, 0] > x[:, 1]).long() for n, x in rows.items()}
+    model = seeded(lambda: torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)), torch.float64)
+    local = LocalSGD(lr=RATE, steps=Steps(2), batch_size=None)
+    options = {"fedrep": {"head_steps": 3}, "fedbabu": {"tune_steps": 4}}.get(name, {})
+    clients = Clients([Client(n, Part(rows[n], labels[n])) for n in NUMBERS])
+    found = ct.fit(METHODS[name](local=local, **options), clients, model, 3)
+    x = np.concatenate([[1, 1, 0, 0], model[1].weight.detach()[0], model[1].bias.detach(), [0, 0, 1, 1]])
+    personal, own, everything = NORM if name == "fedbn" else HEAD, {}, np.ones(11, dtype=bool)
+    data = {n: (rows[n].numpy(), labels[n].numpy()) for n in NUMBERS}
+    for _ in range(3):
+        total = np.zeros(11)
+        for n, count in NUMBERS.items():
+            start = np.where(personal, own.get(n, x), x)
+            if name == "fedrep":
+                trained_head = steps_of(start, 3, personal, *data[n])
+                v = steps_of(trained_head, 2, ~personal, *data[n])
+            else:
+                v = steps_of(start, 2, ~personal if name == "fedbabu" else everything, *data[n])
+            own[n] = x if name == "fedbabu" else v
+            total += count / sum(NUMBERS.values()) * (v - start)
+        x = np.where(personal, x, x + total)
+    for n in NUMBERS:
+        expected = np.where(personal, own[n], x)
+        if name == "fedbabu":
+            expected = steps_of(x, 4, everything, *data[n])
+        np.testing.assert_allclose(found.models[n].numpy(), expected, rtol=1e-7, atol=1e-9)
 
 
 def test_without_steps_on_the_head_it_stays():
