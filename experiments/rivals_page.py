@@ -134,7 +134,8 @@ def section(found: Sequence[Table]) -> str:
             "How do the methods of this library compare on what each client cares for, its own test rows? Each method had 8 "
             f"trials with seed 99, judged on validation rows, and then {found[0].seeds} seeds with its best setting. Ranks are by "
             "test log-loss, mean over clients, with 95 % intervals; 1 is best. Seeds split the same rows anew, and the intervals "
-            "allow for that. Losses, accuracies and settings: [rivals](results/rivals.md)."
+            "allow for that. A mean with brackets is over so many problems alone, those on which the method runs: do not compare it "
+            "with the others. Losses, accuracies and settings: [rivals](results/rivals.md)."
         ),
         "",
     ]
@@ -146,7 +147,9 @@ def section(found: Sequence[Table]) -> str:
     lines += ["", _row(head), _row(["---"] * len(head))]
     for label in labels:
         cells = [_cell(next((s for s in table.standings if s.label == label), None)) for table in found]
-        lines.append(_row((f"`{label}`", *cells, f"{_mean_rank(found, label):.1f}")))
+        ran = sum(cell != "-" for cell in cells)
+        mean = f"{_mean_rank(found, label):.1f}" + (f" ({ran} of {len(found)})" if ran < len(found) else "")
+        lines.append(_row((f"`{label}`", *cells, mean)))
     sentences = [f"{_upper(t.problem.name)}: {t.problem.title}." for t in found]
     names = {table.problem.name for table in found}
     if missing := [problem.title for problem in problems() if problem.name not in names]:
@@ -246,8 +249,10 @@ def readme(found: Sequence[Table]) -> str:
     best, ours = (next(label for label in ranked if (label in OURS) == is_ours) for is_ours in (False, True))
     won = "; ".join(table.problem.title for table in found if table.standings[0].label in OURS)
     over = f"one problem ({found[0].problem.title})" if len(found) == 1 else f"{len(found)} problems"
+    fewest, most = min(len(t.standings) for t in found), max(len(t.standings) for t in found)
+    contestants = f"{fewest} to {most}" if fewest < most else str(most)
     text = (
-        f"Over {over}, with {len(labels)} methods tuned alike, the best rival is `{best}`: its mean rank is "
+        f"Over {over}, with {contestants} methods tuned alike, the best rival is `{best}`: its mean rank is "
         f"{_mean_rank(found, best):.1f}, that of `{ours}` {_mean_rank(found, ours):.1f}. MeritFed ranks first on "
         f"{won if len(found) > 1 and won else 'it' if won else 'none'}."
     )

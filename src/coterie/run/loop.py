@@ -100,7 +100,7 @@ class _Loop:
         self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics, settings.evaluation)
         self.record, self.divergence = Record(), Divergence()
         self.contributions: Contributions | None = None
-        if settings.contribution is not None:
+        if settings.contribution is not None and not method.is_reference:
             check_estimator(settings.contribution, self.per_round)
             self.contributions = Contributions(settings.contribution, engine.clients, self.own)
         self._preflight()
