@@ -10,7 +10,7 @@ import pytest
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
 from coterie.run.tables import read_experiment
-from coterie.study.search import choose_settings, tune_references
+from coterie.study.search import Trial, choose_settings, tune_references, tuning_notes, write_trials
 from coterie.study.sweep import run_experiment
 
 
@@ -114,3 +114,18 @@ def test_a_decay_is_never_so_large_that_steps_overshoot(data: Path) -> None:
     chosen, trials = tune_references(steep)
     assert all(np.isfinite(trial.loss) for trial in trials)
     assert max(chosen.methods[0].fields["weight_decays"].values()) <= 1.0
+
+
+def test_a_note_says_how_many_settings_of_each_method_were_tried(tmp_path):
+    def trials(label, count, **setting):
+        return [Trial(label, {"local.lr": 0.1 * n, **setting}, 0.5, n == 1) for n in range(1, count + 1)]
+
+    write_trials(tmp_path, trials("fedavg", 3) + trials("ditto", 9))
+    (note,) = tuning_notes(tmp_path)
+    assert note.startswith(
+        "settings were chosen on validation rows. fedavg: 3 trials; ditto: 9 trials. More trials are an"
+    )
+    write_trials(tmp_path, trials("fedavg", 3) + trials("ditto", 3))
+    assert tuning_notes(tmp_path) == ["settings were chosen on validation rows. fedavg, ditto: 3 trials each"]
+    write_trials(tmp_path, trials("local", 2, weight_decay="0.1 / rows", client="a"))
+    assert not any("trials" in note for note in tuning_notes(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -209,9 +210,28 @@ def chosen_penalties(folder: Path) -> dict[str, dict[str, list[str]]]:
     return chosen
 
 
+def count_trials(folder: Path) -> dict[str, int]:
+    """By label, how many settings were tried of a method that was tuned before the run; not of references held back."""
+    path = folder / TRIALS
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row["method"] for row in csv.DictReader(file) if "client" not in json.loads(row["setting"])]
+    penalised = chosen_penalties(folder)
+    return {label: count for label, count in Counter(rows).items() if label not in penalised}
+
+
 def tuning_notes(folder: Path) -> list[str]:
-    """Return a sentence for each reference whose weight decay was chosen before the run."""
-    return [
+    """Return a sentence on how many settings of each method were tried, and one for each reference held back by a weight decay."""
+    trials, by_count = count_trials(folder), dict[int, list[str]]()
+    for label, count in trials.items():
+        by_count.setdefault(count, []).append(label)
+    tuned = "; ".join(
+        f"{', '.join(labels)}: {count} trials{' each' if len(labels) > 1 else ''}"
+        for count, labels in sorted(by_count.items())
+    )
+    uneven = "" if len(by_count) < 2 else ". More trials are an advantage: give each method as many settings"
+    return ([f"settings were chosen on validation rows. {tuned}{uneven}"] if trials else []) + [
         f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
         + "; ".join(
             f"{penalty} at {', '.join(clients) if len(clients) <= NAMED else f'{len(clients)} clients'}"
