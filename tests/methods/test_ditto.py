@@ -119,3 +119,10 @@ def test_ditto_with_absent_clients_written_in_numpy():
         np.testing.assert_allclose(found.models[name].numpy(), v, rtol=1e-10)
     np.testing.assert_allclose(found.models["*"].numpy(), x, rtol=1e-10)
     assert_close(found.models["*"], trained(FedAvg(LOCAL), problem, 4, clients_per_round=3).x)
+
+
+def test_a_rate_that_rises_too_far_is_refused_before_the_run():
+    rising = LocalSGD(lr=Schedule(0.5, at=(3,), factor=10.0))
+    with pytest.raises(InputError, match=r"must be below 2, .*; got 1 \* 5; lower one"):
+        Ditto(rising)
+    assert Ditto(LocalSGD(lr=Schedule(1.5, at=(3,)))).lam == 1.0

@@ -223,3 +223,18 @@ def test_a_run_directory_has_a_table_of_contributions(tmp_path):
     assert {row["round"] for row in rows} == {"1", "3"}
     assert {(row["target"], row["client"]) for row in rows} >= {("cleveland", "hungary"), ("switzerland", "cleveland")}
     assert {row["error"] for row in rows} == {""}
+
+
+def test_an_estimate_says_what_it_cost_and_what_it_left_out(patients):
+    run = measure("fedavg", patients, rounds=1, model=ct.models.MLP(hidden=(3,)), estimator="gtg")
+    told = {(row.client, row.metric): row.value for row in run.history if row.metric.startswith("contribution_")}
+    for target in "abc":
+        asked, orders, truncated, remainder = (
+            told[target, f"contribution_{key}"] for key in ("asked", "orders", "truncated", "remainder")
+        )
+        assert 1 <= asked <= 7
+        assert orders >= 3 or (orders, truncated) == (0, 1.0)  # a round that moves too little is skipped
+        assert 0.0 <= truncated <= 1.0
+        assert abs(remainder) < 0.1
+    exact = measure("fedavg", patients, rounds=1, model=ct.models.MLP(hidden=(3,)))
+    assert not [row for row in exact.history if row.metric.startswith("contribution_")]

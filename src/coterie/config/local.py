@@ -81,6 +81,11 @@ class Schedule:
     def __post_init__(self) -> None:
         require(self.cosine is None or not self.at, "Schedule.at and Schedule.cosine exclude each other; give one")
 
+    @property
+    def highest(self) -> float:
+        """The largest rate of any round."""
+        return max(self.start, self.end, self.start * self.factor ** len(self.at))
+
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
         if self.warmup and round <= self.warmup:

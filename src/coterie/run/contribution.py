@@ -118,12 +118,14 @@ class Contributions:
         everyone: Sorted names of the clients.
         method: What the method is called in sentences.
         first_losses: By target, its loss before the first round, by which rounds are skipped.
+        log: What the estimates of the last measured round cost and left out, by target; empty where values are exact.
     """
 
     settings: Contribution
     everyone: tuple[str, ...]
     method: str
     first_losses: dict[str, float] = field(default_factory=dict)
+    log: dict[str, dict[str, float]] = field(default_factory=dict)
     _seen: list[tuple[Task[Any], Mapping[str, Any], Replies[Any]]] = field(default_factory=list)
 
     def looks_at(self, number: int) -> bool:
@@ -139,6 +141,7 @@ class Contributions:
     def watch(self, view: Federation) -> Federation:
         """Return a view whose replies are looked at."""
         self._seen.clear()
+        self.log = {}
         return replace(view, observer=lambda *seen: self._seen.append(seen))
 
     def measure(
@@ -257,6 +260,8 @@ class Contributions:
         sampled = shapley.permutations(
             worth, len(step.weights), rng.generator(), skip=SKIP * scale, truncate=TRUNCATE * scale
         )
+        for key in ("asked", "orders", "truncated", "remainder"):
+            self.log.setdefault(f"contribution_{key}", {})[target] = float(getattr(sampled, key))
         return sampled.values.tolist(), sampled.errors.tolist()
 
 

@@ -204,6 +204,7 @@ class _Loop:
         if measured:
             orders = Rng.named(self.seed, "contribution", number)
             self.record.contributions += measured.measure(honest, self._models(state), models, log, orders)
+            self.record.add(number, measured.log)
         if due:
             self._evaluate(new_state, honest)
         return new_state

@@ -80,6 +80,8 @@ class Estimate(NamedTuple):
         errors: [n], the standard error over orders.
         asked: How many different sets were asked for their worth.
         truncated: Share of the orders' places whose gain was taken to be 0.
+        orders: How many orders were drawn.
+        remainder: Worth of all players less the sum of the values.
 
     >>> worths = [0.0, 1.0, 2.0, 5.0]
     >>> estimate = permutations(lambda sets: [worths[s] for s in sets], 2, torch.Generator().manual_seed(0))
@@ -91,6 +93,8 @@ class Estimate(NamedTuple):
     errors: Tensor
     asked: int
     truncated: float
+    orders: int
+    remainder: float
 
 
 def most_orders(players: int) -> int:
@@ -137,7 +141,7 @@ def permutations(
     ask([full_mask])
     if abs(worths[full_mask]) < skip:
         zeros = torch.zeros(players, dtype=torch.float64)
-        return Estimate(zeros, zeros.clone(), 1, 1.0)
+        return Estimate(zeros, zeros.clone(), 1, 1.0, 0, worths[full_mask])
     gains: list[Tensor] = []
     means: list[Tensor] = []
     truncated = 0
@@ -157,7 +161,9 @@ def permutations(
         means += _running_means(gains)[-players:]
     drawn = torch.stack(gains)
     errors = drawn.std(0) / math.sqrt(len(drawn)) if len(drawn) > 1 else torch.full((players,), math.nan)
-    return Estimate(drawn.mean(0), errors, len(worths) - 1, truncated / drawn.numel())
+    values = drawn.mean(0)
+    remainder = worths[full_mask] - float(values.sum())
+    return Estimate(values, errors, len(worths) - 1, truncated / drawn.numel(), len(drawn), remainder)
 
 
 def _order_led_by(leader: int, players: int, generator: torch.Generator) -> list[int]:
