@@ -164,12 +164,10 @@ class BareMeritFed(BareLoop):
         for _ in range(steps):
             candidate = start + server_lr * (weights @ updates)
             parts = [p.view(s).requires_grad_() for p, s in zip(candidate.split(sizes), shapes, strict=True)]
-            rows = (
-                None
-                if batch is None
-                else torch.randperm(len(labels), generator=self.generator)[:batch].to(labels.device)
-            )
-            some = (inputs, labels) if rows is None else (inputs.index_select(0, rows), labels.index_select(0, rows))
+            some = inputs, labels
+            if batch is not None:
+                rows = torch.randperm(len(labels), generator=self.generator)[:batch].to(labels.device)
+                some = inputs.index_select(0, rows), labels.index_select(0, rows)
             slope = torch.cat([g.reshape(-1) for g in torch.autograd.grad(self.loss(parts, *some), parts)])
             weights = torch.softmax(weights.log() - step * server_lr * (updates @ slope), 0)
         self.parameters = [

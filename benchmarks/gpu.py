@@ -9,7 +9,6 @@ import gc
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
@@ -17,9 +16,9 @@ import coterie as ct
 from benchmarks import w1, w4, w5
 from benchmarks.bare import BareModule
 from benchmarks.measure import Settings, Turns, ratio
+from benchmarks.scale_cases import noted_forecasts
 from benchmarks.w3 import measure as measure_meritfed
 from coterie.models import build_model
-from coterie.run.loop import MemoryForecast
 
 WHAT = __doc__ or ""
 
@@ -49,26 +48,16 @@ def run(settings: Settings) -> dict[str, Any]:
     return {"gpu": name, "runs": runs, "memory": memory, "load": [round(before, 2), round(os.getloadavg()[0], 2)]}
 
 
-def _images(small: bool) -> ct.Clients:
-    draw = torch.Generator().manual_seed(0)
-    side, rows = (8, 8) if small else (32, 256)
-    inputs = torch.randint(0, 256, (10, rows, 3, side, side), generator=draw, dtype=torch.uint8)
-    labels = torch.randint(0, 10, (10, rows), generator=draw)
-    return ct.data.from_tensors(
-        {f"client-{i}": (x, y) for i, (x, y) in enumerate(zip(inputs, labels, strict=True))},
-        split={"parts": {"train": 1.0}},
-    )
-
-
 def _resnet(small: bool, engine: ct.InProcess) -> dict[str, Any]:
-    clients, (pairs, steps, batch) = _images(small), (2, 1, 4) if small else (5, 10, 64)
+    side, rows, pairs, steps, batch = (8, 8, 2, 1, 4) if small else (32, 256, 5, 10, 64)
+    clients = w4.random_images(side, rows)
     spec = ct.models.ResNet8() if small else ct.models.ResNet9()
     net = build_model(spec, clients, 0)
     bare = BareModule(
         clients.to(torch.device(engine.device)), build_model(spec, clients, 0).to(engine.device),
         lr=0.01, steps=steps, batch_size=batch,
     )  # fmt: skip
-    turns, rounds = Turns(lambda number: bare.round(range(10)), 1), pairs + 2
+    turns, rounds = Turns(lambda number: bare.round(range(w4.CLIENTS)), 1), pairs + 2
     method = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(steps), batch_size=batch))
     settings = ct.RunSettings(evaluate=rounds, metrics=(), callbacks=(turns,), strict_wire=False)
     ct.fit(method, clients, net, rounds, 0, engine=engine, settings=settings)
@@ -79,18 +68,13 @@ def _memory(small: bool, device: str, kernel: str) -> dict[str, Any]:
     clients = w1.synthetic(w1.Work(10), 100 if small else 1000)[0]
     net = build_model(ct.models.MLP(hidden=(8,) if small else (1900,) * 4), clients, 0)
     size = sum(p.numel() * p.element_size() for p in net.parameters())
-    forecasts: list[int] = []
     method = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(2), batch_size=8))
     if device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
-
-    def check(self: MemoryForecast, available: int | None) -> None:
-        forecasts.append(self.bytes)
-
-    with patch.object(MemoryForecast, "check", check):
+    with noted_forecasts() as forecasts:
         settings = ct.RunSettings(evaluate=2, strict_wire=False)
         ct.fit(method, clients, net, 2, engine=ct.InProcess(kernel=kernel, device=device), settings=settings)
     peak = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0

@@ -7,13 +7,11 @@ rows of 10 numbers each, logistic regression, 10 clients a round. Each case is a
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.measure import LIMIT, Settings, commit
-from benchmarks.scale import measure_case
+from benchmarks.measure import Settings
+from benchmarks.scale import measure_missing
 
 WHAT = __doc__ or ""
 METHODS = ("fedavg", "scaffold", "median", "maxfl", "meritfed")
@@ -27,21 +25,15 @@ LONGEST = {("clients", "maxfl"): 10**5}
 
 
 def run(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Measure the cases that no earlier run has, while the minutes last; yield all after each."""
-    begun, load, runs = time.perf_counter(), os.getloadavg()[0], [dict(earlier) for earlier in settings.earlier]
-    for axis, sizes in SIZES.items():
-        for method in METHODS:
-            for size in sizes[:2] if settings.quick else sizes:
-                if size > LONGEST.get((axis, method), size) or any(
-                    (run["axis"], run["method"], run["size"]) == (axis, method, size) for run in runs
-                ):
-                    continue
-                if time.perf_counter() - begun > 60 * settings.minutes:
-                    return
-                found = measure_case(f"{axis} {method} {size}")
-                runs.append({"axis": axis, "method": method, "size": size, "commit": commit(), **found})
-                loads = [round(load, 2), round(os.getloadavg()[0], 2)]
-                yield {"load": loads, "busy": max(loads) > LIMIT, "runs": runs}
+    """Measure each method at each size; yield all after each."""
+    cases = [
+        {"axis": axis, "method": method, "size": size}
+        for axis, sizes in SIZES.items()
+        for method in METHODS
+        for size in (sizes[:2] if settings.quick else sizes)
+        if size <= LONGEST.get((axis, method), size)
+    ]
+    return measure_missing(cases, settings)
 
 
 def table(result: Mapping[str, Any]) -> str:

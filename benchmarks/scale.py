@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from subprocess import PIPE
 from typing import Any, NamedTuple
 
@@ -73,16 +73,27 @@ ROWS = (
 
 
 def run(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Measure the cases that no earlier run has, one process after the other, while the minutes last; yield all after each."""
+    """Measure the cases of the table; yield all after each."""
+    names = sorted(dict.fromkeys(line.case for line in ROWS), key=SLOW.__contains__)
+    for found in measure_missing([{"case": name} for name in names], settings):
+        yield {**found, "rows": _rows(found["runs"], found["load"])}
+
+
+def measure_missing(cases: Iterable[Mapping[str, Any]], settings: Settings) -> Iterator[dict[str, Any]]:
+    """Measure the cases that no earlier run has, one process after the other, while the minutes last; yield all after each.
+
+    The values of a case are the words by which its process knows it.
+    """
     begun, load, runs = time.perf_counter(), os.getloadavg()[0], [dict(earlier) for earlier in settings.earlier]
-    for name in sorted(dict.fromkeys(line.case for line in ROWS), key=SLOW.__contains__):
-        if any(run["case"] == name for run in runs):
+    for case in cases:
+        if any(case.items() <= run.items() for run in runs):
             continue
         if time.perf_counter() - begun > 60 * settings.minutes:
             break
-        runs.append({"case": name, "commit": commit(), **measure_case(name, quick=settings.quick)})
+        found = measure_case(" ".join(map(str, case.values())), quick=settings.quick)
+        runs.append({**case, "commit": commit(), **found})
         loads = [round(load, 2), round(os.getloadavg()[0], 2)]
-        yield {"load": loads, "busy": max(loads) > LIMIT, "runs": runs, "rows": _rows(runs, loads)}
+        yield {"load": loads, "busy": max(loads) > LIMIT, "runs": runs}
 
 
 def _rows(runs: Sequence[Mapping[str, Any]], load: Sequence[float]) -> list[dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +46,30 @@ def _mlp(hidden: tuple[int, ...], width: int = 784) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
+@contextmanager
+def noted_forecasts(most: float = math.inf) -> Iterator[list[int]]:
+    """Note the bytes of the preflight's forecasts rather than refuse any; one above `most` ends in a `MemoryError`."""
+    forecasts: list[int] = []
+
+    def check(self: MemoryForecast, available: int | None) -> None:
+        forecasts.append(self.bytes)
+        if self.bytes > most:
+            raise MemoryError
+
+    with patch.object(MemoryForecast, "check", check):
+        yield forecasts
+
+
+def _narrow(count: int, targets: int = 0) -> ct.Clients:
+    """Clients of 8 rows of 10 numbers in two classes; the first `targets` have them for validation, too."""
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.normal(size=(count * 8, 10)).astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, 2, count * 8))
+    ends = np.arange(count + 1) * 8
+    validation = Rows(inputs, labels, np.minimum(ends, 8 * targets)) if targets else None
+    return ct.Clients.from_indices([f"c{i:07d}" for i in range(count)], Rows(inputs, labels, ends), validation)
+
+
 def _memory(
     method: Any,
     hidden: tuple[int, ...],
@@ -57,13 +83,9 @@ def _memory(
     model, engine = _mlp(hidden), engine or ct.InProcess()
 
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    forecasts: list[int] = []
-
-    def check(self: MemoryForecast, available: int | None) -> None:
-        forecasts.append(self.bytes)
 
     def measured() -> dict[str, float]:
-        with patch.object(MemoryForecast, "check", check):
+        with noted_forecasts() as forecasts:
             ct.fit(method, some, model, 2, engine=engine, settings=ct.RunSettings(evaluate=2, strict_wire=False))
         found = {"model": size}
         return {**found, "forecast": forecasts[0] / size} if forecasts else found  # a small model is not worth one
@@ -228,11 +250,7 @@ def _million(quick: bool) -> Case:
 
     def measured() -> dict[str, float]:
         started = time.process_time()
-        rng = np.random.default_rng(0)
-        inputs = torch.from_numpy(rng.normal(size=(count * 8, 10)).astype(np.float32))
-        labels = torch.from_numpy(rng.integers(0, 2, count * 8))
-        rows = Rows(inputs, labels, np.arange(count + 1) * 8)
-        some = ct.Clients.from_indices([f"c{i:07d}" for i in range(count)], rows)
+        some = _narrow(count)
         evaluate = {"every": max(1, rounds // 20), "clients": 1000, "last": False}
         settings = ct.RunSettings(100, evaluate, strict_wire=False)
         ct.fit(ct.FedAvg(_local()), some, "logistic", rounds, settings=settings)
@@ -263,28 +281,15 @@ def _files(quick: bool) -> Case:
 def _growing(axis: str, method: str, size: int) -> Case:
     """Rounds of a method with so many parameters and 10 clients, or with so many clients of whom 10 take part in a round."""
     by_clients = axis == "clients"
+    model: Any
     if by_clients:
-        rng = np.random.default_rng(0)
-        inputs = torch.from_numpy(rng.normal(size=(size * 8, 10)).astype(np.float32))
-        labels = torch.from_numpy(rng.integers(0, 2, size * 8))
-        train, validation = np.arange(size + 1) * 8, np.zeros(size + 1, dtype=np.int64)
-        validation[1:] = 8  # the first client alone is a target
-        some = ct.Clients.from_indices(
-            [f"c{i:07d}" for i in range(size)], Rows(inputs, labels, train), Rows(inputs, labels, validation)
-        )
-        model: Any = "logistic"
+        some, model = _narrow(size, targets=1), "logistic"
     else:
         some, model = _clients(10, 32, 100, 10, VALIDATED), _mlp((round(size / 111),), 100)
     methods = {
         "fedavg": ct.FedAvg, "scaffold": ct.SCAFFOLD, "median": ct.Median, "maxfl": ct.MaxFL,
         "meritfed": partial(ct.MeritFed, targets=some.names[0] if by_clients else "all"),
     }  # fmt: skip
-    forecasts: list[int] = []
-
-    def check(self: MemoryForecast, available: int | None) -> None:
-        forecasts.append(self.bytes)
-        if self.bytes > TOO_MUCH:
-            raise MemoryError
 
     def measured() -> dict[str, float]:
         marks: list[float] = [time.process_time()]
@@ -292,7 +297,7 @@ def _growing(axis: str, method: str, size: int) -> Case:
             10, {"every": 6, "clients": min(size, 1000), "last": False} if by_clients else 6, strict_wire=False,
             callbacks=(lambda number: marks.append(time.process_time()),), merge_validation=False,
         )  # fmt: skip
-        with patch.object(MemoryForecast, "check", check):
+        with noted_forecasts(TOO_MUCH) as forecasts:
             try:
                 ct.fit(methods[method](local=_local()), some, model, 6, settings=settings)
             except MemoryError:

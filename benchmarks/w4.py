@@ -33,15 +33,20 @@ def run(settings: Settings) -> dict[str, Any]:
     return {**found[1], "variants": {str(n): some for n, some in found.items()}, "rows": rows}
 
 
-def measure(side: int, batch: int, steps: int, pairs: int, engine: ct.InProcess) -> dict[str, Any]:
-    """Our speed as a multiple of the bare loop's, on the engine's device."""
+def random_images(side: int, rows: int) -> ct.Clients:
+    """Clients with so many images of ten classes each, all for training."""
     draw = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (CLIENTS, 2 * batch, 3, side, side), generator=draw, dtype=torch.uint8)
-    labels = torch.randint(0, 10, (CLIENTS, 2 * batch), generator=draw)
-    clients = ct.data.from_tensors(
+    images = torch.randint(0, 256, (CLIENTS, rows, 3, side, side), generator=draw, dtype=torch.uint8)
+    labels = torch.randint(0, 10, (CLIENTS, rows), generator=draw)
+    return ct.data.from_tensors(
         {f"client-{i}": (x, y) for i, (x, y) in enumerate(zip(images, labels, strict=True))},
         split={"parts": {"train": 1.0}},
     )
+
+
+def measure(side: int, batch: int, steps: int, pairs: int, engine: ct.InProcess) -> dict[str, Any]:
+    """Our speed as a multiple of the bare loop's, on the engine's device."""
+    clients = random_images(side, 2 * batch)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Sequential(

@@ -544,6 +544,8 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
         assert len(steps) == rounds * len(SIZES)
         assert len({s for _, s in steps}) > 1
         return sum(s * (SIZES[n] + HELD) for n, s in steps) + method.warmup_steps * training // local.steps.count
+    if case[0] == "fedbabu":  # one tuning of each client, before the first round
+        return rounds * training + method.tune_steps * training // local.steps.count
     if case[0] == "fedala":  # each client has a last model from the second round on
         return rounds * training + ((method.passes or 10) + rounds - 2) * training // local.steps.count
     if case[0] == "fedcollab":

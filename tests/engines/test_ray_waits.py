@@ -54,5 +54,6 @@ def test_a_lost_actor_is_waited_for_once(played):
 def test_actors_that_do_not_start_are_a_sentence(played):
     starting = object.__new__(RayEngine)
     starting._hosts = [Host((name,), None, (None, "auto", "auto")) for name in "ab"]
-    with pytest.raises(InputError, match=r"0 of 2 actors have started within \d+ s; .*set fewer actors"):
+    sentence = rf"0 of 2 actors have started within {ray_cluster.STARTING:g} s; .*set fewer actors"
+    with pytest.raises(InputError, match=sentence):
         starting._wait_for_placement()

@@ -126,6 +126,6 @@ def test_a_note_says_how_many_settings_of_each_method_were_tried(tmp_path):
         "settings were chosen on validation rows. fedavg: 3 trials; ditto: 9 trials. More trials are an"
     )
     write_trials(tmp_path, trials("fedavg", 3) + trials("ditto", 3))
-    assert tuning_notes(tmp_path) == ["settings were chosen on validation rows. fedavg, ditto: 3 trials each"]
+    assert tuning_notes(tmp_path) == ["settings were chosen on validation rows. fedavg, ditto: 3 trials"]
     write_trials(tmp_path, trials("local", 2, weight_decay="0.1 / rows", client="a"))
     assert not any("trials" in note for note in tuning_notes(tmp_path))

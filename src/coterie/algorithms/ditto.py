@@ -38,7 +38,7 @@ from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import LocalUpdate, own_model, own_models, step_by_average
-from coterie.config.local import LocalSGD, Schedule
+from coterie.config.local import LocalSGD, highest_rate
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
@@ -85,7 +85,7 @@ class Ditto(Method[State]):
     lam: Annotated[float, NOT_NEGATIVE] = 1.0
 
     def __post_init__(self) -> None:
-        lr = self.local.lr.highest if isinstance(self.local.lr, Schedule) else self.local.lr
+        lr = highest_rate(self.local.lr)
         if self.local.optimiser == "sgd" and self.lam * lr >= 2:
             raise InputError(
                 f"Ditto.lam times the learning rate must be below 2, or own models run away; got {self.lam:g} * {lr:g}; lower one"

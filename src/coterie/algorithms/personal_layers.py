@@ -21,7 +21,8 @@ uses it. FedBN is FedPer whose personal layers are those that normalise. Buffers
 Differences from the papers: clients count by their rows in the average; `weights = "uniform"` counts them alike. The head is the layer
 that a forward pass uses last; where the way of a forward pass depends on the rows, it is the one that the model registers last. A
 client that takes part for the first time starts from the model's first personal layers, and so does one that has lost its own, which
-log and failures name. All phases of a round draw the same batches.
+log and failures name. All phases of a round draw the same batches. A client tunes FedBABU's model whenever it uses it; these row
+gradients count once, before the first round, so that they depend on no setting of evaluation.
 
 What is evaluated, saved and used for predictions is what a client puts together. That of another party stays there.
 
@@ -112,11 +113,12 @@ def put_together(cohort: Cohort, *, x: OneModel, personal: Any, norms: str) -> O
 
 
 @task
-def tune_whole(cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int) -> OwnModel:
-    """X after steps of each client on all layers; using a model is not part of the method's work."""
+def tune_whole(cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int, is_counted: bool) -> OwnModel:
+    """X after steps of each client on all layers."""
     if not tune_steps:
         return OwnModel(x.expand(len(cohort.names), -1))
-    return OwnModel(cohort.without_billing().train(x, replace(local, steps=Steps(tune_steps))))
+    counting = cohort if is_counted else cohort.without_billing()
+    return OwnModel(counting.train(x, replace(local, steps=Steps(tune_steps))))
 
 
 def _own_models(cohort: Cohort, x: Tensor, personal: Any, norms: str) -> Tensor:
@@ -307,9 +309,10 @@ class FedBABU(_PersonalLayers):
         return {"head_steps": None, "trains_head": False}
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
-        """The whole model after each client's own steps, where it is."""
+        """The whole model after each client's own steps, where it is; those before the first round are counted, for all later ones."""
         all_clients = (*federation.everyone, *federation.unseen)
-        return federation.own_models(all_clients, tune_whole, x=state.x, local=self.local, tune_steps=self.tune_steps)
+        settings = {"local": self.local, "tune_steps": self.tune_steps, "is_counted": federation.round == 0}
+        return federation.own_models(all_clients, tune_whole, x=state.x, **settings)
 
 
 @options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import gc
 import os
 import sys
 import traceback
@@ -20,7 +19,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     # OpenMP reads this once, when torch is imported; two threads that share cores with worker processes are far slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    gc.set_threshold(50_000)  # tables of results are many tuples, none of them in a cycle
     args = argparse.Namespace(run=Path(), debug=False)
     try:
         parser = build_parser()

@@ -146,8 +146,9 @@ class Batched:
     def __init__(self, layers: tuple[Layer, ...], kind: Kind, layout: Layout, device: torch.device) -> None:
         self.layers, self.kind, self.layout = layers, kind, layout
         self.device, self._itemsize = device, layout.dtype.itemsize
-        # A GPU's library may choose its product by the number of slices, so there all chunks are as wide as what is asked at once.
-        self._least = 1 if device.type == "cpu" else max(1, min(_WIDTH, HELD_BYTES // (self._itemsize * layout.dim)))
+        self._most = max(1, HELD_BYTES // (self._itemsize * layout.dim))
+        # A GPU's library may choose its product by the number of slices, so there all chunks have the same width.
+        self._least = 1 if device.type == "cpu" else min(_WIDTH, self._most)
         if any(1 in (layer.outputs, layer.inputs) for layer in layers):
             self._least = max(2, self._least)
         self._stacks: list[Tensor] = []
@@ -156,9 +157,7 @@ class Batched:
     def width(self, batch: int) -> int:
         """Clients of a chunk with batches of this size."""
         values = self.layout.dim + batch * (self.layers[0].inputs + sum(layer.outputs for layer in self.layers))
-        # At twice these bytes MeritFed with 200,000 parameters is as fast as at four times; a median with a million takes less memory.
-        most = max(self._least, 2 * HELD_BYTES // (self._itemsize * self.layout.dim))
-        most = min(256, most, max(_WIDTH, _CACHE // (self._itemsize * values)))
+        most = min(256, max(self._least, self._most), max(_WIDTH, _CACHE // (self._itemsize * values)))
         return most if self.device.type == "cpu" else self._least
 
     def train(
@@ -280,7 +279,8 @@ class Batched:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
             start = x.expand(len(clients), -1) if separate else x
             models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
-            for chunk in chunks(rows, self.width, lambda client, numbers: numbers):
+            width = len(clients) if self.device.type == "cpu" else self._least
+            for chunk in chunks(rows, lambda size: width, lambda client, numbers: numbers):
                 self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), models)
             return models
 

@@ -81,11 +81,6 @@ class Schedule:
     def __post_init__(self) -> None:
         require(self.cosine is None or not self.at, "Schedule.at and Schedule.cosine exclude each other; give one")
 
-    @property
-    def highest(self) -> float:
-        """The largest rate of any round."""
-        return max(self.start, self.end, self.start * self.factor ** len(self.at))
-
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
         if self.warmup and round <= self.warmup:
@@ -103,6 +98,11 @@ RATE = Rule(lambda v: isinstance(v, Schedule) or POSITIVE.test(v), POSITIVE.allo
 def rate_of(lr: float | Schedule, round: int) -> float:
     """The learning rate of round `round` (counted from 1)."""
     return lr.rate(round) if isinstance(lr, Schedule) else lr
+
+
+def highest_rate(lr: float | Schedule) -> float:
+    """The largest learning rate of any round."""
+    return max(lr.start, lr.end, lr.start * lr.factor ** len(lr.at)) if isinstance(lr, Schedule) else lr
 
 
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")

@@ -167,7 +167,7 @@ class Workers:
         return {home: tuple(sorted(group)) for home, group in groups.items() if group}
 
     def _work(self, ask: Ask) -> dict[str, int]:
-        """About how many rows each client goes through in a worker: those of its training, else all on which it trains."""
+        """About how many rows each client goes through in a worker: in its training, or once if the task trains nothing."""
         clients, plans = self._shard.clients, [v for v in ask.payload.values() if isinstance(v, LocalSGD)]
         offsets, work = clients.train.offsets, dict[str, int]()
         for name in ask.names:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import explain_imports
+from coterie.base.errors import explain_imports, few_collections
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
 from coterie.report.contributions import Contribution, contributions, signs, silent_targets
@@ -41,6 +41,7 @@ BADGES = {
 }
 
 
+@few_collections()
 def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     """Write `report.html` of a run directory from its files alone; the path of the report.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, raise_interrupts, require
+from coterie.base.errors import InputError, cut, few_collections, raise_interrupts, require
 from coterie.base.metric_names import DEFAULT_METRICS
 from coterie.base.vector import aliases, copy_model
 from coterie.config.local import LocalSGD
@@ -49,24 +48,17 @@ _USUAL = RunSettings()
 
 
 @contextmanager
-def process_settings() -> Iterator[None]:
-    """Compute on one thread, with few collections of garbage, and restore what was set before.
-
-    Raises `InputError` within autocast, where a run has other bits.
-    """
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, and restore what was set before. Raises `InputError` within autocast, where a run has other bits."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError("torch.autocast around a run would change its bits; use it in forward of the model")
     # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
-    threads, thresholds = torch.get_num_threads(), gc.get_threshold()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    # The rows of a history are many tuples, none of them in a cycle: looking through them took a quarter of an evaluation.
-    if thresholds[0]:
-        gc.set_threshold(max(50_000, thresholds[0]))
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        gc.set_threshold(*thresholds)
 
 
 def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
@@ -178,7 +170,7 @@ def fit(
     merging = settings.merge_validation and not keeps_validation(settings.callbacks)
     prepared = share_validation(rows, chosen, rows.names, merging, contribution=settings.contribution is not None)
     prepared = prepared.with_server(prepared.pool_training_rows()) if chosen.pooled else prepared
-    with process_settings(), raise_interrupts():
+    with one_thread(), few_collections(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, reply_filters)
         opened = _open(engine_spec, prepared, module, settings)
@@ -290,7 +282,7 @@ def personalise(
     engine_spec = ENGINES.resolve(engine, "engine")
     settings = _with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
-    with process_settings(), raise_interrupts():
+    with one_thread(), few_collections(), raise_interrupts():
         opened = _open(engine_spec, clients, run.module, settings)
         try:
             return finetune(opened, run, tuning, settings)

@@ -28,7 +28,7 @@ from coterie.contract.engine import EngineSpec
 from coterie.engines.inprocess import InProcess
 from coterie.run.evaluation import name_metrics
 from coterie.run.files import YARDSTICKS
-from coterie.run.fit import FILTER_LIST, process_settings
+from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
 from coterie.run.history import draw
 from coterie.run.spelling import experiment_of
@@ -254,8 +254,7 @@ class Comparison:
         """Write the HTML report to `path`, or into the run directory; returns where. Needs the extra `report`."""
         from coterie.report.html import write
 
-        with process_settings():
-            page = write(self.folder)
+        page = write(self.folder)
         if path is None:
             return page
         content = page.read_bytes()

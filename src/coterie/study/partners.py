@@ -15,7 +15,7 @@ from coterie.contract.requests import declarations
 from coterie.engines.inprocess import InProcess
 from coterie.models import Logistic, build_model
 from coterie.run.experiment import find_method
-from coterie.run.fit import process_settings
+from coterie.run.fit import one_thread
 
 
 class PartnerForecast(NamedTuple):
@@ -50,7 +50,7 @@ def forecast_partners(clients: Clients, seed: int = 0) -> PartnerForecast:
     """
     require(len(clients) > 1, "partners are for two clients at least, and there is one; give --split to deal its rows")
     rows, method = clients.merge_validation(), find_method("fedcollab")()
-    with process_settings():
+    with one_thread():
         module = build_model(Logistic(), rows, seed)  # which an engine needs, and no classifier
         engine = InProcess().open(rows, module, RunSettings().row_loss(rows))
         try:

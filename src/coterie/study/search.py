@@ -195,43 +195,40 @@ def _mean_losses(
     return {client: sum(values) / len(values) for client, values in losses.items()}
 
 
+def read_trials(folder: Path) -> list[Trial]:
+    """Undo `write_trials`; nothing where a run has no trials."""
+    path = folder / TRIALS
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Trial(row["method"], json.loads(row["setting"]), float(row["validation_loss"]), row["chosen"] == "1")
+            for row in csv.DictReader(file)
+        ]
+
+
+def _is_penalty(trial: Trial) -> bool:
+    return str(trial.setting.get("weight_decay")).endswith(" / rows")
+
+
 def chosen_penalties(folder: Path) -> dict[str, dict[str, list[str]]]:
     """By the label of each reference whose weight decay a run chose: the penalties, and the clients that chose each."""
-    path = folder / TRIALS
-    if not path.is_file():
-        return {}
     chosen: dict[str, dict[str, list[str]]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            setting = json.loads(row["setting"])
-            if row["chosen"] == "1" and str(setting.get("weight_decay")).endswith(" / rows"):
-                penalties = chosen.setdefault(row["method"], {})
-                penalties.setdefault(setting["weight_decay"], []).append(setting.get("client", "all rows"))
+    for trial in read_trials(folder):
+        if trial.chosen and _is_penalty(trial):
+            penalties = chosen.setdefault(trial.label, {})
+            penalties.setdefault(trial.setting["weight_decay"], []).append(trial.setting.get("client", "all rows"))
     return chosen
-
-
-def count_trials(folder: Path) -> dict[str, int]:
-    """By label, how many settings were tried of a method that was tuned before the run; not of references held back."""
-    path = folder / TRIALS
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row["method"] for row in csv.DictReader(file) if "client" not in json.loads(row["setting"])]
-    penalised = chosen_penalties(folder)
-    return {label: count for label, count in Counter(rows).items() if label not in penalised}
 
 
 def tuning_notes(folder: Path) -> list[str]:
     """Return a sentence on how many settings of each method were tried, and one for each reference held back by a weight decay."""
-    trials, by_count = count_trials(folder), dict[int, list[str]]()
-    for label, count in trials.items():
+    by_count: dict[int, list[str]] = {}
+    for label, count in Counter(trial.label for trial in read_trials(folder) if not _is_penalty(trial)).items():
         by_count.setdefault(count, []).append(label)
-    tuned = "; ".join(
-        f"{', '.join(labels)}: {count} trials{' each' if len(labels) > 1 else ''}"
-        for count, labels in sorted(by_count.items())
-    )
+    tuned = "; ".join(f"{', '.join(labels)}: {count} trials" for count, labels in sorted(by_count.items()))
     uneven = "" if len(by_count) < 2 else ". More trials are an advantage: give each method as many settings"
-    return ([f"settings were chosen on validation rows. {tuned}{uneven}"] if trials else []) + [
+    return ([f"settings were chosen on validation rows. {tuned}{uneven}"] if tuned else []) + [
         f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
         + "; ".join(
             f"{penalty} at {', '.join(clients) if len(clients) <= NAMED else f'{len(clients)} clients'}"

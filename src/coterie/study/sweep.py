@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, RunError, cut
+from coterie.base.errors import InputError, RunError, cut, few_collections
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
@@ -31,7 +31,7 @@ from coterie.run.files import (
     safe_name,
     write_json,
 )
-from coterie.run.fit import personalise, process_settings
+from coterie.run.fit import one_thread, personalise
 from coterie.run.hashes import PROVENANCE, TABLES, hash_of_tree, hashes, read_record, write_record
 from coterie.run.history import Run
 from coterie.run.model_files import save_models
@@ -109,6 +109,7 @@ class _Here:
         return []
 
 
+@few_collections()
 def run_experiment(
     experiment: Experiment,
     folder: Path,
@@ -160,7 +161,7 @@ def run_experiment(
             load = functools.partial(site.load, experiment)
             # Those on all rows are trained as long as the others were, and so wait for them.
             for stage in ([p for p in pairs if p.fold != ALL], [p for p in pairs if p.fold == ALL]):
-                with Jobs(experiment.run.jobs) as running, process_settings():
+                with Jobs(experiment.run.jobs) as running, one_thread():
                     for clients, pair in _with_clients(experiment, stage, folder, loaded, load):
                         if resume and is_whole(pair, say):
                             _compare_worlds(experiment, pair, clients, accept_change)
@@ -248,7 +249,7 @@ def _environment(command: str, started: str) -> dict[str, Any]:
             continue
     arithmetic = {
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": 1,  # `process_settings`
+        "threads": 1,  # `one_thread`
         **{name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
     }
     machine = {"system": platform.platform(), "processor": platform.machine(), **arithmetic}
