@@ -307,6 +307,7 @@ class MeritFed(Method[State]):
                 return self._round_in_parts(state, federation, rng, total)
             deltas = replies.delta.expand(-1, len(part.targets), -1).transpose(0, 1)  # [T, n, d + b]
             rounds.append(self._descend(part, replies, deltas, federation, rng))
+            del replies, deltas  # they are gone before the updates for the next targets are made
         return join_rounds(rounds)
 
     def _descend(
@@ -359,12 +360,12 @@ class MeritFed(Method[State]):
         return self.target_names(names) if self.validation == "validation" else ()
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
-        """Models of the targets before and after, and once more in parts, and the updates for one target."""
+        """Models of the targets before and after, and the updates for one target, or as many models when its parts are joined."""
         all_are_targets = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if all_are_targets else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
         if self._form(targets).uploads == "each":
-            return per_round + 3 * targets + moments
+            return max(per_round, targets) + 2 * targets + moments
         # Offsets and models at the last visits, before and after the round; updates at the anchor, and the targets' models twice.
         return per_round * targets + moments + 4 * targets * clients + per_round + 2 * targets
 

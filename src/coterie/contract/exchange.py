@@ -10,17 +10,30 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, cut, plain, shorten
+from coterie.base.errors import InputError, RunError, cut
 from coterie.base.vector import Layout, Sum, average
 from coterie.contract.engine import Engine
 from coterie.contract.filters import unpack_answer
 from coterie.contract.memory import NEVER
-from coterie.contract.replies import VECTORS, Average, Replies, medians, misfits, not_finite, outliers, stack
+from coterie.contract.replies import (
+    VECTORS,
+    Average,
+    Replies,
+    error_of_all,
+    find_strays,
+    list_failures,
+    medians,
+    misfits,
+    not_finite,
+    outliers,
+    stack,
+)
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, ClientCost, nbytes, send
 
@@ -332,15 +345,27 @@ class Exchange(Generic[R]):
     ) -> tuple[Answer, int]:
         """Ask some clients and add their vectors; what is left of the answer, and the bytes of one client's reply."""
         answer, sent = self._carry_to(asks, names)
-        replies, lengths = self._vectors(answer, names, {k: v for k, v in self.task.kinds.items() if k in sums}, usual)
-        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
-        for key, total in sums.items() if len(replies) else ():
-            total.add(shares, replies.fields[key])
-            norms[key].append(lengths[key])
+        kinds = {key: kind for key, kind in self.task.kinds.items() if key in sums}
+        strays = find_strays(answer.blocks, names)
+        # Each block for itself, since to stack vectors is to copy them.
+        parts = [self._vectors(block.without(strays), names, kinds, usual) for block in answer.blocks]
+        rows = [(name, number, i) for number, (part, _) in enumerate(parts) for i, name in enumerate(part.clients)]
+        for number, run in groupby(sorted(rows), key=lambda row: row[1]):  # clients whose rows lie together
+            (part, lengths), places = parts[number], [i for _, _, i in run]
+            span = slice(places[0], places[-1] + 1)
+            shares = torch.tensor([weights[name] for name in part.clients[span]], dtype=torch.float64)
+            for key, total in sums.items():
+                total.add(shares, part.fields[key][span])
+                norms[key].append(lengths[key][span])
         # The vectors are added, and the next ask may overwrite them; what is kept of the others is small.
-        unsummed = {k: v.clone() if isinstance(v, Tensor) else v for k, v in replies.fields.items() if k not in sums}
-        scalars = Block(replies.clients, unsummed)
-        return replace(answer, blocks=(scalars,) if len(replies) else (), failed=replies.failed), sent
+        unsummed: list[Block] = []
+        for part, _ in parts:
+            values = {k: v.clone() if isinstance(v, Tensor) else v for k, v in part.fields.items() if k not in sums}
+            unsummed += [Block(part.clients, values)] if len(part) else []
+        failed = {**answer.failed, **strays, **{n: why for part, _ in parts for n, why in part.failed.items()}}
+        scalars: Replies[R] = stack(names, unsummed, failed)
+        block = Block(scalars.clients, scalars.fields)
+        return replace(answer, blocks=(block,) if block.names else (), failed=scalars.failed), sent
 
     def _carry_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
         """The answer of some clients, each to its own ask."""
@@ -350,19 +375,18 @@ class Exchange(Generic[R]):
         return Answer.join(answer for answer, _ in carried), max(sent for _, sent in carried)
 
     def _vectors(
-        self, answer: Answer, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
+        self, block: Block, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
     ) -> tuple[Replies[R], dict[str, Tensor]]:
-        """The replies whose vectors may be added, and their norms [n] by field."""
+        """The replies of a block whose vectors may be added, and their norms [n] by field."""
         misshapen = {
             name: f"field {key!r} has shape {list(block.values[key].shape)}; {_SINGLE}"
-            for block in answer.blocks
             for key in kinds
             if isinstance(block.values.get(key), Tensor) and block.values[key].ndim != 2
             for name in block.names
         }
-        blocks = tuple(vector_block for block in answer.blocks if (vector_block := block.without(misshapen)).names)
-        fit = replace(answer, blocks=blocks, failed={**answer.failed, **misshapen})
-        replies, norms = self._check_form(self.ask.to(names), fit, kinds)
+        fit = block.without(misshapen)
+        blocks = (fit,) if fit.names else ()
+        replies, norms = self._check_form(self.ask.to(names), Answer(blocks, misshapen), kinds)
         refused = outliers(replies.clients, norms, usual or {}, self.max_norm)
         rows = [i for i, name in enumerate(replies.clients) if name not in refused]
         return replies.without(refused), {key: norm[rows] for key, norm in norms.items()}
@@ -380,7 +404,7 @@ class Exchange(Generic[R]):
         for name, why in replies.failed.items():
             self.session.report(name, number, f"{self.task.name}: {why}")
         if self._too_few(replies) or (self.ask.names and not replies.clients):
-            sentence = _of_all(self.ask.names, replies.failed)
+            sentence = error_of_all(self.ask.names, replies.failed)
             raise InputError(sentence) if sentence else QuorumError(self._quorum_sentence(replies.failed))
 
     def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
@@ -393,29 +417,7 @@ class Exchange(Generic[R]):
         cure = ". Correct or remove these clients, then resume"
         if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
             cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
-        return f"{head}{_list_failures(failed, 300 - len(head) - len(cure))}{cure}"
-
-
-def _list_failures(failed: Mapping[str, str], room: int) -> str:
-    """List the clients that failed and why, as many as fit into `room` characters and one at least."""
-    shown: list[str] = []
-    for name, why in failed.items():
-        label = plain(name, 30)
-        item = f"{label} ({shorten(plain(why, 1000), max(50, room - len(label) - 18))})"
-        if shown and len("; ".join([*shown, item])) > room - 15:
-            return f"{'; '.join(shown)}; and {len(failed) - len(shown)} more"
-        shown.append(item)
-    return "; ".join(shown)
-
-
-def _of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
-    """The sentence of an `InputError` that the task raised at every client, with their names; else empty."""
-    sign = f"{InputError.__name__}: "
-    if not names or not all(failed.get(name, "").startswith(sign) for name in names):
-        return ""
-    shown = ", ".join(plain(name, 40) for name in names[:3])
-    remainder = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"client{'s' if len(names) > 1 else ''} {shown}{remainder}: {failed[names[0]].removeprefix(sign)}"
+        return f"{head}{list_failures(failed, 300 - len(head) - len(cure))}{cure}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.base.errors import InputError, plain, shorten
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, Task
 from coterie.contract.wire import Ask, Block
@@ -151,7 +152,7 @@ def misfits(
         sizes: rows of each client in a part, as its facts say.
         kinds: the fields that are looked at, with what they are.
     """
-    refused = _find_strays(blocks, ask.names)
+    refused = find_strays(blocks, ask.names)
     for block in blocks:
         for key in block.values.keys() - task.kinds.keys():
             refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
@@ -168,7 +169,8 @@ def misfits(
     return refused
 
 
-def _find_strays(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, str]:
+def find_strays(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, str]:
+    """Return why replies of clients are refused that were not asked, or that answered more than once."""
     answered, names = [n for block in blocks for n in block.names], frozenset(clients)
     if len(names.intersection(answered)) == len(answered):
         return {}
@@ -298,3 +300,25 @@ def outliers(
                 f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:g} times the median {median:.3g}"
             )
     return refused
+
+
+def list_failures(failed: Mapping[str, str], room: int) -> str:
+    """List the clients that failed and why, as many as fit into `room` characters and one at least."""
+    shown: list[str] = []
+    for name, why in failed.items():
+        label = plain(name, 30)
+        item = f"{label} ({shorten(plain(why, 1000), max(50, room - len(label) - 18))})"
+        if shown and len("; ".join([*shown, item])) > room - 15:
+            return f"{'; '.join(shown)}; and {len(failed) - len(shown)} more"
+        shown.append(item)
+    return "; ".join(shown)
+
+
+def error_of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
+    """The sentence of an `InputError` that the task raised at every client, with their names; else empty."""
+    sign = f"{InputError.__name__}: "
+    if not names or not all(failed.get(name, "").startswith(sign) for name in names):
+        return ""
+    shown = ", ".join(plain(name, 40) for name in names[:3])
+    remainder = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"client{'s' if len(names) > 1 else ''} {shown}{remainder}: {failed[names[0]].removeprefix(sign)}"

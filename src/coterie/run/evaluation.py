@@ -44,17 +44,18 @@ class Divergence:
     def notice(self, rows: Iterable[Row]) -> str:
         """A sentence if the next rows of the history, of one evaluation or of several, are the first to show divergence; else ""."""
         sentence = ""
-        curves: dict[str, dict[int, dict[str, float]]] = {}
-        for row in rows:
-            if row.metric == "loss":
-                curves.setdefault(row.split, {}).setdefault(row.round, {})[row.client] = row.value
-        split = min(curves, key=SPLITS.index, default="")
-        for number, losses in curves.get(split, {}).items():
-            mean, worst = sum(losses.values()) / len(losses), max(losses, key=lambda client: losses[client])
+        losses_of_all = [row for row in rows if row.metric == "loss"]
+        split = min({row.split for row in losses_of_all}, key=SPLITS.index, default="")
+        curve: dict[int, dict[str, float]] = {}
+        for row in losses_of_all:
+            if row.split == split:
+                curve.setdefault(row.round, {})[row.client] = row.value
+        for number, losses in curve.items():
+            mean = sum(losses.values()) / len(losses)
             initial = self._before = mean if self._before is None else self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                part = "training" if split == "train" else split
+                part, worst = "training" if split == "train" else split, max(losses, key=losses.__getitem__)
                 sentence = (
                     f"round {number}: training diverges: the mean loss on {part} rows is {mean / initial:.3g} times that before "
                     f"training, largest for client {worst!r} ({losses[worst]:.3g}); lower the learning rate (local lr)"
@@ -92,7 +93,7 @@ def sample_clients(chosen: float | tuple[str, ...], everyone: tuple[str, ...], s
 
 
 class Evaluator:
-    """Evaluates models, and remembers what it saw last.
+    """Evaluates models, and remembers what it saw last until the next round begins.
 
     Attributes:
         seen: the models that were evaluated last, their round, and their metrics by split and client.
@@ -112,6 +113,10 @@ class Evaluator:
         if settings.clients is not None:
             self._sample = sample_clients(settings.clients, engine.clients, federation.seed)
         self._last = settings.last
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what was seen last: the models of an evaluation would else be held until the next one."""
         self.seen = _Look(-1, {}, {})
 
     def look(self, models: Served, number: int) -> list[Row]:
@@ -200,9 +205,13 @@ class Evaluator:
     def _constant_predictions(self, names: tuple[str, ...], split: str, number: int) -> dict[str, tuple[float, float]]:
         """Accuracy of a client's largest class and log-loss of its training shares, for each client where they are defined."""
         constant = self._view(number).ask(names, baselines, part=split)
-        columns = (constant.majority, constant.majority_loss, constant.defined)
-        rows = zip(constant.clients, *(c.tolist() for c in columns), strict=True)
-        return {name: (share, loss) for name, share, loss, defined in rows if defined}
+        columns = (constant.majority.tolist(), constant.majority_loss.tolist())
+        predictions = dict(zip(constant.clients, zip(*columns, strict=True), strict=True))
+        if bool(constant.defined.all()):
+            return predictions
+        return {
+            n: predictions[n] for n, defined in zip(constant.clients, constant.defined.tolist(), strict=True) if defined
+        }
 
 
 def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:

@@ -179,6 +179,7 @@ class _Loop:
     # ---- a round
 
     def _round(self, state: Any, number: int) -> Any:
+        self.evaluator.forget()
         pool, log = self._pool(state, number)
         view = self.training.view(self._draw(number, pool), number, self.attempt)
         due = self._is_due(number)
