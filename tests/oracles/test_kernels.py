@@ -14,7 +14,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
-from coterie.compute import kernels, oracle, workspace
+from coterie.compute import kernels, local_training, oracle, workspace
 from coterie.compute.cohort import Cohort
 from coterie.compute.kernels import Batched, Layer, recognise
 from coterie.compute.local_training import Quadratic
@@ -221,6 +221,24 @@ def test_uint8_images_are_scaled_where_they_are_used():
     assert fast.clients.train.inputs.dtype == torch.uint8
     x, local = fast.workspace.x.clone(), LocalSGD(lr=0.5, steps=Steps(5), batch_size=7)
     assert_close(fast.train(x, local), loop.train(x, local))
+
+
+def test_batches_of_many_starts_are_gathered_once_where_they_are_small(monkeypatch):
+    given, local = problem("mlp"), LocalSGD(lr=0.1, steps=Steps(5), batch_size=8)
+    starts = randoms(3, len(cohort(given).workspace.x))
+    each = torch.stack([cohort(given).updates(start, local) for start in starts], dim=1)
+    fed, feed = [], kernels.Batched.feed
+
+    def counted(self, chunk, source):
+        fed.append(chunk.members)
+        return feed(self, chunk, source)
+
+    monkeypatch.setattr(kernels.Batched, "feed", counted)
+    assert torch.equal(cohort(given).updates_from(starts, local), each)
+    chunks = len(fed)
+    monkeypatch.setattr(local_training, "HELD_BYTES", 0)
+    assert torch.equal(cohort(given).updates_from(starts, local), each)
+    assert len(fed) == chunks + 3 * chunks
 
 
 def test_results_belong_to_the_caller():

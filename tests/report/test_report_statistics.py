@@ -9,8 +9,29 @@ import pytest
 from scipy import stats
 
 from coterie.base.errors import InputError
-from coterie.compute.outcomes import Influence, RowError, auc_influence, mean_influence, rmse_influence, row_error
+from coterie.compute.outcomes import (
+    Influence,
+    RowError,
+    auc_influence,
+    count_distinct,
+    mean_influence,
+    rmse_influence,
+    row_error,
+)
 from coterie.report.statistics import compare_pairs, over_clients
+
+
+@pytest.mark.parametrize("numbers", [[], [7], [3, 1, 2], [5, 5, 5], [2, 9, 2, 4, 9]])
+def test_distinct_rows_are_counted_in_any_order(numbers: list[int]) -> None:
+    assert count_distinct(np.array(numbers, dtype=np.int64)) == len(set(numbers))
+
+
+def test_the_error_over_rows_is_the_same_in_any_order_of_the_rows() -> None:
+    rng = np.random.default_rng(3)
+    numbers, gaps = np.arange(32), rng.integers(0, 9, size=(2, 32)).astype(float)
+    order = rng.permutation(32)
+    ordered, shuffled = ([mean_influence(numbers[at], values[at]) for values in gaps] for at in (slice(None), order))
+    assert row_error(ordered[:1], ordered[1:]) == row_error(shuffled[:1], shuffled[1:])
 
 
 def test_interval_by_hand() -> None:

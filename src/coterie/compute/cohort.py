@@ -416,7 +416,7 @@ class Shard:
 
     def _reply(self, ask: Ask, view: MemoryView, spent: dict[str, int]) -> Block:
         clients, names, task = self._rows_of(ask.names), ask.names, ask.function
-        index = tuple(map(clients.number, names))
+        index = tuple(range(len(names)) if names == clients.names else map(clients.number, names))
         cohort = Cohort(names, self.workspace, clients, index, view, ask.context.seed, ask.context.round, spent)
         with torch.enable_grad():  # whatever the caller has chosen
             reply: tuple[Any, ...] = task(cohort, **ask.arguments)

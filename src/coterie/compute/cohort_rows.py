@@ -310,15 +310,16 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
     row_numbers = np.repeat(low, padded_sizes) + number * counts
     places = torch.from_numpy(row_numbers if all_rows.index is None else all_rows.index[row_numbers])
     counted = torch.from_numpy(counts)
-    begin, part = 0, Part(all_rows.inputs, all_rows.labels)
-    while begin < len(places):
-        block = slice(begin, begin + next(h for h in workspace.heights if h <= len(places) - begin))
-        piece = part.select(places[block])
+    begin, end, part = 0, len(number), Part(all_rows.inputs, all_rows.labels)
+    while begin < end:
+        remaining = end - begin
+        height = next(h for h in workspace.heights if h <= remaining)
+        piece = part.select(places[begin : begin + height])
         answer, values = workspace.answer(workspace.prepare(piece.read()), piece.labels.to(workspace.device))
-        outputs.append(answer.cpu()[counted[block]])
-        losses.append(values.cpu()[counted[block]])
-        begin = block.stop
-    return torch.cat(outputs), torch.cat(losses)
+        outputs.append(answer.cpu())
+        losses.append(values.cpu())
+        begin += height
+    return torch.cat(outputs)[counted], torch.cat(losses)[counted]
 
 
 def _runs(low: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:

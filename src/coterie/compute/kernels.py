@@ -16,7 +16,7 @@ a dimension of 1 is never done alone (MKL takes another path for it). `Batched.s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -105,6 +105,10 @@ GRADIENT = StepRule(-1.0, 0.0)
 """A step that leaves the gradient itself."""
 
 
+Fed = tuple[Tensor, Tensor, Tensor]
+"""The batches of a step: inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1]."""
+
+
 _passed = torch.ops.aten.threshold_backward.grad_input
 
 
@@ -151,6 +155,10 @@ class Batched:
         self._least = 1 if device.type == "cpu" else min(_WIDTH, self._most)
         if any(1 in (layer.outputs, layer.inputs) for layer in layers):
             self._least = max(2, self._least)
+        shapes = [((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in layers]
+        # [outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector.
+        self._shapes = [shape for pair in shapes for shape in pair if shape is not None]
+        self._sizes = [rows * columns for rows, columns in self._shapes]
         self._stacks: list[Tensor] = []
         self._room: tuple[tuple[int, int], list[Tensor]] | None = None
 
@@ -161,11 +169,11 @@ class Batched:
         return most if self.device.type == "cpu" else self._least
 
     def train(
-        self, x: Tensor, chunk: Chunk, source: RowSource, rule: StepRule, result: Tensor, *, relative: bool = False
+        self, x: Tensor, chunk: Chunk, batches: Iterable[Fed], rule: StepRule, result: Tensor, *, relative: bool = False
     ) -> None:
         """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
 
-        If `relative`, what is written are updates, models minus x.
+        The batches are those that `feed` gives. If `relative`, what is written are updates, models minus x.
         """
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
@@ -179,15 +187,16 @@ class Batched:
         models = [stack[:slots] for stack in self._stacks]
         space = self._space(slots, chunk.rows.shape[2])
         if chunk.steps[0] == 1:
-            batch = next(self._feed(chunk, slots, source))
+            batch = next(iter(batches))
             return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
         if isinstance(rule.shrink, Tensor):
             rule = rule._replace(shrink=rule.shrink.to(self.layout.dtype))
         alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
         active, sides = 0, []
-        for step, batch in enumerate(self._feed(chunk, slots, source)):
-            if step < 2 or len(batch[1]) < active:  # the second step is the first that begins where it ends
-                active = len(batch[1])
+        for step, batch in enumerate(batches):
+            width = batch[1].shape[0]
+            if step < 2 or width < active:  # the second step is the first that begins where it ends
+                active = width
                 moving = [v[:active] for v in models]
                 begin = moving if step else [v.expand(active, -1, -1) if len(v) == 1 else v[:active] for v in start]
                 added = [v.expand(active, -1, -1) if len(v) == 1 else v[:active] for v in shift]
@@ -204,7 +213,7 @@ class Batched:
                         torch.sub(trained, begun_here, out=rows) if relative else rows.copy_(trained)
 
     def _train_once(
-        self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: StepRule,
+        self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: Fed, rule: StepRule,
         shift: list[Tensor], chunk: Chunk, result: Tensor, relative: bool,
     ) -> None:  # fmt: skip
         """One step, from `start` straight into `result`: a product that adds to `start` would copy it first, and be copied itself."""
@@ -245,7 +254,7 @@ class Batched:
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
         models = [self._align(v).expand(slots, -1, -1) for v in self._split(_of(x, members))]
-        inputs, _, _ = next(self._feed(chunk, slots, source))
+        inputs, _, _ = next(self.feed(chunk, source))
         sides = self._sides(models, models, self._space(slots, chunk.rows.shape[2]), [])
         return self._forward(sides, inputs)[: len(chunk.members)]
 
@@ -281,7 +290,8 @@ class Batched:
             models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
             width = len(clients) if self.device.type == "cpu" else self._least
             for chunk in chunks(rows, lambda size: width, lambda client, numbers: numbers):
-                self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), models)
+                batches = self.feed(chunk, RowSource(inputs.__getitem__, labels.__getitem__))
+                self.train(start, chunk, batches, StepRule(0.1), models)
             return models
 
         client_count = 7 if size <= _CACHE else 3
@@ -291,14 +301,6 @@ class Batched:
                 if not torch.equal(all_trained[group.start : group.stop], train(group, *form)):
                     return False
         return True
-
-    @cached_property
-    def _shapes(self) -> list[tuple[int, int]]:
-        """[outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector."""
-        shape_pairs = [
-            ((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in self.layers
-        ]
-        return [shape for pair in shape_pairs for shape in pair if shape is not None]
 
     @cached_property
     def _factor(self) -> float:
@@ -328,8 +330,7 @@ class Batched:
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Vectors [c, d] as weights and biases, as views."""
-        sizes = [rows * columns for rows, columns in self._shapes]
-        pieces = zip(vectors.split(sizes, dim=1), self._shapes, strict=True)
+        pieces = zip(vectors.split_with_sizes(self._sizes, dim=1), self._shapes, strict=True)
         return [piece.view(-1, *shape) for piece, shape in pieces]
 
     def _labels(self, labels: Tensor) -> Tensor:
@@ -338,9 +339,10 @@ class Batched:
             return labels.long()[:, None]
         return labels.reshape(len(labels), -1).to(self.layout.dtype)
 
-    def _feed(self, chunk: Chunk, slots: int, source: RowSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1], for clients that still train, step by step."""
+    def feed(self, chunk: Chunk, source: RowSource) -> Iterator[Fed]:
+        """Give the batches of a chunk, step by step, of the clients that still train."""
         total, count, batch = chunk.rows.shape
+        slots = max(count, self._least)
         take = np.arange(slots) % count
         rows, counts = chunk.rows[:, take], chunk.counts[:, take, None, None]
         # A few rows that no product sees make every client's rows end where the next one's may begin, without a copy.
@@ -356,10 +358,8 @@ class Batched:
 
         def labels(low: int, high: int) -> tuple[Tensor, ...]:
             piece_labels = self._labels(source.labels(numbers[low:high].reshape(-1)))
-            steps: tuple[Tensor, ...] = piece_labels.unflatten(0, (high - low, slots, batch + spare))[
-                :, :, :batch
-            ].unbind()
-            return steps
+            by_step = piece_labels.unflatten(0, (high - low, slots, batch + spare))[:, :, :batch]
+            return tuple(by_step.unbind())
 
         # Inputs come for some steps at a time; labels too, unless they are small.
         width = 1 if self.kind == "classes" else self.layers[-1].outputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
@@ -18,10 +18,11 @@ from coterie.base.rng import Generators, batches
 from coterie.base.rows import Inputs, row_size, take
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
-from coterie.compute.kernels import Batched, StepRule
+from coterie.compute.kernels import Batched, Fed, StepRule
 from coterie.compute.segments import Chunk, RowSource, chunks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
+from coterie.contract.exchange import HELD_BYTES
 from coterie.contract.method import Sampler
 
 
@@ -217,7 +218,8 @@ class LocalTraining:
         self.rule, self.purpose = options.get("gradient_rule"), options.get("purpose", "train")
         self._steps, self._moving = options.get("steps"), options.get("moving")
         self._decays = options.get("weight_decays")
-        self._planned: tuple[Chunk, ...] | None = None
+        self._repeats = False
+        self._planned: list[tuple[Chunk, Iterable[Fed] | None]] | None = None
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
@@ -248,6 +250,7 @@ class LocalTraining:
 
     def updates_from(self, starts: Tensor) -> Tensor:
         """Train from each of the models [T, d + b] by the same batches, planned once; return updates [n, T, d + b]."""
+        self._repeats = len(starts) > 1
         updates = starts.new_empty(len(self.cohort.names), *starts.shape)
         for number, start in enumerate(starts):
             self.x = start
@@ -298,9 +301,12 @@ class LocalTraining:
         )
         if self._planned is None:
             numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
-            self._planned = tuple(chunks(numbers, kernel.width, place))
-        for chunk in self._planned:
-            kernel.train(_each(self.x), chunk, source, rule, result, relative=relative)
+            planned = list(chunks(numbers, kernel.width, place))
+            size = sum(chunk.rows.size for chunk in planned) * row_size(inputs) * cohort.layout.dtype.itemsize
+            keep = self._repeats and size <= HELD_BYTES  # to gather a row takes as long as to train with it
+            self._planned = [(chunk, [*kernel.feed(chunk, source)] if keep else None) for chunk in planned]
+        for chunk, fed in self._planned:
+            kernel.train(_each(self.x), chunk, fed or kernel.feed(chunk, source), rule, result, relative=relative)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
         if not bool(torch.isfinite(result.sum())):
             for name, model in zip(cohort.names, result, strict=True):

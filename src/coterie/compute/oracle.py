@@ -61,7 +61,7 @@ def gradient_each(
         for i in sorted({*clients}.difference(in_kernel)):
             result[i] = cohort.only([i]).gradient(x[i], part=part, **row_choice)[0]
         for kernel, chunk, source in _kernel_calls(cohort, in_kernel, part, **row_choice):
-            kernel.train(x, chunk, source, GRADIENT, result)
+            kernel.train(x, chunk, kernel.feed(chunk, source), GRADIENT, result)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
     return result
 

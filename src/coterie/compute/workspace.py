@@ -307,13 +307,11 @@ class Workspace:
         return self._prepare(inputs)
 
     def _prepare(self, value: Tensor) -> Tensor:
-        value = value.to(self.device)
+        value = value.to(self.device, self.layout.dtype if value.is_floating_point() else value.dtype)
         if self.channels_last and value.ndim == 4:
             value = value.contiguous(memory_format=torch.channels_last)
         if value.dtype == torch.uint8:
             return value.to(self.layout.dtype).div_(255)
-        if value.is_floating_point():
-            value = value.to(self.layout.dtype)
         return value if fits_alignment(value) else value.clone()  # not contiguous: a memory format is kept
 
     def answer(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:

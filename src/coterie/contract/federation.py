@@ -225,15 +225,14 @@ class Federation:
         if repeated:
             raise InputError(f"an ask names {', '.join(repeated)} twice; name each client once")
         addressable = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
-        for name in names:
-            if name == "server":
-                require(
-                    self.engine.has_server,
-                    "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or "
-                    "[data] server_file",
-                )
-            elif name not in addressable:
+        for name in sorted(set(names) - addressable):
+            if name != "server":
                 raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")
+            require(
+                self.engine.has_server,
+                "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or "
+                "[data] server_file",
+            )
 
 
 def _reorder(name: str, value: PerClient, order: list[int]) -> PerClient:

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.base.files import json_rows, open_tensors
-from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, join_folds, pair_influences, row_error
+from coterie.compute.outcomes import (
+    CONSTANT,
+    Influence,
+    RowError,
+    Rows,
+    count_distinct,
+    join_folds,
+    pair_influences,
+    row_error,
+)
 from coterie.report.memo import cache_answers
 from coterie.run.files import PAIRED, SUMMARY
 
@@ -113,7 +122,7 @@ class Outcomes:
 
     def tested(self, method: str, client: str) -> int | None:
         """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
-        return self._fewest(method, client, lambda rows: len(np.unique(rows.units)), lambda told: told.tested)
+        return self._fewest(method, client, lambda rows: count_distinct(rows.units), lambda told: told.tested)
 
     def rarest(self, method: str, client: str) -> int | None:
         """Test rows of the rarest class in the seed that has fewest; None where it is not known."""
@@ -147,9 +156,9 @@ class Outcomes:
         pairs = pair_influences(self.rows(method, client, seeds), self.rows(rival, client, seeds), metric)
         if not pairs:
             return None
-        numbers = np.unique(np.concatenate([influence.numbers for influence, _ in pairs]))
+        rows = count_distinct(np.concatenate([influence.numbers for influence, _ in pairs]))
         mean = float(np.mean([influence.metric - of_rival.metric for influence, of_rival in pairs]))
-        return mean, row_error([influence for influence, _ in pairs], [of_rival for _, of_rival in pairs]), len(numbers)
+        return mean, row_error([influence for influence, _ in pairs], [of_rival for _, of_rival in pairs]), rows
 
     def error(self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
