@@ -113,11 +113,11 @@ def put_together(cohort: Cohort, *, x: OneModel, personal: Any, norms: str) -> O
 
 
 @task
-def tune_whole(cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int, is_counted: bool) -> OwnModel:
-    """X after steps of each client on all layers."""
+def tune_whole(cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int) -> OwnModel:
+    """X after steps of each client on all layers, which are counted before the first round, for all later ones."""
     if not tune_steps:
         return OwnModel(x.expand(len(cohort.names), -1))
-    counting = cohort if is_counted else cohort.without_billing()
+    counting = cohort if cohort.round == 0 else cohort.without_billing()
     return OwnModel(counting.train(x, replace(local, steps=Steps(tune_steps))))
 
 
@@ -309,9 +309,9 @@ class FedBABU(_PersonalLayers):
         return {"head_steps": None, "trains_head": False}
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
-        """The whole model after each client's own steps, where it is; those before the first round are counted, for all later ones."""
+        """The whole model after each client's own steps, where it is."""
         all_clients = (*federation.everyone, *federation.unseen)
-        settings = {"local": self.local, "tune_steps": self.tune_steps, "is_counted": federation.round == 0}
+        settings = {"local": self.local, "tune_steps": self.tune_steps}
         return federation.own_models(all_clients, tune_whole, x=state.x, **settings)
 
 

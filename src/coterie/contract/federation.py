@@ -203,8 +203,10 @@ class Federation:
         asked_names = tuple(clients)
         if need != "all" and not (is_number(need) and 0 <= need <= 1):
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
-        order = sorted(range(len(asked_names)), key=asked_names.__getitem__)
-        names = tuple([asked_names[i] for i in order])
+        names = tuple(sorted(asked_names))
+        order: Sequence[int] = range(len(names))
+        if names != asked_names:
+            order = sorted(order, key=asked_names.__getitem__)
         self._check_names(names)
         values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
         ask_counts = self.session.standing(self.round, self.attempt)
@@ -235,9 +237,9 @@ class Federation:
             )
 
 
-def _reorder(name: str, value: PerClient, order: list[int]) -> PerClient:
+def _reorder(name: str, value: PerClient, order: Sequence[int]) -> PerClient:
     if value.tensor.shape[:1] != (len(order),):
         raise InputError(
             f"payload {name!r} is PerClient of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"
         )
-    return value if order == list(range(len(order))) else PerClient(value.tensor[order])
+    return value if isinstance(order, range) else PerClient(value.tensor[order])

@@ -44,21 +44,20 @@ class Divergence:
     def notice(self, rows: Iterable[Row]) -> str:
         """A sentence if the next rows of the history, of one evaluation or of several, are the first to show divergence; else ""."""
         sentence = ""
-        losses_of_all = [row for row in rows if row.metric == "loss"]
-        split = min({row.split for row in losses_of_all}, key=SPLITS.index, default="")
-        curve: dict[int, dict[str, float]] = {}
-        for row in losses_of_all:
-            if row.split == split:
-                curve.setdefault(row.round, {})[row.client] = row.value
-        for number, losses in curve.items():
-            mean = sum(losses.values()) / len(losses)
+        by_split: dict[str, dict[int, list[tuple[float, str]]]] = {}
+        for number, client, split, metric, value in rows:
+            if metric == "loss":
+                by_split.setdefault(split, {}).setdefault(number, []).append((value, client))
+        split = min(by_split, key=SPLITS.index, default="")
+        for number, losses in by_split.get(split, {}).items():
+            mean = sum([value for value, _ in losses]) / len(losses)
             initial = self._before = mean if self._before is None else self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                part, worst = "training" if split == "train" else split, max(losses, key=losses.__getitem__)
+                part, (largest, worst) = "training" if split == "train" else split, max(losses)
                 sentence = (
                     f"round {number}: training diverges: the mean loss on {part} rows is {mean / initial:.3g} times that before "
-                    f"training, largest for client {worst!r} ({losses[worst]:.3g}); lower the learning rate (local lr)"
+                    f"training, largest for client {worst!r} ({largest:.3g}); lower the learning rate (local lr)"
                 )
         return sentence
 
@@ -158,7 +157,7 @@ class Evaluator:
                     continue
                 raise
             # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
-            columns = (replies.rows, replies.loss, replies.values, replies.defined)
+            columns = (replies.rows.long(), replies.loss, replies.values, replies.defined)
             for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
                 values = [value if is_defined else None for value, is_defined in zip(values, defined, strict=True)]
                 measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
@@ -193,7 +192,6 @@ class Evaluator:
                     "own_model": name in models,
                     "rounds": rounds,
                 }
-                row["n"] = int(row["n"] or 0)
                 if name in unseen:
                     row["unseen"] = True
                 summary.append(row)
