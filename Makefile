@@ -132,7 +132,7 @@ docs: $(VENV)/.dev  ##! the documentation as a site in site/, with warnings and 
 bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmarks/results and docs/performance.md
 	$(BIN)/python benchmarks/run.py
 
-bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop than when benchmarks/results was written, or a start, an evaluation or memory dearer? (three minutes, five on another kind of machine)
+bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop than when benchmarks/results was written, or a start, an evaluation or memory dearer? (two minutes, four on another kind of machine)
 	$(BIN)/python -m benchmarks.check
 
 bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 20 minutes)
