@@ -37,6 +37,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.gpu import table as gpu
 
         between(docs / "howto" / "gpu.md", gpu(results["gpu"]), "gpu")
+    if "functional" in results:
+        from benchmarks.functional import table as functional
+
+        between(docs / "performance.md", functional(results["functional"]), "functional")
     if "contribution" in results:
         from benchmarks.contribution import table as truth
 

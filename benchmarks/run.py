@@ -20,7 +20,7 @@ SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "he
 LONG = ("scale", "growth", "mean_estimation", "byzantine", "contribution", "many_targets")
 """Case by case, or seed by seed; each that is finished is written and kept."""
 
-BENCHMARKS = (*SPEED, "engines", "row_costs", "gpu", *LONG)
+BENCHMARKS = (*SPEED, "engines", "row_costs", "gpu", "functional", *LONG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
