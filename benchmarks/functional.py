@@ -120,10 +120,9 @@ def table(result: Mapping[str, Any]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for case in result["cases"]:
-        loop, functional = case["loop"], case["functional"]
-        lines.append(
-            f"| {case['model']} | {case['batch']} | {1000 * loop:.2g} ms | {1000 * functional:.2g} ms | {loop / functional:.2f} |"
-        )
+        loop, functional = (f"{1000 * case[way]:,.{int(case[way] < 0.01)}f} ms" for way in ("loop", "functional"))
+        speed = f"{case['loop'] / case['functional']:.2f}"
+        lines.append(f"| {case['model']} | {case['batch']} | {loop} | {functional} | {speed} |")
     machine = result["machine"]
     note = (
         f"{machine['cpu']}, {machine['cores']} cores, one thread; {result['measured'][:10]}; commit {result['commit']}."
