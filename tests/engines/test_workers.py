@@ -374,7 +374,7 @@ def test_the_forecast_of_memory_counts_vectors_by_method_kernel_and_workers():
     assert forecast(kept, workers=2, width=0).vectors == 4 + 3 * 2 + 4 * 10 + 2 * (2 + 2)
     assert forecast(every).vectors == 4 + 10 + (1 + 2 + 4)
     assert forecast(every, workers=0).vectors == 4 + 10  # clients are elsewhere
-    assert forecast(MeritFed(local=LOCAL)).vectors == 4 + (10 + 3 * 10) + (1 + 2 + 4)
+    assert forecast(MeritFed(local=LOCAL)).vectors == 4 + (10 + 2 * 10) + (1 + 2 + 4)
     for clients in (100, 10_000):
         assert forecast(sums, clients=clients).vectors == forecast(sums).vectors
         assert forecast(every, clients=clients).vectors > clients
