@@ -177,21 +177,25 @@ class Evaluator:
             if not measured:
                 continue
             constant = self._constant_predictions(tuple(measured), split, rounds)
+            # All keys in their order: a copy of it takes two thirds of the time of a dict that grows.
+            blank: dict[str, Any] = {
+                "seed": seed,
+                "client": "",
+                "split": split,
+                "n": 0,
+                "n_train": 0,
+                "loss": None,
+                **dict.fromkeys((*self._metrics, "majority", "majority_loss")),
+                "row_gradients": row_gradients,
+                "own_model": False,
+                "rounds": rounds,
+            }
             for name, values in measured.items():
-                majority, majority_loss = constant.get(name, (None, None))
-                row: dict[str, Any] = {
-                    "seed": seed,
-                    "client": name,
-                    "split": split,
-                    "n": 0,
-                    "n_train": trained[name],
-                    **values,
-                    "majority": majority,
-                    "majority_loss": majority_loss,
-                    "row_gradients": row_gradients,
-                    "own_model": name in models,
-                    "rounds": rounds,
-                }
+                row = blank.copy()
+                row.update(values)
+                row["client"], row["n_train"], row["own_model"] = name, trained[name], name in models
+                if name in constant:
+                    row["majority"], row["majority_loss"] = constant[name]
                 if name in unseen:
                     row["unseen"] = True
                 summary.append(row)
