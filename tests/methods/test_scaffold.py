@@ -47,8 +47,8 @@ from federations import (
 
 MUTANTS = {
     "scaffold": [
-        ("algorithms/scaffold.py", "correction=control - controls", "correction=control"),
-        ("algorithms/scaffold.py", "correction=control - controls", "correction=-controls"),
+        ("algorithms/scaffold.py", "correction=_controls(cohort, control).neg_().add_(control)", "correction=control"),
+        ("algorithms/scaffold.py", ".neg_().add_(control))", ".neg_())"),
         ("algorithms/scaffold.py", ".neg_().sub_(control)", ".neg_()"),
         ("algorithms/scaffold.py", "state.control + share * average", "state.control + average"),
         ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),

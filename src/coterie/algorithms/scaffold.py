@@ -69,15 +69,19 @@ def scaffold_update(
     cohort: Cohort, *, x: OneModel, control: Annotated[Tensor, Holds(("parameters",))], local: LocalSGD
 ) -> ControlledUpdate:
     """Lines 6 to 13."""
-    memory = cohort.state(CONTROL, torch.zeros_like(control))
-    controls = memory.values.mul_(memory.counted.to(control)[:, None])
-    delta = cohort.updates(x, local, correction=control - controls)  # line 10
+    delta = cohort.updates(x, local, correction=_controls(cohort, control).neg_().add_(control))  # line 10
     distance = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     # Line 12, option II: c_i+ - c_i = -c - delta / (K lr), in one memory, as what is kept.
     change = (delta[:, : cohort.layout.dim] / distance[:, None]).neg_().sub_(control)
-    cohort.keep(CONTROL, controls.add_(change))
+    cohort.keep(CONTROL, _controls(cohort, control).add_(change))
     buffers = cohort.layout.size - cohort.layout.dim
     return ControlledUpdate(delta, pad(change, (0, buffers)) if buffers else change)
+
+
+def _controls(cohort: Cohort, control: Tensor) -> Tensor:
+    """The clients' own controls [n, d], read anew each time, since held through training they would be one more model."""
+    memory = cohort.state(CONTROL, control.new_zeros(1).expand_as(control))
+    return memory.values.mul_(memory.counted.to(control)[:, None])
 
 
 class State(NamedTuple):

@@ -6,6 +6,7 @@ A vector is `[parameters d | float buffers b]`. Frozen parameters are not in it,
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import warnings
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,14 @@ def lasting_copy(value: Tensor) -> Tensor:
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             return torch.frombuffer(pages, dtype=value.dtype).view(value.shape).copy_(value)
     return value.clone()
+
+
+def trim_heap(x: Tensor) -> None:
+    """Give free pages of the heap back to the system if models like `x` are large: the C library would keep those of vectors gone."""
+    if x.nbytes < LASTING:
+        return
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)

@@ -20,6 +20,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, is_interrupt, plain
 from coterie.base.loss import Kind
 from coterie.base.rows import Inputs, check_plain, take
+from coterie.base.vector import trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import CohortRows, answers_of
 from coterie.compute.local_training import LocalTraining, StepBatches, TrainOptions, of_client
@@ -355,6 +356,7 @@ class Shard:
                 answers += [self._run(ask.to((name,))) for name in group]
             else:
                 answers.append(group_answer)
+        trim_heap(self.workspace.x)
         return Answer.join(answers)
 
     def take_back(self, context: Context) -> None:
