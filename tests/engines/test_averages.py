@@ -6,6 +6,7 @@ import gc
 import weakref
 from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 import coterie as ct
 from coterie import task
+from coterie.base import vector
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import average as mean_of
@@ -320,3 +322,22 @@ def test_models_that_were_evaluated_are_not_held_until_they_are_evaluated_again(
     note = lambda number: alive.append([ref() is not None for ref in seen])  # noqa: E731
     fit(ct.FedAvg(), *logistic(), 3, evaluate=3, callbacks=(note,))
     assert alive == [[True], [False], [False], [False, True]]
+
+
+@pytest.mark.parametrize(("numbers", "trims"), [(1 << 10, 0), (1 << 18, 1)])
+def test_only_what_large_models_leave_in_the_heap_is_given_back(numbers, trims, monkeypatch):
+    calls = []
+    monkeypatch.setattr(vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
+    problem = quadratic({"a": torch.zeros(numbers)}, rows=1, dtype=torch.float32)
+    with federation_of(problem, strict_wire=False) as federation:
+        federation.view(federation.clients, 1, 0).ask(["a"], send)
+    assert calls == [0] * trims
+
+
+@pytest.mark.parametrize("error", [OSError("no such library"), AttributeError("malloc_trim")])
+def test_a_c_library_that_cannot_trim_its_heap_is_left_alone(error, monkeypatch):
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr(vector.ctypes, "CDLL", fail)
+    vector.trim_heap()

@@ -60,10 +60,8 @@ def lasting_copy(value: Tensor) -> Tensor:
     return value.clone()
 
 
-def trim_heap(x: Tensor) -> None:
-    """Give free pages of the heap back to the system if models like `x` are large: the C library would keep those of vectors gone."""
-    if x.nbytes < LASTING:
-        return
+def trim_heap() -> None:
+    """Give free pages of the heap back to the system, where the C library can: it would keep those of large vectors that are gone."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

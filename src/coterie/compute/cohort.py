@@ -20,7 +20,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, is_interrupt, plain
 from coterie.base.loss import Kind
 from coterie.base.rows import Inputs, check_plain, take
-from coterie.base.vector import trim_heap
+from coterie.base.vector import LASTING, trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import CohortRows, answers_of
 from coterie.compute.local_training import LocalTraining, StepBatches, TrainOptions, of_client
@@ -352,11 +352,10 @@ class Shard:
         answers: list[Answer] = []
         for group in self._groups(ask.names):
             group_answer = self._run(ask if group == ask.names else ask.to(group))
-            if group_answer.failed and len(group) > 1:
-                answers += [self._run(ask.to((name,))) for name in group]
-            else:
-                answers.append(group_answer)
-        trim_heap(self.workspace.x)
+            one_by_one = group_answer.failed and len(group) > 1
+            answers += [self._run(ask.to((name,))) for name in group] if one_by_one else [group_answer]
+        if self.workspace.x.nbytes >= LASTING:
+            trim_heap()
         return Answer.join(answers)
 
     def take_back(self, context: Context) -> None:
