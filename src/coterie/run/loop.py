@@ -328,8 +328,8 @@ class MemoryForecast:
         trained = 1 + (2 + min(per_worker, self.width) if self.width else 1) + (2 * per_worker if workers > 1 else 0)
         copies = 4 if workers > 1 else 2  # of two rounds, and a worker's also here in case that it ends
         of_clients = copies * self.method.keeps * self.clients if self.workers else 0
-        # The initial model, those before and after the round, and a sum.
-        return 4 + self.method.memory_estimate(at_once, self.clients) + of_clients + self.workers * trained
+        # The initial model, that before the round, and a sum that becomes the one after it.
+        return 3 + self.method.memory_estimate(at_once, self.clients) + of_clients + self.workers * trained
 
     @property
     def bytes(self) -> int:
