@@ -312,8 +312,7 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
     counted = torch.from_numpy(counts)
     begin, end, part = 0, len(number), Part(all_rows.inputs, all_rows.labels)
     while begin < end:
-        remaining = end - begin
-        height = next(h for h in workspace.heights if h <= remaining)
+        height = next(h for h in workspace.heights if h <= end - begin)
         piece = part.select(places[begin : begin + height])
         answer, values = workspace.answer(workspace.prepare(piece.read()), piece.labels.to(workspace.device))
         outputs.append(answer.cpu())

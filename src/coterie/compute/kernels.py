@@ -105,8 +105,8 @@ GRADIENT = StepRule(-1.0, 0.0)
 """A step that leaves the gradient itself."""
 
 
-Fed = tuple[Tensor, Tensor, Tensor]
-"""The batches of a step: inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1]."""
+Feed = tuple[Tensor, Tensor, Tensor]
+"""The rows of a step: inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1]."""
 
 
 _passed = torch.ops.aten.threshold_backward.grad_input
@@ -169,11 +169,11 @@ class Batched:
         return most if self.device.type == "cpu" else self._least
 
     def train(
-        self, x: Tensor, chunk: Chunk, batches: Iterable[Fed], rule: StepRule, result: Tensor, *, relative: bool = False
+        self, x: Tensor, chunk: Chunk, steps: Iterable[Feed], rule: StepRule, result: Tensor, *, relative: bool = False
     ) -> None:
         """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
 
-        The batches are those that `feed` gives. If `relative`, what is written are updates, models minus x.
+        The steps are those that `feed` gives. If `relative`, what is written are updates, models minus x.
         """
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
@@ -187,13 +187,13 @@ class Batched:
         models = [stack[:slots] for stack in self._stacks]
         space = self._space(slots, chunk.rows.shape[2])
         if chunk.steps[0] == 1:
-            batch = next(iter(batches))
+            batch = next(iter(steps))
             return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
         if isinstance(rule.shrink, Tensor):
             rule = rule._replace(shrink=rule.shrink.to(self.layout.dtype))
         alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
         active, sides = 0, []
-        for step, batch in enumerate(batches):
+        for step, batch in enumerate(steps):
             width = batch[1].shape[0]
             if step < 2 or width < active:  # the second step is the first that begins where it ends
                 active = width
@@ -213,7 +213,7 @@ class Batched:
                         torch.sub(trained, begun_here, out=rows) if relative else rows.copy_(trained)
 
     def _train_once(
-        self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: Fed, rule: StepRule,
+        self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: Feed, rule: StepRule,
         shift: list[Tensor], chunk: Chunk, result: Tensor, relative: bool,
     ) -> None:  # fmt: skip
         """One step, from `start` straight into `result`: a product that adds to `start` would copy it first, and be copied itself."""
@@ -290,8 +290,8 @@ class Batched:
             models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
             width = len(clients) if self.device.type == "cpu" else self._least
             for chunk in chunks(rows, lambda size: width, lambda client, numbers: numbers):
-                batches = self.feed(chunk, RowSource(inputs.__getitem__, labels.__getitem__))
-                self.train(start, chunk, batches, StepRule(0.1), models)
+                fed = self.feed(chunk, RowSource(inputs.__getitem__, labels.__getitem__))
+                self.train(start, chunk, fed, StepRule(0.1), models)
             return models
 
         client_count = 7 if size <= _CACHE else 3
@@ -339,8 +339,8 @@ class Batched:
             return labels.long()[:, None]
         return labels.reshape(len(labels), -1).to(self.layout.dtype)
 
-    def feed(self, chunk: Chunk, source: RowSource) -> Iterator[Fed]:
-        """Give the batches of a chunk, step by step, of the clients that still train."""
+    def feed(self, chunk: Chunk, source: RowSource) -> Iterator[Feed]:
+        """Give the steps of a chunk, of the clients that still train."""
         total, count, batch = chunk.rows.shape
         slots = max(count, self._least)
         take = np.arange(slots) % count

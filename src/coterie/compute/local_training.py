@@ -18,7 +18,7 @@ from coterie.base.rng import Generators, batches
 from coterie.base.rows import Inputs, row_size, take
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
-from coterie.compute.kernels import Batched, Fed, StepRule
+from coterie.compute.kernels import Batched, Feed, StepRule
 from coterie.compute.segments import Chunk, RowSource, chunks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
@@ -219,7 +219,7 @@ class LocalTraining:
         self._steps, self._moving = options.get("steps"), options.get("moving")
         self._decays = options.get("weight_decays")
         self._repeats = False
-        self._planned: list[tuple[Chunk, Iterable[Fed] | None]] | None = None
+        self._planned: list[tuple[Chunk, Iterable[Feed] | None]] | None = None
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
@@ -305,8 +305,8 @@ class LocalTraining:
             size = sum(chunk.rows.size for chunk in planned) * row_size(inputs) * cohort.layout.dtype.itemsize
             keep = self._repeats and size <= HELD_BYTES  # to gather a row takes as long as to train with it
             self._planned = [(chunk, [*kernel.feed(chunk, source)] if keep else None) for chunk in planned]
-        for chunk, fed in self._planned:
-            kernel.train(_each(self.x), chunk, fed or kernel.feed(chunk, source), rule, result, relative=relative)
+        for chunk, feed in self._planned:
+            kernel.train(_each(self.x), chunk, feed or kernel.feed(chunk, source), rule, result, relative=relative)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
         if not bool(torch.isfinite(result.sum())):
             for name, model in zip(cohort.names, result, strict=True):

@@ -348,7 +348,8 @@ class Exchange(Generic[R]):
         kinds = {key: kind for key, kind in self.task.kinds.items() if key in sums}
         strays = find_strays(answer.blocks, names)
         # Each block for itself, since to stack vectors is to copy them.
-        parts = [self._vectors(block.without(strays), names, kinds, usual) for block in answer.blocks]
+        ask = self.ask.to(names)
+        parts = [self._vectors(block.without(strays), ask, kinds, usual) for block in answer.blocks]
         rows = [(name, number, i) for number, (part, _) in enumerate(parts) for i, name in enumerate(part.clients)]
         for number, run in groupby(sorted(rows), key=lambda row: row[1]):  # clients whose rows lie together
             (part, lengths), places = parts[number], [i for _, _, i in run]
@@ -375,7 +376,7 @@ class Exchange(Generic[R]):
         return Answer.join(answer for answer, _ in carried), max(sent for _, sent in carried)
 
     def _vectors(
-        self, block: Block, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
+        self, block: Block, ask: Ask, kinds: Mapping[str, str], usual: Mapping[str, float] | None
     ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies of a block whose vectors may be added, and their norms [n] by field."""
         misshapen = {
@@ -385,8 +386,7 @@ class Exchange(Generic[R]):
             for name in block.names
         }
         fit = block.without(misshapen)
-        blocks = (fit,) if fit.names else ()
-        replies, norms = self._check_form(self.ask.to(names), Answer(blocks, misshapen), kinds)
+        replies, norms = self._check_form(ask, Answer((fit,) if fit.names else (), misshapen), kinds)
         refused = outliers(replies.clients, norms, usual or {}, self.max_norm)
         rows = [i for i, name in enumerate(replies.clients) if name not in refused]
         return replies.without(refused), {key: norm[rows] for key, norm in norms.items()}

@@ -54,7 +54,8 @@ class Divergence:
             initial = self._before = mean if self._before is None else self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                part, (largest, worst) = "training" if split == "train" else split, max(losses)
+                part = "training" if split == "train" else split
+                largest, worst = max(losses)
                 sentence = (
                     f"round {number}: training diverges: the mean loss on {part} rows is {mean / initial:.3g} times that before "
                     f"training, largest for client {worst!r} ({largest:.3g}); lower the learning rate (local lr)"
@@ -207,13 +208,9 @@ class Evaluator:
     def _constant_predictions(self, names: tuple[str, ...], split: str, number: int) -> dict[str, tuple[float, float]]:
         """Accuracy of a client's largest class and log-loss of its training shares, for each client where they are defined."""
         constant = self._view(number).ask(names, baselines, part=split)
-        columns = (constant.majority.tolist(), constant.majority_loss.tolist())
-        predictions = dict(zip(constant.clients, zip(*columns, strict=True), strict=True))
-        if bool(constant.defined.all()):
-            return predictions
-        return {
-            n: predictions[n] for n, defined in zip(constant.clients, constant.defined.tolist(), strict=True) if defined
-        }
+        pairs = zip(constant.majority.tolist(), constant.majority_loss.tolist(), strict=True)
+        rows = zip(constant.clients, pairs, constant.defined.tolist(), strict=True)
+        return {name: pair for name, pair, is_defined in rows if is_defined}
 
 
 def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:
