@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scipy.stats import spearmanr
 
-from coterie.run.history import Run
+from coterie.run.result import Run
 from coterie.samplers.isfl import MOST_CLASSES
 
 Curve = dict[int, float]

@@ -25,8 +25,8 @@ from coterie.base.errors import RunError
 from coterie.base.files import read_toml
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.history import Run
 from coterie.run.method_tables import apply, label_of
+from coterie.run.result import Run
 from coterie.study.preflight import model_to_train, run_settings, train
 from coterie.study.search import tune
 from experiments.documents import RESULTS, ROOT, Document, Row, read

@@ -22,7 +22,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.memory import Memory, MemoryView
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.run import fit as run
-from coterie.run.history import Run
+from coterie.run.result import Run
 
 SIZES = {"a": 12, "b": 8, "c": 16, "d": 10, "e": 14}
 """Training rows of the clients; each has HELD validation rows and as many test rows."""

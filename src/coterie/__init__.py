@@ -52,7 +52,7 @@ _PUBLIC: dict[str, str] = {
     "Ray": "coterie.engines.ray_settings:Ray",
     "register": "coterie.config.registry:register",
     "Rng": "coterie.base.rng:Rng",
-    "Run": "coterie.run.history:Run",
+    "Run": "coterie.run.result:Run",
     "RunError": "coterie.base.errors:RunError",
     "RunSettings": "coterie.config.run:RunSettings",
     "Sampler": "coterie.contract.method:Sampler",

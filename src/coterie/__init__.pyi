@@ -94,7 +94,7 @@ from coterie.run.callbacks import Callback as Callback
 from coterie.run.callbacks import EarlyStopping as EarlyStopping
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise
-from coterie.run.history import Run as Run
+from coterie.run.result import Run as Run
 from coterie.run.trackers.mlflow import MLflow as MLflow
 from coterie.run.trackers.tensorboard import TensorBoard as TensorBoard
 from coterie.run.trackers.wandb import WandB as WandB

@@ -31,7 +31,7 @@ from coterie.data.values import names_as_texts, plain_array, refuse_masks
 from coterie.engines.inprocess import InProcess
 from coterie.models import build_shape
 from coterie.run.fit import fit
-from coterie.run.history import Run
+from coterie.run.result import Run
 
 if TYPE_CHECKING:
     from coterie.config.local import LocalSGD

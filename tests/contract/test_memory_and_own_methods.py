@@ -428,7 +428,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(about, words
     saved = read_checkpoint(path)
     meta = {k: v for k, v in saved.meta.items() if k not in ("counted", "format", "coterie")} | about
     write_checkpoint(path, State(**saved.values), saved.memory, meta)
-    with pytest.raises(InputError, match=f"was written by coterie {words}, but this version reads format 3"):
+    with pytest.raises(InputError, match=f"was written by coterie {words}, but this version reads format 4"):
         run(ClientMomentum(), checkpoint=tmp_path, resume=True)
 
 

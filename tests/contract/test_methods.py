@@ -33,7 +33,7 @@ from coterie.config.local import LocalSGD, Steps
 from coterie.config.registry import METHODS
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
-from coterie.run.history import Run
+from coterie.run.result import Run
 from coterie.samplers.isfedavg import GradientNormSampler
 from coterie.samplers.weighted import Preset
 from federations import (

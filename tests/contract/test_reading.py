@@ -17,8 +17,8 @@ from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.run.files import WRITER, require_readable, write_json
 from coterie.run.hashes import read_record, write_record
-from coterie.run.history import Run
 from coterie.run.model_files import load_model_file, open_model_file
+from coterie.run.result import Run
 
 HOSTILE = {
     "nothing": "",
@@ -101,7 +101,7 @@ def test_a_damaged_format_is_known_from_the_seals_of_what_is_complete(tmp_path):
     write_record(tmp_path / "checkpoint" / "local-0" / "done.json", {"files": {}})
     require_readable(tmp_path)
     write_json(tmp_path / "format.json", {**WRITER, "format": 1})
-    with pytest.raises(InputError, match="in format 1, but this version reads format 3"):
+    with pytest.raises(InputError, match="in format 1, but this version reads format 4"):
         require_readable(tmp_path)
 
 

@@ -18,8 +18,8 @@ from coterie.config.run import RunSettings
 from coterie.contract.federation import QuorumError
 from coterie.contract.wire import decode
 from coterie.models import build_model
-from coterie.run.history import Run
 from coterie.run.loop import run_method
+from coterie.run.result import Run
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.server import Remote

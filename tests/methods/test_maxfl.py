@@ -21,7 +21,7 @@ from coterie.config.local import LocalSGD, Schedule, Steps
 from coterie.config.run import Appeal
 from coterie.contract.task import Task
 from coterie.run.experiment import Experiment
-from coterie.run.history import Run
+from coterie.run.result import Run
 from federations import (
     SIZES,
     Problem,

@@ -216,7 +216,7 @@ def _settings(
         lines += ['personalise = {part = "bias", steps = [0, 10]}', ""] if method in tuned else [""]
     lines += ["[run]", f"rounds = {rounds}", f"seeds = {list(seeds)}", ""]
     (folder / "experiment.toml").write_text("\n".join(lines))
-    (folder / "format.json").write_text('{"format": 3}')
+    (folder / "format.json").write_text('{"format": 4}')
     (folder / "notes.json").write_text(json.dumps(list(notes)))
     environment = {
         "command": f"coterie compare {name} --seeds {len(seeds)}",

@@ -16,8 +16,8 @@ from coterie.base.vector import Layout
 from coterie.compute.metrics import DEFAULT_METRICS
 from coterie.config.run import PARTS, Tuning
 from coterie.run.fit import personalise
-from coterie.run.history import Run
 from coterie.run.personalisation import tunable
+from coterie.run.result import Run
 from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic, quadratic, seeded, subset
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.metric_names import LOSSES
+from coterie.base.rows import LabelScale
 
 Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -33,6 +34,10 @@ class Loss:
 
     def __init__(self, kind: Kind, own: RowLoss | None = None, *, last: bool = False) -> None:
         self.kind, self.own, self.last = kind, own, last
+
+    def meaning(self, classes: tuple[str, ...], scale: LabelScale, recipe: Mapping[str, Any] | None) -> Meaning:
+        """Return the meaning of outputs that were trained with this loss, on clients with these classes, scale and recipe."""
+        return Meaning(self.kind, classes, scale, recipe, self.last)
 
     def align_classes(self, outputs: Tensor) -> Tensor:
         """Outputs with their C logits in dimension 1."""
@@ -72,6 +77,24 @@ class Loss:
         if self.own is None and self.kind in ("binary", "multilabel"):
             return F.binary_cross_entropy_with_logits(_squeeze(outputs, labels), labels.to(outputs.dtype))
         return self.rows(outputs, labels).mean()
+
+
+class Meaning(NamedTuple):
+    """The meaning of outputs, and the recipe that makes inputs of rows of tables.
+
+    Attributes:
+        kind: how outputs are read.
+        classes: names of the classes; empty for regression.
+        scale: scale of the labels of a regression.
+        recipe: how raw rows become inputs; None where clients were not made from tables.
+        last: the classes lie in the last dimension of outputs, not in dimension 1.
+    """
+
+    kind: Kind
+    classes: tuple[str, ...] = ()
+    scale: LabelScale = LabelScale()
+    recipe: Mapping[str, Any] | None = None
+    last: bool = False
 
 
 class TorchLoss:

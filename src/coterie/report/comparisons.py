@@ -13,10 +13,10 @@ import numpy as np
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
 from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, combine, share, state, together
+from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
 from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.scores import Scores
-from coterie.report.series import Vector
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,
     FEWEST_ROWS,

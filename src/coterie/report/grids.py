@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.report.history import Vector
 from coterie.report.results import Results
-from coterie.report.series import Vector
 from coterie.report.text import MISSING, number, printable
 
 BUDGET = "budget"

@@ -7,9 +7,10 @@ from functools import cached_property
 
 from coterie.base.files import json_rows
 from coterie.report.comparisons import Comparisons
+from coterie.report.history import Curve, SavedHistory, Vector
 from coterie.report.memo import cache_answers
 from coterie.report.scores import Scores
-from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
+from coterie.report.series import Weights, clock_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import MISSING, percent, short_number
 
@@ -54,6 +55,7 @@ class Results(Scores):
         """`method` minus `other`, paired over the seeds that both have; None if there is none."""
         return self.comparisons.difference(method, rival, client, metric)
 
+    @cache_answers
     def extremes(self, metric: str, amount: int) -> tuple[str, ...]:
         """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order.
 
@@ -83,14 +85,13 @@ class Results(Scores):
     # Over rounds
 
     @cached_property
-    def history(self) -> History:
-        """`history.csv`: (method, client, split, metric) -> seed -> round -> value."""
-        return history_of(self.folder)
+    def history(self) -> SavedHistory:
+        """The numbers of each round."""
+        return SavedHistory(self.folder)
 
     def curve(self, method: str, client: str, metric: str, split: str | None = None) -> Curve | None:
         """A metric of one client over rounds; None if the history does not have it."""
-        series = self.history.get((method, client, split or self.split, metric))
-        return Curve.of(series) if series else None
+        return self.history.curve(method, client, split or self.split, metric)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:

@@ -14,11 +14,21 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
 from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
+from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
 from coterie.report.outcomes import paired_rows, tested_at_sites
-from coterie.report.series import Vector
 from coterie.report.text import display_names, is_number, label_in_words, printable
-from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
+from coterie.run.files import (
+    ALL,
+    LONG_HISTORY,
+    METRICS,
+    OBJECT,
+    SUMMARY,
+    YARDSTICKS,
+    higher_is_better,
+    own_loss,
+    require_readable,
+)
 
 FILES = (
     "summary.json",
@@ -74,7 +84,8 @@ class Scores:
         folder = Path(folder)
         if not path_exists(folder, Path.is_dir):
             raise InputError(f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
-        missing = [f for f in FILES if not (folder / f).is_file()]
+        long = (folder / LONG_HISTORY).is_file()
+        missing = [f for f in FILES if not (folder / f).is_file() and not (long and f == "history.csv")]
         if missing:
             raise InputError(
                 f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
@@ -359,7 +370,7 @@ def _finite(value: object) -> bool:
 
 def _mean(values: Vector) -> float:
     finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else math.nan
+    return float(finite.sum() / finite.size) if finite.size else math.nan
 
 
 def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:

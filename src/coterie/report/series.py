@@ -1,9 +1,8 @@
-"""Rounds and time in a run directory: metrics and weights over rounds, seconds of each run."""
+"""Rounds and time in a run directory: weights over rounds, seconds of each run."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,29 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.report.files import Columns, csv_columns, number_or_nan
+from coterie.report.history import Vector
 from coterie.run.files import ALL
-
-Vector = NDArray[np.float64]
-History = dict[tuple[str, str, str, str], dict[int, dict[int, float]]]
-"""(method, client, split, metric) -> seed -> round -> value."""
-
-
-class Curve(NamedTuple):
-    """A metric over rounds: `rounds` [k] and `values` [seeds, k] (NaN where a seed has no value)."""
-
-    rounds: NDArray[np.int64]
-    values: Vector
-
-    @classmethod
-    def of(cls, series: Mapping[int, Mapping[int, float]]) -> Curve:
-        """The curve of seed -> round -> value."""
-        rounds = sorted({number for values_by_round in series.values() for number in values_by_round})
-        values = [
-            [values_by_round.get(number, math.nan) for number in rounds]
-            for _, values_by_round in sorted(series.items())
-        ]
-        table = np.array(values, dtype=float)
-        return cls(np.array(rounds, dtype=np.int64), np.where(np.isfinite(table), table, math.nan))
 
 
 class Weights(NamedTuple):
@@ -57,32 +35,6 @@ class Weights(NamedTuple):
         middle = (self.rounds[0] + self.rounds[-1]) / 2
         mean: Vector = self.values[self.rounds >= middle].mean(axis=0)
         return mean
-
-
-def history_of(folder: Path) -> History:
-    """`history.csv`, without what is not finite; with folds their mean."""
-    table: History = {}
-    columns: Columns = {
-        "method": str,
-        "seed": int,
-        "fold": str,
-        "round": int,
-        "client": str,
-        "split": str,
-        "metric": str,
-    }
-    columns_read = csv_columns(folder / "history.csv", {**columns, "value": number_or_nan})
-    folds: dict[tuple[str, str, str, str], dict[int, dict[int, list[float]]]] = {}
-    for method, seed, fold, number, client, split, metric, value in zip(*columns_read, strict=True):
-        if math.isfinite(value) and fold != ALL:
-            series = folds.setdefault((method, client, split, metric), {})
-            series.setdefault(seed, {}).setdefault(number, []).append(value)
-    for key, seeds in folds.items():
-        table[key] = {
-            seed: {number: sum(values) / len(values) for number, values in rounds.items()}
-            for seed, rounds in seeds.items()
-        }
-    return table
 
 
 def weights_of(folder: Path, methods: Sequence[str], clients: Sequence[str]) -> dict[str, Weights]:

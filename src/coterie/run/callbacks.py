@@ -26,16 +26,15 @@ class Metrics(NamedTuple):
 
     def numbers(self) -> Iterator[tuple[str, float]]:
         """Name and value of each number of this round: `test/hungary/auc`, and without a client what belongs to the whole round."""
-        for row in self.history:
-            if row.round == self.round:
-                yield "/".join(part for part in (row.split, row.client, row.metric) if part not in ("", "*")), row.value
+        for row in self.history.of_round(self.round):
+            yield "/".join(part for part in (row.split, row.client, row.metric) if part not in ("", "*")), row.value
 
     def means(self, metric: str, split: str) -> list[float]:
         """Mean of a metric over clients, each counting once, at every evaluation so far; without clients that lack it."""
         values: dict[int, list[float]] = {}
-        for row in self.history:
-            if (row.metric, row.split) == (metric, split):
-                values.setdefault(row.round, []).append(row.value)
+        for number, _, part, value in self.history.of_metric(metric):
+            if part == split:
+                values.setdefault(number, []).append(value)
         return [sum(of_clients) / len(of_clients) for _, of_clients in sorted(values.items())]
 
 

@@ -19,7 +19,7 @@ from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
 from coterie.run.contribution import ContributionRow
 from coterie.run.files import WRITER, require_format
-from coterie.run.history import Record, Row, Timing
+from coterie.run.history import History, Record, Timing
 from coterie.run.provenance import Provenance
 
 PATIENCE = 1.0
@@ -105,7 +105,7 @@ class RoundFiles:
         A checkpoint that is on the disk needs its history there: without it nothing could go on after a power loss.
         """
         content: dict[str, list[Any]] = {
-            "history": record.history[self._written[0] :],
+            "history": record.history.columns(self._written[0]),
             "weights": record.weight_rows[self._written[1] :],
             "seconds": record.seconds[self._written[2] :],
         }
@@ -149,7 +149,7 @@ class RoundFiles:
         lines = history_lines(self._history, meta)
         self._chain = bytes.fromhex(meta["history_hash"])
         for line in map(json.loads, lines):
-            record.history += [Row(*row) for row in line["history"]]
+            record.history.parts += History.of_columns(line["history"]).parts
             record.weight_rows += [tuple(row) for row in line["weights"]]
             record.seconds += [Timing(*row) for row in line["seconds"]]
             record.contributions += [ContributionRow(*row) for row in line.get("contributions", ())]
@@ -162,4 +162,9 @@ class RoundFiles:
 
     def _count(self, length: int, record: Record) -> None:
         self._bytes = length
-        self._written = (len(record.history), len(record.weight_rows), len(record.seconds), len(record.contributions))
+        self._written = (
+            len(record.history.parts),
+            len(record.weight_rows),
+            len(record.seconds),
+            len(record.contributions),
+        )

@@ -6,10 +6,11 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Clients
@@ -22,10 +23,23 @@ from coterie.config.run import EVERYBODY, Evaluation
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY
-from coterie.run.history import Row
+from coterie.run.history import ClientMetrics, Part, Row
 
-Measured = Mapping[str, dict[str, float | None]]
-"""Metrics by client."""
+
+class Measured(NamedTuple):
+    """Metrics of clients on their rows of one split.
+
+    Attributes:
+        clients: names [k].
+        sizes: rows, int64 [k].
+        values: loss, then the metrics of the run, float64 [k, m].
+        defined: bool [k, m].
+    """
+
+    clients: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    values: NDArray[np.float64]
+    defined: NDArray[np.bool_]
 
 
 logger = logging.getLogger("coterie")
@@ -41,23 +55,24 @@ class Divergence:
         self._before: float | None = None
         self._told = False
 
-    def notice(self, rows: Iterable[Row]) -> str:
-        """A sentence if the next rows of the history, of one evaluation or of several, are the first to show divergence; else ""."""
+    def notice(self, parts: Iterable[Part]) -> str:
+        """A sentence if the next parts of the history, of one evaluation or of several, are the first to show divergence; else ""."""
         sentence = ""
         by_split: dict[str, dict[int, list[tuple[float, str]]]] = {}
-        for number, client, split, metric, value in rows:
-            if metric == "loss":
-                by_split.setdefault(split, {}).setdefault(number, []).append((value, client))
+        for part in parts:
+            if isinstance(part, ClientMetrics):
+                losses = part.values[:, part.metrics.index("loss")].tolist()
+                by_split.setdefault(part.split, {})[part.round] = [*zip(losses, part.clients, strict=True)]
         split = min(by_split, key=SPLITS.index, default="")
         for number, losses in by_split.get(split, {}).items():
             mean = sum([value for value, _ in losses]) / len(losses)
             initial = self._before = mean if self._before is None else self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                part = "training" if split == "train" else split
+                words = "training" if split == "train" else split
                 largest, worst = max(losses)
                 sentence = (
-                    f"round {number}: training diverges: the mean loss on {part} rows is {mean / initial:.3g} times that before "
+                    f"round {number}: training diverges: the mean loss on {words} rows is {mean / initial:.3g} times that before "
                     f"training, largest for client {worst!r} ({largest:.3g}); lower the learning rate (local lr)"
                 )
         return sentence
@@ -68,7 +83,7 @@ Served = Mapping[str, Tensor | None]
 
 
 class _Look(NamedTuple):
-    """The last evaluation of these models: by split, the metrics of each client."""
+    """The last evaluation of these models, by split."""
 
     round: int
     models: Served
@@ -119,37 +134,35 @@ class Evaluator:
         """Let go of what was seen last: the models of an evaluation would else be held until the next one."""
         self.seen = _Look(-1, {}, {})
 
-    def look(self, models: Served, number: int) -> list[Row]:
-        """Rows of the history for the models of round `number`."""
+    def look(self, models: Served, number: int) -> list[Part]:
+        """Parts of the history for the models of round `number`."""
         gradients = Row(number, "*", "", "row_gradients", float(self._federation.session.spent["row_gradients"]))
-        values = {split: self._measure(models, split, number, only=self._sample) for split in self._looked_at}
-        self.seen = _Look(number, models, values)
-        return [
-            gradients,
-            *[
-                Row(number, client, split, k, v)
-                for split, by_client in self.seen.values.items()
-                for client, values in by_client.items()
-                for k, v in values.items()
-                if v is not None and k != "n"
-            ],
+        measured = {split: self._measure(models, split, number, only=self._sample) for split in self._looked_at}
+        self.seen = _Look(number, models, {split: found for split, found in measured.items() if found is not None})
+        names = ("loss", *self._metrics)
+        tables = [
+            ClientMetrics(number, split, found.clients, names, found.values, found.defined)
+            for split, found in self.seen.values.items()
         ]
+        return [gradients, *tables]
 
     def _measure(
         self,
         models: Served,
         split: str,
         number: int,
-        earlier: Measured = MappingProxyType({}),
+        earlier: Measured | None = None,
         only: tuple[str, ...] | None = None,
-    ) -> Measured:
-        """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not in `earlier`."""
+    ) -> Measured | None:
+        """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not in `earlier`.
+
+        None if there is no such client.
+        """
         sizes = self._engine.sizes(split)
         names_with_rows = [n for n in (sizes if only is None else only) if sizes[n] and ("*" in models or n in models)]
-        names = [n for n in names_with_rows if n not in earlier]
-        if not names:
-            return earlier
-        measured: dict[str, dict[str, float | None]] = dict(earlier)
+        known = {*earlier.clients} if earlier else set[str]()
+        names = [n for n in names_with_rows if n not in known]
+        found = [earlier] if earlier else []
         for group, x in models_of(models, names):
             try:
                 replies = self._view(number).ask(group, evaluate, x=x, part=split, metrics=self._metrics)
@@ -157,12 +170,14 @@ class Evaluator:
                 if earlier:
                     continue
                 raise
-            # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
-            columns = (replies.rows.long(), replies.loss, replies.values, replies.defined)
-            for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
-                values = [value if is_defined else None for value, is_defined in zip(values, defined, strict=True)]
-                measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
-        return {n: measured[n] for n in names_with_rows if n in measured}
+            loss = replies.loss.cpu().double()[:, None]
+            values = torch.cat([loss, replies.values.cpu().double()], dim=1)
+            defined = torch.cat([torch.ones_like(loss, dtype=torch.bool), replies.defined.cpu()], dim=1)
+            columns = (replies.rows.cpu().long(), values, defined)
+            found.append(Measured(tuple(replies.clients), *[column.numpy() for column in columns]))
+        if len(found) == 1 and [*found[0].clients] == names_with_rows:
+            return found[0]
+        return _in_order(found, names_with_rows)
 
     def summarise(self, models: Served, rounds: int) -> list[dict[str, Any]]:
         """Rows as in `summary.json` for the models of the last round, but without method and algorithm."""
@@ -173,11 +188,12 @@ class Evaluator:
         only = None if self._last else self._sample
         for split in self._splits if self._last else self._looked_at:
             # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
-            earlier = self.seen.values.get(split, {}) if self.seen.models is models else {}
+            earlier = self.seen.values.get(split) if self.seen.models is models else None
             measured = self._measure(models, split, rounds, earlier, only)
-            if not measured:
+            if measured is None:
                 continue
-            constant = self._constant_predictions(tuple(measured), split, rounds)
+            constant = self._constant_predictions(measured.clients, split, rounds)
+            names = ("loss", *self._metrics)
             # All keys in their order: a copy of it takes two thirds of the time of a dict that grows.
             blank: dict[str, Any] = {
                 "seed": seed,
@@ -191,10 +207,12 @@ class Evaluator:
                 "own_model": False,
                 "rounds": rounds,
             }
-            for name, values in measured.items():
+            # As lists: one number after the other out of an array takes longer than the metrics of a small client.
+            columns = [column.tolist() for column in (measured.sizes, measured.values, measured.defined)]
+            for name, size, values, defined in zip(measured.clients, *columns, strict=True):
                 row = blank.copy()
-                row.update(values)
-                row["client"], row["n_train"], row["own_model"] = name, trained[name], name in models
+                row.update(zip(names, [v if d else None for v, d in zip(values, defined, strict=True)], strict=True))
+                row["client"], row["n"], row["n_train"], row["own_model"] = name, size, trained[name], name in models
                 if name in constant:
                     row["majority"], row["majority_loss"] = constant[name]
                 if name in unseen:
@@ -211,6 +229,18 @@ class Evaluator:
         pairs = zip(constant.majority.tolist(), constant.majority_loss.tolist(), strict=True)
         rows = zip(constant.clients, pairs, constant.defined.tolist(), strict=True)
         return {name: pair for name, pair, is_defined in rows if is_defined}
+
+
+def _in_order(found: Sequence[Measured], names: Sequence[str]) -> Measured | None:
+    """The metrics that were found of these clients, in this order; None if there are none."""
+    if not found:
+        return None
+    clients = [client for part in found for client in part.clients]
+    sizes, values, defined = (np.concatenate(columns) for columns in zip(*[part[1:] for part in found], strict=True))
+    places = {client: place for place, client in enumerate(clients)}
+    ordered = [name for name in names if name in places]
+    order = [places[name] for name in ordered]
+    return Measured(tuple(ordered), sizes[order], values[order], defined[order])
 
 
 def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:

@@ -58,7 +58,12 @@ ASKS: tuple[str, ...] = ("method", "seed", "fold", "round", "ask", "task")
 """Columns of the CSV files; those of asks.csv are followed by the fields of `contract.federation.ClientCost`."""
 
 
-WRITER: Mapping[str, Any] = {"format": 3, "coterie": __version__}
+LONG_HISTORY = "history.safetensors"
+"""In place of history.csv where that would have more than `LONGEST_CSV` lines: the same numbers in columns."""
+LONGEST_CSV = 200_000
+
+
+WRITER: Mapping[str, Any] = {"format": 4, "coterie": __version__}
 """The writer of a run directory (`format.json`) and a checkpoint. The number goes up where another version would misread them."""
 
 

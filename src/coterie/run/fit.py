@@ -33,12 +33,12 @@ from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
 from coterie.run.experiment import find_method, model_of
-from coterie.run.history import Meaning, Run
 from coterie.run.loop import keeps_validation, run_method
 from coterie.run.method_tables import method_table
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
 from coterie.run.provenance import Provenance, describe_run
+from coterie.run.result import Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,7 +180,7 @@ def fit(
             run = run_method(opened, chosen, rounds, seed, settings, filters=reply_filters, files=files)
         finally:
             opened.close()
-    return replace(run, meaning=Meaning.of(opened.loss, rows))
+    return replace(run, meaning=opened.loss.meaning(rows.classes, rows.label_scale, rows.recipe))
 
 
 FILTER_LIST = Rule(

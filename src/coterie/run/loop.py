@@ -31,7 +31,8 @@ from coterie.run.callbacks import Callback, Metrics
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions, check_estimator
 from coterie.run.evaluation import Divergence, Evaluator
-from coterie.run.history import History, Record, Run, Timing
+from coterie.run.history import History, Record, Timing
+from coterie.run.result import Run
 
 logger = logging.getLogger("coterie")
 
@@ -173,7 +174,7 @@ class _Loop:
         if kind is None:
             kind = type(self.method.init(self.engine.x.clone(), self._everybody(0)))
         files.restore(saved, self.record, self.federation.session, self.engine)
-        self.divergence.notice(self.record.history)  # was said before
+        self.divergence.notice(self.record.history.parts)  # was said before
         return kind(**saved.values), saved.meta["round"]
 
     # ---- a round
@@ -222,9 +223,9 @@ class _Loop:
 
     def _evaluate(self, state: Any, view: Federation) -> None:
         """Write down the metrics of all clients, and what the method itself measures in the round of this view."""
-        rows = self.evaluator.look(self._final_models(state, view.round), view.round)
-        self.record.history += rows
-        diverges = self.divergence.notice(rows)
+        found = self.evaluator.look(self._final_models(state, view.round), view.round)
+        self.record.history.parts += found
+        diverges = self.divergence.notice(found)
         if diverges:
             logger.warning("%s", diverges)
         log, appeal = self.method.measure(state, view), self.settings.appeal

@@ -19,7 +19,7 @@ from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
 from coterie.run.files import safe_name, seed_suffix
-from coterie.run.history import Run
+from coterie.run.result import Run
 
 APART = 16
 """Models of one method and seed up to which each has a file of its own."""

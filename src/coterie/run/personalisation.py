@@ -23,7 +23,8 @@ from coterie.contract.federation import Federation
 from coterie.contract.task import Model, ModelOfEach, Size, task
 from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
-from coterie.run.history import Record, Run
+from coterie.run.history import Record
+from coterie.run.result import Run
 
 
 class Tuned(NamedTuple):
@@ -108,7 +109,7 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
     models.update(zip(tuned.clients, tuned.model, strict=True))
     evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()
     record.add(run.rounds, {"tuning_steps": tuned.by_client(tuned.steps), "tuning_lr": tuned.by_client(tuned.lr)})
-    record.history += evaluator.look(models, run.rounds)
+    record.history.parts += evaluator.look(models, run.rounds)
     return replace(
         run,
         models=models,

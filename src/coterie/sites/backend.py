@@ -13,9 +13,9 @@ from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import models_of
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
-from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.provenance import Provenance
+from coterie.run.result import Run
 from coterie.sites.comparisons import TOLD, Paired, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
@@ -62,7 +62,8 @@ class Sites:
             files=RoundFiles(pair.folder, record),
         )
         self._let_note(finished)
-        return replace(finished, meaning=Meaning.of(self.engine.loss, sites))
+        meaning = self.engine.loss.meaning(sites.classes, sites.label_scale, sites.recipe)
+        return replace(finished, meaning=meaning)
 
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""

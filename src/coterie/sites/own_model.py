@@ -11,8 +11,8 @@ from coterie.compute.cohort import Shard
 from coterie.contract.wire import Answer, Ask, Block
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, safe_name, seed_suffix, write_json
-from coterie.run.history import Meaning, Run
 from coterie.run.model_files import about_models, save_model
+from coterie.run.result import Run
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.study.predict import MODEL
 
@@ -58,7 +58,8 @@ class OwnModel:
 def _write(place: Path, run: Run, shard: Shard, experiment: Experiment) -> None:
     """Write the model of the only client of a shard as `coterie finalise` would: with the recipe."""
     clients, (client,) = shard.clients, shard.clients.names
-    run = replace(run, meaning=Meaning.of(shard.workspace.loss, clients))
+    meaning = shard.workspace.loss.meaning(clients.classes, clients.label_scale, clients.recipe)
+    run = replace(run, meaning=meaning)
     metadata = {**about_models(run.method, run, clients), "client": client, "model": experiment.tables()["model"]}
     place.mkdir(parents=True, exist_ok=True)
     save_model(place / MODEL, run, client, metadata)

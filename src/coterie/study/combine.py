@@ -24,9 +24,11 @@ from coterie.report.results import Results
 from coterie.report.text import listing
 from coterie.run.files import ALL, PAIRED, RUNS, WRITER, refuse_links, seed_suffix, write_json
 from coterie.run.hashes import PROVENANCE, read_record, refuse_damaged_outcomes, refuse_other_records
+from coterie.run.history import History, Row
 from coterie.run.provenance import changes
 from coterie.study.layout import CHECKPOINTS, FREE, is_run
 from coterie.study.search import chosen_penalties
+from coterie.study.tables import write_history
 
 FREE_KEYS = {"data": {"folder"}, "run": FREE, "report": {"threshold"}}
 """Keys that may differ: where rows lie, and which seeds."""
@@ -291,7 +293,8 @@ def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds
         rows = [row for r, of_run in zip(results, seeds, strict=True) for row in _json_rows(r.folder / name, of_run)]
         if rows or name == "summary.json":
             write_json(place / name, rows)
-    for name in ("history.csv", "weights.csv", "timing.csv", "contribution.csv"):
+    write_history(place, [*_histories(results, seeds)])
+    for name in ("weights.csv", "timing.csv", "contribution.csv"):
         _join_csv(place / name, [r.folder / name for r in results], seeds)
     for run, table, of_run in zip(results, tables, seeds, strict=True):
         path = run.folder / "preprocess.json"
@@ -305,6 +308,16 @@ def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds
 def _json_rows(path: Path, seeds: Mapping[int, int]) -> list[dict[str, Any]]:
     rows = json_rows(path, {"seed": int, "fold": str}) if path.is_file() else []
     return [{**row, "seed": seeds[row["seed"]]} for row in rows if row["fold"] != ALL and row["seed"] in seeds]
+
+
+def _histories(
+    results: Sequence[Results], seeds: Sequence[Mapping[int, int]]
+) -> Iterator[tuple[tuple[str, int, str], History]]:
+    for of_results, of_run in zip(results, seeds, strict=True):
+        history = of_results.history
+        for run, (method, seed, fold) in enumerate(history.runs):
+            if fold != ALL and seed in of_run:
+                yield (method, of_run[seed], fold), History(Row(*row) for row in history.rows(run))
 
 
 def _join_csv(path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, int]]) -> None:

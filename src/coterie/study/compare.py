@@ -27,10 +27,10 @@ from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
 from coterie.engines.inprocess import InProcess
 from coterie.run.evaluation import name_metrics
-from coterie.run.files import YARDSTICKS
+from coterie.run.figure import draw
+from coterie.run.files import HISTORY, YARDSTICKS
 from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
-from coterie.run.history import draw
 from coterie.run.spelling import experiment_of
 from coterie.study.progress import notebook_progress
 from coterie.study.search import choose_settings
@@ -274,6 +274,10 @@ class Comparison:
         if table == "summary":
             rows = (row for cell in self.results.cells.values() for row in cell.values())
             return pd.DataFrame(list(rows))
+        if table == "history":
+            history = self.results.history
+            runs = enumerate(history.runs)
+            return pd.DataFrame(((*pair, *row) for run, pair in runs for row in history.rows(run)), columns=HISTORY)
         return pd.read_csv(self.folder / f"{table}.csv")
 
     def plot(self, metric: str | None = None, clients: Sequence[str] | None = None) -> Figure:

@@ -23,10 +23,10 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json
 from coterie.run.fit import personalise
 from coterie.run.hashes import refuse_other_records
-from coterie.run.history import Run
 from coterie.run.model_files import about_models, save_model
 from coterie.run.predictions import Answers
 from coterie.run.provenance import Provenance
+from coterie.run.result import Run
 from coterie.run.tables import read_experiment
 from coterie.study.layout import Pair, refuse_combination
 from coterie.study.predict import MODEL, load_answers

@@ -26,10 +26,10 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS
 from coterie.run.fit import fit, start_from
 from coterie.run.hashes import Tree
-from coterie.run.history import Run
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
+from coterie.run.result import Run
 from coterie.study.layout import Pair, median_rounds
 
 

@@ -30,7 +30,7 @@ from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
 from coterie.compute.cohort_rows import answers_of
 from coterie.compute.workspace import Workspace
-from coterie.run.history import Run
+from coterie.run.result import Run
 
 
 def write_outcomes(

@@ -33,9 +33,9 @@ from coterie.run.files import (
 )
 from coterie.run.fit import one_thread, personalise
 from coterie.run.hashes import PROVENANCE, TABLES, hash_of_tree, hashes, read_record, write_record
-from coterie.run.history import Run
 from coterie.run.model_files import save_models
 from coterie.run.provenance import Provenance, describe_acceptances
+from coterie.run.result import Run
 from coterie.run.tables import write_experiment
 from coterie.study.jobs import Jobs
 from coterie.study.layout import (
@@ -312,7 +312,7 @@ def _run_pair(
         files.append(outcomes)
     rows = [{"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row} for row in result.summary]
     # What was measured before tuning is of other models.
-    history = None if tuning is None else result.history
+    history = None if tuning is None else result.history.columns()
     _seal_pair(pair, files, {"summary": rows, "failures": result.failures, "history": history})
 
 

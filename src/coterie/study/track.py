@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from coterie.base.errors import InputError, nearest
 from coterie.config.registry import CALLBACKS
 from coterie.report.results import Results
+from coterie.run.files import ALL
 from coterie.run.trackers.tracker import Tracker
 
 
@@ -27,16 +29,17 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
     tracker: Tracker = CALLBACKS[to](**({} if at is None else {"to": at}))
     results = Results.load(os.fspath(folder))
     rounds = results.experiment["run"]["rounds"]
-    runs: dict[tuple[str, int], list[tuple[str, float, int]]] = {}
-    for (method, client, split, metric), seeds in results.history.items():
-        name = "/".join(part for part in (split, client, metric) if part not in ("", "*"))
-        for seed, values in seeds.items():
-            runs.setdefault((method, seed), []).extend((name, value, number) for number, value in values.items())
+    history = results.history
+    runs: dict[tuple[str, int], dict[tuple[int, str], list[float]]] = {}
+    for run, (method, seed, fold) in enumerate(history.runs):
+        for number, client, split, metric, value in history.rows(run):
+            name = "/".join(part for part in (split, client, metric) if part not in ("", "*"))
+            if fold != ALL and math.isfinite(value):
+                runs.setdefault((method, seed), {}).setdefault((number, name), []).append(value)
     for (method, seed), numbers in sorted(runs.items()):
         sink = tracker.open(method, seed, rounds)
-        for number in sorted(
-            numbers, key=lambda number: number[2]
-        ):  # Weights & Biases takes no round after a later one
-            sink.number(*number)
+        # By round: Weights & Biases takes no round after a later one.
+        for (number, name), values in sorted(numbers.items(), key=lambda entry: entry[0][0]):
+            sink.number(name, sum(values) / len(values), number)
         sink.close()
     return len(runs)

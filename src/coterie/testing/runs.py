@@ -30,7 +30,7 @@ from coterie.contract.filters import Filter
 from coterie.engines.inprocess import InProcess
 from coterie.run.callbacks import Callback
 from coterie.run.fit import fit
-from coterie.run.history import Run
+from coterie.run.result import Run
 
 SIZES = {"a": 12, "b": 8, "c": 16, "d": 10, "e": 14}
 """Training rows of the clients; each has HELD validation rows and as many test rows."""
