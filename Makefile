@@ -135,7 +135,7 @@ bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmar
 bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop than when benchmarks/results was written, or a start, an evaluation or memory dearer? (two minutes, four on another kind of machine)
 	$(BIN)/python -m benchmarks.check
 
-bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 20 minutes)
+bench-peers: $(VENV)/.dev  ## four works against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 45 minutes)
 	$(BIN)/python -m benchmarks.peers
 
 agreement: $(VENV)/.dev  ## server rules beside Flower, NVIDIA FLARE, pfl-research, FedLab, ByzFL: docs/explanation/frameworks.md (needs 2 GB)

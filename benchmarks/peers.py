@@ -1,4 +1,6 @@
-"""W1 against other frameworks: pfl-research, fedjax, FedLab and the simulation of Flower, each in a virtual environment of its own.
+"""Other frameworks on the same work: pfl-research, fedjax, FedLab and the simulation of Flower, each in an environment of its own.
+
+The works are W1, a CNN, an LSTM over the lines of an image, and a logistic regression of 10,000 clients with six rows each.
 
 All get the same file: the rows of every client, the participants of every round, the initial weights. A turn is a process
 that runs all rounds, on one thread per client that is trained at the same time; turns alternate (A B A B ...). What counts is
@@ -23,11 +25,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import nn
 
 from benchmarks import measure, pages, w1
 from benchmarks.measure import ROOT, Pair, Seconds, Settings, on_a_quiet_machine, ratio
+from benchmarks.peer_scripts.work import Work, build, modules
 from coterie import Clients, Part, Rng
-from coterie.models import MLP, build_model
+from coterie.config.registry import MODELS
+from coterie.models import build_model
 
 WHAT = __doc__ or ""
 SCRIPTS = ROOT / "benchmarks" / "peer_scripts"
@@ -69,21 +75,21 @@ class Peer(NamedTuple):
     workers: int = 1
 
 
-OURS = Peer("coterie", "coterie_w1.py")
+OURS = Peer("coterie", "coterie_work.py")
 TORCH = ("torch==2.13.0", "numpy==2.4.6")
-FLOWER = ("flower_w1.py", "flwr", "flower", ((*TORCH, "flwr[simulation]==1.41.0", "ray==2.55.1"),), 8.0, 18.0)
+FLOWER = ("flower_work.py", "flwr", "flower", ((*TORCH, "flwr[simulation]==1.41.0", "ray==2.55.1"),), 8.0, 18.0)
 PEERS = {
-    "pfl": Peer("pfl-research", "pfl_w1.py", "pfl", "pfl", ((*TORCH, "pfl==0.6.0"),), 2.0, 4.0),
+    "pfl": Peer("pfl-research", "pfl_work.py", "pfl", "pfl", ((*TORCH, "pfl==0.6.0"),), 2.0, 4.0),
     # fedjax calls jax.tree_map, which newer versions of JAX no longer have.
     "fedjax": Peer(
-        "fedjax", "fedjax_w1.py", "fedjax", "fedjax",
+        "fedjax", "fedjax_work.py", "fedjax", "fedjax",
         (("fedjax==0.0.17", "jax==0.5.3", "jaxlib==0.5.3", "dm-haiku==0.0.17", "optax==0.2.8", "numpy==2.4.6"),),
         1.3, 2.5,
     ),
     # FedLab's data sets import torchvision, whose current wheels want the CUDA build of torch. 0.15.2 is imported without its
     # compiled operators; nothing of it is used here.
     "fedlab": Peer(
-        "FedLab", "fedlab_w1.py", "fedlab", "fedlab",
+        "FedLab", "fedlab_work.py", "fedlab", "fedlab",
         (
             (*TORCH, "pandas==3.1.1", "scikit-learn==1.9.1", "pynvml==13.0.1", "tqdm==4.70.1", "munch==4.0.0"),
             ("pillow==13.0.0", "requests==2.34.2"),
@@ -104,6 +110,7 @@ class Sizes(NamedTuple):
     counted: int = 35
     pairs: int = 6
     seconds: float = 300.0
+    model: str = "mlp"
 
     @property
     def rounds(self) -> int:
@@ -116,37 +123,65 @@ class Sizes(NamedTuple):
         return {**self._asdict(), "work": work}
 
 
+WORKS = {
+    "w1": Sizes(),
+    "cnn": Sizes(w1.Work(steps=15), 1, 4, 3, model="cnn"),
+    "lstm": Sizes(w1.Work(steps=15), 1, 4, 3, model="lstm"),
+    "small": Sizes(w1.Work(clients=10_000, per_round=100, steps=5, batch_size=6, model="logistic"), 2, 10, 3, 90.0),
+}
+TITLES = {"w1": "W1", "cnn": "CNN", "lstm": "LSTM", "small": "10,000 small clients"}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the peers named on the command line, all if none is; write benchmarks/results/peers.json and the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="W1 against other frameworks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description="Other frameworks on the same work."
+    )
+    parser.add_argument("--work", action="append", choices=WORKS, help="a work, again for several (all)")
     parser.add_argument("--venvs", type=Path, help="folder of virtual environments to use as they are (build/peers)")
     parser.add_argument(
         "--attempts", type=int, default=3, help="how often a pair is measured while the machine is busy"
     )
     given, folder, docs = measure.read_arguments(parser, arguments, "peer", PEERS)
     path = folder / "peers.json"
-    sizes = Sizes(w1.Work(6, 2, 4, 8), 1, 2, 2, 120.0) if given.quick else Sizes()
     settings = Settings(True, attempts=1, patience=0.0) if given.quick else Settings(attempts=given.attempts)
-
     before = json.loads(path.read_text())["peers"] if path.exists() else {}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        held = Path(temporary) / "w1.npz"
-        source = export(held, sizes, *(w1.synthetic(sizes.work, 240) if given.quick else w1.load(sizes.work)))
-        for name in given.names or PEERS:
-            try:
-                python = _python(PEERS[name], given.venvs, given.quick)
-                found = on_a_quiet_machine(lambda: compare(PEERS[name], python, held, sizes), settings)  # noqa: B023
-            except NotMeasuredError as reason:
-                found = {"absent": str(reason)}
-            made = measure.document("peers", WHAT.strip(), {"data": source, "sizes": sizes.told()})
-            stamp = {key: made[key] for key in ("measured", "commit")}
-            before = {**before, name: {"label": PEERS[name].label, **found, **stamp}}
-            result = {**made, "peers": {n: before[n] for n in PEERS if n in before}}
-            measure.write(path, result)
-            print(" | ".join(_cells(name, result["peers"][name])))
-            if docs is not None:
-                pages.between(docs / "performance.md", table(result), "peers")
+    for work in given.work or WORKS:
+        sizes = tiny(WORKS[work]) if given.quick else WORKS[work]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+            held = Path(temporary) / "work.npz"
+            source = export(held, sizes, *_rows(sizes, given.quick))
+            for name in given.names or PEERS:
+                try:
+                    python = _python(PEERS[name], given.venvs, given.quick)
+                    found = on_a_quiet_machine(lambda: compare(PEERS[name], python, held, sizes), settings)  # noqa: B023
+                except NotMeasuredError as reason:
+                    found = {"absent": str(reason)}
+                made = measure.document("peers", WHAT.strip(), {})
+                stamp = {key: made[key] for key in ("measured", "commit", "machine", "versions")}
+                told = {"label": PEERS[name].label, "work": work, "data": source, "sizes": sizes.told()}
+                before = {**before, f"{work} {name}": {**found, **told, "made": stamp}}
+                result = {**made, "peers": {key: before[key] for key in _keys() if key in before}}
+                measure.write(path, result)
+                print(" | ".join(_cells(f"{work} {name}", before[f"{work} {name}"])))
+                if docs is not None:
+                    pages.between(docs / "performance.md", table(result), "peers")
     return 0
+
+
+def _keys() -> list[str]:
+    return [f"{work} {name}" for work in WORKS for name in PEERS]
+
+
+def tiny(sizes: Sizes) -> Sizes:
+    """The same work in seconds."""
+    return sizes._replace(work=w1.Work(6, 2, 4, 8, model=sizes.work.model), first=1, counted=2, pairs=2, seconds=120.0)
+
+
+def _rows(sizes: Sizes, quick: bool) -> tuple[Clients, Part, str]:
+    if quick:
+        return w1.synthetic(sizes.work, 240)
+    return w1.load(sizes.work, {"train": 1} if sizes.work.clients > 1000 else w1.PARTS)
 
 
 def export(path: Path, sizes: Sizes, clients: Clients, test: Part, source: str) -> str:
@@ -155,7 +190,9 @@ def export(path: Path, sizes: Sizes, clients: Clients, test: Part, source: str) 
     steps = int(clients.train.sizes[0]) // work.batch_size
     if set(clients.train.sizes.tolist()) != {steps * work.batch_size} or work.steps % steps:
         raise ValueError("clients must have equally many rows, in whole batches, and train for whole epochs")
-    layers = build_model(MLP(), clients, w1.SEED).parameters()
+    named = MODELS[work.model]()
+    model = named if sizes.model == "mlp" else lambda shape, outputs: nn.Sequential(*modules(sizes.model, (), nn))
+    layers = build_model(model, clients, w1.SEED).parameters()
     np.savez(
         path,
         images=np.stack([_flat(client.train) for client in clients]),
@@ -171,6 +208,7 @@ def export(path: Path, sizes: Sizes, clients: Clients, test: Part, source: str) 
         epochs=work.steps // steps,
         batch_size=work.batch_size,
         lr=w1.LR,
+        model=sizes.model,
         **{f"layer_{i}": layer.detach().numpy() for i, layer in enumerate(layers)},
     )
     return source
@@ -226,41 +264,46 @@ def judge(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The rows of all peers, and the machine."""
-    names = ("against", "coterie's speed by the peer's", "in CPU time", "goal", "reached")
+    """The rows of all peers on each work, and the machine."""
+    names = ("work", "against", "coterie's speed by the peer's", "in CPU time", "goal", "reached")
     names += ("ms a round, coterie / peer", "accuracy, coterie / peer", "load", "commit")
     lines = [
         "| " + " | ".join(names) + " |",
         "| " + " | ".join(["---"] * len(names)) + " |",
-        *("| " + " | ".join(_cells(name, found)) + " |" for name, found in result["peers"].items()),
+        *("| " + " | ".join(_cells(key, found)) + " |" for key, found in result["peers"].items()),
     ]
-    machine, versions = result["machine"], result["versions"]
-    where = f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, PyTorch {versions['torch']}"
+    made = [found["made"] for found in result["peers"].values()]
+    where = dict.fromkeys(
+        f"{m['machine']['cpu']}, {m['machine']['cores']} cores; Python {m['versions']['python']}, PyTorch {m['versions']['torch']}"
+        for m in made
+    )
     note = (
-        f"{where}; {result['measured'][:10]}. A `+` behind a commit: sources differed from it. Busy: the load average was "
-        "above 2.5 in every attempt; then the ratio in CPU time decides, where there is one."
+        f"{' or '.join(where)}; {max(m['measured'] for m in made)[:10]}. A `+` behind a commit: sources differed from it. Busy: the "
+        "load average was above 2.5 in every attempt; then the ratio in CPU time decides, where there is one."
     )
     return "\n".join([*lines, "", note])
 
 
-def _cells(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
-    peer = PEERS[name]
-    goal = f"at least {peer.must:g} (aim {peer.aim:g})"
+def _cells(key: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+    work, name = key.split(" ")
+    peer, commit = PEERS[name], found["made"]["commit"]
+    goal = f"at least {peer.must:g} (aim {peer.aim:g})" if work == "w1" else "none"
     if "absent" in found:
-        return peer.label, f"not measured: {found['absent']}", "-", goal, "-", "-", "-", "-", found["commit"]
+        return TITLES[work], peer.label, f"not measured: {found['absent']}", "-", goal, "-", "-", "-", "-", commit
     with_cpu = found["cpu_ratio"] is not None
     decisive = measure.decisive(found) if with_cpu else found["ratio"]
     reached = "aim" if decisive >= peer.aim else "yes" if decisive >= peer.must else "no"
     return (
+        TITLES[work],
         f"{peer.label}, {peer.package} {found['versions'][peer.package]}",
         f"{found['ratio']:.1f}",
         f"{found['cpu_ratio']:.1f}" if with_cpu else "-",
         goal,
-        reached,
+        reached if work == "w1" else "-",
         f"{1000 * found['seconds']:.0f} / {1000 * found['reference_seconds']:.0f}",
         f"{found['accuracy']:.3f} / {found['reference_accuracy']:.3f}",
         f"{found['load'][0]} -> {found['load'][1]}" + (" (busy)" if found["busy"] else ""),
-        found["commit"],
+        commit,
     )
 
 
@@ -277,7 +320,8 @@ def _python(peer: Peer, venvs: Path | None, only_present: bool) -> Path:
 def _turn(peer: Peer, python: Path, work: Path, workers: int, sizes: Sizes) -> dict[str, Any]:
     """All rounds in a process of their own."""
     answer = work.parent / "result.json"
-    answer.unlink(missing_ok=True)
+    for left in (answer, answer.with_suffix(".npz")):
+        left.unlink(missing_ok=True)
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT / "src") if peer is OURS else ""}
     command = [str(python), str(SCRIPTS / peer.script), str(work), str(answer), "--workers", str(workers)]
     with (work.parent / "output.txt").open("w+") as output:
@@ -303,7 +347,18 @@ def _turn(peer: Peer, python: Path, work: Path, workers: int, sizes: Sizes) -> d
     if problem:
         raise NotMeasuredError(problem)
     found: dict[str, Any] = json.loads(answer.read_text())
-    return found
+    with np.load(answer.with_suffix(".npz")) as layers:
+        return {**found, "accuracy": accuracy(Work(work, workers), list(layers.values()))}
+
+
+def accuracy(work: Work, layers: Sequence[Any]) -> float:
+    """Share of test images that a model with these parameters classifies right."""
+    module = build(work, nn.Sequential, nn)
+    with torch.no_grad():
+        for parameter, layer in zip(module.parameters(), layers, strict=True):
+            parameter.copy_(torch.as_tensor(layer))
+        outputs = module(torch.from_numpy(work.test_images.astype(np.float32) / np.float32(255)))
+    return float((outputs.argmax(1).numpy() == work.test_labels).mean())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -95,21 +95,21 @@ def against_l0(
     }
 
 
-def load(work: Work) -> tuple[ct.Clients, ct.Part, str]:
+def load(work: Work, parts: Mapping[str, float] = PARTS) -> tuple[ct.Clients, ct.Part, str]:
     """Clients of equal size, test rows, and where they come from."""
     try:
         clients = ct.data.load(
-            "fashion-mnist", seed=SEED, split={"kind": "iid", "clients": work.clients, "parts": PARTS}, server=10_000
+            "fashion-mnist", seed=SEED, split={"kind": "iid", "clients": work.clients, "parts": parts}, server=10_000
         )
     except ct.InputError as error:
-        clients, test, source = synthetic(work, 60_000)
+        clients, test, source = synthetic(work, 60_000, parts)
         return clients, test, f"{source} ({error})"
     held = clients.server
     assert held is not None
     return clients.with_server(None), held, "Fashion-MNIST"
 
 
-def synthetic(work: Work, rows: int, parts: dict[str, float] = PARTS) -> tuple[ct.Clients, ct.Part, str]:
+def synthetic(work: Work, rows: int, parts: Mapping[str, float] = PARTS) -> tuple[ct.Clients, ct.Part, str]:
     """The same with random images of that shape."""
     rng = np.random.default_rng(SEED)
     images = torch.from_numpy(rng.integers(0, 256, (rows + 100, 28, 28), dtype=np.uint8))

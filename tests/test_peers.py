@@ -54,7 +54,7 @@ def turn(seconds, cpu, accuracy):
 
 
 def test_the_file_holds_rows_participants_and_initial_weights_of_fit(tmp_path):
-    import coterie_w1
+    import coterie_work
     from benchmarks import peers, w1
     from work import Clock, Work
 
@@ -63,7 +63,7 @@ def test_the_file_holds_rows_participants_and_initial_weights_of_fit(tmp_path):
     assert peers.export(tmp_path / "w1.npz", sizes, clients, test, source) == source
     work, clock = Work(tmp_path / "w1.npz", 1), Clock()
     assert work.epochs == 2
-    layers = coterie_w1.run(work, clock)
+    layers = coterie_work.run(work, clock)
     method = ct.FedAvg(ct.LocalSGD(lr=w1.LR, steps=ct.Steps(8), batch_size=8))
     run = ct.fit(method, clients, ct.models.MLP(), sizes.rounds, w1.SEED, settings=ct.RunSettings(2, metrics=()))
     assert torch.equal(torch.cat([layer.flatten() for layer in layers]), run.x)
@@ -71,7 +71,23 @@ def test_the_file_holds_rows_participants_and_initial_weights_of_fit(tmp_path):
     with torch.no_grad():
         run.module.load_state_dict(run.state_dict())
         right = (run.module(test.inputs.float() / 255).argmax(1) == test.labels).double().mean()
-    assert work.accuracy(layers) == pytest.approx(float(right), abs=1e-9)
+    assert peers.accuracy(work, layers) == pytest.approx(float(right), abs=1e-9)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("cnn", 6), ("lstm", 6), ("small", 2)])
+def test_every_work_is_read_and_trained(tmp_path, name, parameters):
+    import coterie_work
+    from benchmarks import peers, w1
+    from work import Clock, Work
+
+    sizes = peers.tiny(peers.WORKS[name])
+    peers.export(tmp_path / "work.npz", sizes, *w1.synthetic(sizes.work, 240))
+    work, clock = Work(tmp_path / "work.npz", 1), Clock()
+    layers = coterie_work.run(work, clock)
+    assert len(layers) == len(work.layers) == parameters
+    assert all(np.abs(layer.numpy() - start).max() > 0 for layer, start in zip(layers, work.layers, strict=True))
+    assert 0 <= peers.accuracy(work, layers) <= 1
+    assert len(clock.wall) == sizes.rounds
 
 
 def test_work_that_is_not_whole_epochs_is_refused(tmp_path):
@@ -98,22 +114,32 @@ def test_peers_with_a_number_and_without_stand_in_the_result_and_in_the_table(sc
     )
     page = scripts / "performance.md"
     page.write_text("before\n\n<!-- peers -->\n\n<!-- /peers -->\n\nafter\n")
-    arguments = ["--quick", "--venvs", str(scripts / "venvs"), "--out", str(scripts), "--docs", str(scripts)]
+    arguments = [
+        "--quick",
+        "--venvs",
+        str(scripts / "venvs"),
+        "--out",
+        str(scripts),
+        "--docs",
+        str(scripts),
+        "--work",
+        "w1",
+    ]
     assert peers.main(arguments) == 0
     result = json.loads((scripts / "peers.json").read_text())
-    found = result["peers"]["fixed"]
+    found = result["peers"]["w1 fixed"]
     assert found["reference_seconds"] == 5.0
     assert found["ratio"] > 4.0
     assert found["cpu_ratio"] > 4.0
-    assert result["peers"]["broken"]["absent"] == "it ended with status 1: no such luck"
-    assert result["peers"]["missing"]["absent"] == "it is not installed"
+    assert result["peers"]["w1 broken"]["absent"] == "it ended with status 1: no such luck"
+    assert result["peers"]["w1 missing"]["absent"] == "it is not installed"
     text = page.read_text()
-    assert text.startswith("before\n\n<!-- peers -->\n\n| against")
+    assert text.startswith("before\n\n<!-- peers -->\n\n| work")
     assert text.endswith("<!-- /peers -->\n\nafter\n")
-    assert f"| Fixed, numpy {np.__version__} |" in text
-    assert "| Broken | not measured: it ended with status 1: no such luck |" in text
+    assert f"| W1 | Fixed, numpy {np.__version__} |" in text
+    assert "| W1 | Broken | not measured: it ended with status 1: no such luck |" in text
     assert peers.main(["missing", *arguments]) == 0
-    assert set(json.loads((scripts / "peers.json").read_text())["peers"]) == {"fixed", "broken", "missing"}
+    assert set(json.loads((scripts / "peers.json").read_text())["peers"]) == {"w1 fixed", "w1 broken", "w1 missing"}
 
 
 def test_a_peer_that_takes_too_long_is_ended(scripts):

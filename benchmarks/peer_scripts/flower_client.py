@@ -1,4 +1,4 @@
-"""The client of `flower_w1.py`: a module of its own, as in Flower's quick start, so that Ray's actors import it."""
+"""The client of `flower_work.py`: a module of its own, as in Flower's quick start, so that Ray's actors import it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ class Work:
         images, labels: training rows by client, uint8 [clients, rows, 784] and int64 [clients, rows].
         test_images, test_labels: of the whole federation.
         participants: client numbers by round, int64 [rounds, clients per round].
-        layers: initial W_1, b_1, W_2, b_2, ... with W as [outputs, inputs].
+        model: mlp (of one layer it is a logistic regression), cnn or lstm.
+        layers: initial parameters, in the order in which the module of `build` has them.
         epochs, batch_size, lr: of local training by plain SGD.
         workers: clients trained at the same time.
     """
@@ -36,6 +38,7 @@ class Work:
             self.test_images, self.test_labels = held["test_images"], held["test_labels"]
             self.participants = held["participants"]
             self.layers = [held[f"layer_{i}"] for i in range(sum(name.startswith("layer_") for name in held.files))]
+            self.model = str(held["model"])
             self.epochs, self.batch_size, self.lr = int(held["epochs"]), int(held["batch_size"]), float(held["lr"])
         self.path, self.workers = path, workers
 
@@ -48,21 +51,33 @@ class Work:
         """Training images as float32 in [0, 1], made once and not per batch."""
         return self.images.astype(np.float32) / np.float32(255)
 
-    def accuracy(self, layers: Sequence[Any]) -> float:
-        """Share of test images that a model (laid out as `layers`) classifies right."""
-        signal = self.test_images.astype(np.float32) / np.float32(255)
-        arrays = [np.asarray(layer, dtype=np.float32) for layer in layers]
-        for k in range(0, len(arrays), 2):
-            signal = signal @ arrays[k].T + arrays[k + 1]
-            if k < len(arrays) - 2:
-                signal = np.maximum(signal, 0)
-        return float((signal.argmax(1) == self.test_labels).mean())
+
+def modules(model: str, widths: Sequence[int], nn: Any) -> list[Any]:
+    """The modules of a model of rows of 784 pixels; `widths` are those of an MLP."""
+    if model == "cnn":
+        convolutions = [m for k in ((1, 16), (16, 32)) for m in (nn.Conv2d(*k, 5), nn.ReLU(), nn.MaxPool2d(2))]
+        return [nn.Unflatten(1, (1, 28, 28)), *convolutions, nn.Flatten(), nn.Linear(512, 10)]
+    if model == "lstm":
+
+        class LastOutput(nn.Module):
+            """An LSTM, and of its outputs the last."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm = nn.LSTM(28, 64, batch_first=True)
+
+            def forward(self, rows: Any) -> Any:
+                return self.lstm(rows)[0][:, -1]
+
+        return [nn.Unflatten(1, (28, 28)), LastOutput(), nn.Linear(64, 10)]
+    linear = [nn.Linear(*sizes) for sizes in pairwise(widths)]
+    return [module for layer in linear for module in (layer, nn.ReLU())][:-1]
 
 
 def build(work: Work, kind: Any, nn: Any) -> Any:
-    """A module of this kind of `nn.Sequential`, as wide as the work's layers, which a framework fills or is sent."""
-    linear = [nn.Linear(weight.shape[1], weight.shape[0]) for weight in work.layers[::2]]
-    return kind(*[module for layer in linear for module in (layer, nn.ReLU())][:-1])
+    """A module of this kind of `nn.Sequential` for the work, which a framework fills or is sent."""
+    widths = [work.layers[0].shape[-1], *[len(bias) for bias in work.layers[1::2]]]
+    return kind(*modules(work.model, widths, nn))
 
 
 def fill(model: Any, work: Work, torch: Any) -> Any:
@@ -108,7 +123,7 @@ def main(
         packages: whose versions belong to the result.
         in_process: whether all of a round happens in this process; else its CPU time says nothing and is left out.
     """
-    parser = argparse.ArgumentParser(description=f"W1 with {framework}")
+    parser = argparse.ArgumentParser(description=f"The work with {framework}")
     parser.add_argument("work", type=Path, help="npz file with the work")
     parser.add_argument("result", type=Path, help="JSON file to write")
     parser.add_argument("--workers", type=int, default=1, help="clients trained at the same time")
@@ -119,7 +134,7 @@ def main(
         "framework": framework,
         "seconds": clock.wall,
         "cpu_seconds": clock.cpu if in_process(work) else None,
-        "accuracy": work.accuracy(layers),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }
+    np.savez(given.result.with_suffix(".npz"), *[np.asarray(layer, dtype=np.float32) for layer in layers])
     given.result.write_text(json.dumps(result) + "\n")

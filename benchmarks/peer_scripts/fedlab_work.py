@@ -1,4 +1,4 @@
-"""W1 with FedLab, as in its standalone example: a `SyncServerHandler` and an `SGDSerialClientTrainer` in one process.
+"""The work with FedLab, as in its standalone example: a `SyncServerHandler` and an `SGDSerialClientTrainer` in one process.
 
 Rows are float tensors in memory. A `DataLoader` whose sampler hands out whole batches takes a batch by one index instead of
 stacking single rows, which is the fast way that PyTorch offers (FedLab's own data sets stack, and are slower). Shuffled.

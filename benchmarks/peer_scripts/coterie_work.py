@@ -1,4 +1,4 @@
-"""W1 with coterie, as a user calls it: `ct.fit` with FedAvg on clients made of arrays, a byte per pixel as on disk."""
+"""The work with coterie, as a user calls it: `ct.fit` with FedAvg on clients made of arrays, a byte per pixel as on disk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
-from work import Clock, Work, main
+from torch import Tensor, nn
+from work import Clock, Work, build, main
 
 import coterie as ct
 
@@ -20,8 +20,7 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     clients = ct.data.from_tensors({f"client-{i:03d}": {"train": pair} for i, pair in enumerate(rows)})
     steps = work.epochs * work.labels.shape[1] // work.batch_size
     method = ct.FedAvg(ct.LocalSGD(lr=work.lr, steps=ct.Steps(steps), batch_size=work.batch_size))
-    hidden = tuple(len(bias) for bias in work.layers[1:-1:2])
-    model = ct.models.MLP(hidden).build(work.images.shape[2:], len(work.layers[-1]))
+    model = build(work, nn.Sequential, nn)
     init = {name: torch.from_numpy(layer) for name, layer in zip(model.state_dict(), work.layers, strict=True)}
     drawn = [
         np.sort(ct.Rng.named(SEED, "participants", number).permutation(len(clients), work.participants.shape[1]))

@@ -1,4 +1,4 @@
-"""W1 with pfl-research, as its own benchmarks are written: `FederatedAveraging` over a `SimulatedBackend` in one process.
+"""The work with pfl-research, as its own benchmarks are written: `FederatedAveraging` over a `SimulatedBackend` in one process.
 
 Each user is a `Dataset` of torch tensors that is made when the user is sampled; `Dataset.iter` cuts it into batches in the
 order of its rows, the same in both epochs (pfl-research does not shuffle). Weights by rows, central SGD with rate 1.

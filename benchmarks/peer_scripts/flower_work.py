@@ -1,4 +1,4 @@
-"""W1 with Flower's simulation (Ray), as in its PyTorch quick start: a `ClientApp` with `train`, the strategy `FedAvg`.
+"""The work with Flower's simulation (Ray), as in its PyTorch quick start: a `ClientApp` with `train`, the strategy `FedAvg`.
 
 An actor loads the rows once, as float tensors; a call builds the model, loads the weights it was sent, trains with a shuffling
 `DataLoader` that takes whole batches by one index, and returns its state dict and its number of rows. One thread per actor,
