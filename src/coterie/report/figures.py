@@ -132,9 +132,8 @@ def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
     panels = []
     if len(results.clients) > 1:
         means = [results.history.mean_curve(m, results.clients, results.split, metric) for m in results.methods]
-        with_curve = len(
-            set[str]().union(*[results.history.measured(m, results.split, metric) for m in results.methods])
-        )
+        measured = [results.history.measured(m, results.split, metric) for m in results.methods]
+        with_curve = len(set(results.clients) & set[str]().union(*measured))
         mean = f"mean of {with_curve}" if with_curve < len(results.clients) else MEAN
         panels.append({"client": mean, "rows": [_curve(c) for c in means]})
     panels += [
