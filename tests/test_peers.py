@@ -102,7 +102,7 @@ def test_work_that_is_not_whole_epochs_is_refused(tmp_path):
 def test_peers_with_a_number_and_without_stand_in_the_result_and_in_the_table(scripts, monkeypatch):
     from benchmarks import peers
 
-    monkeypatch.setattr(peers, "TOLERANCE", 1.0)
+    monkeypatch.setattr(peers, "WORKS", {"w1": peers.WORKS["w1"]._replace(tolerance=1.0)})
     monkeypatch.setattr(
         peers,
         "PEERS",
