@@ -90,6 +90,26 @@ def test_every_work_is_read_and_trained(tmp_path, name, parameters):
     assert len(clock.wall) == sizes.rounds
 
 
+def test_participants_are_the_same_clients_for_all(tmp_path):
+    """Among 1,001 clients, where names that are too short would be sorted into another order."""
+    import coterie_work
+    from benchmarks import peers, w1
+    from work import Clock, Work
+
+    sizes = peers.tiny(peers.WORKS["small"])._replace(work=w1.Work(1001, 5, 1, 2, model="logistic"), first=1, counted=1)
+    peers.export(tmp_path / "work.npz", sizes, *w1.synthetic(sizes.work, 2002, {"train": 1}))
+    work = Work(tmp_path / "work.npz", 1)
+    w, b = (layer.astype(np.float64) for layer in work.layers)
+    for chosen in work.participants:
+        inputs, labels = work.images[chosen].astype(np.float64) / 255, np.eye(10)[work.labels[chosen]]
+        scores = np.exp(inputs @ w.T + b)
+        gradient = (scores / scores.sum(-1, keepdims=True) - labels) / work.batch_size
+        moved = [np.einsum("kro,kri->koi", gradient, inputs).mean(0), gradient.sum(1).mean(0)]
+        w, b = (layer - work.lr * move for layer, move in zip((w, b), moved, strict=True))
+    for found, expected in zip(coterie_work.run(work, Clock()), (w, b), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_work_that_is_not_whole_epochs_is_refused(tmp_path):
     from benchmarks import peers, w1
 

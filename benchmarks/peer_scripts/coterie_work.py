@@ -17,7 +17,8 @@ SEED = 0
 def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     """Train, and return the final layers."""
     rows = zip(work.images, work.labels, strict=True)
-    clients = ct.data.from_tensors({f"client-{i:03d}": {"train": pair} for i, pair in enumerate(rows)})
+    digits = max(3, len(str(len(work.labels) - 1)))  # the order of names is that of the numbers which participants have
+    clients = ct.data.from_tensors({f"client-{i:0{digits}d}": {"train": pair} for i, pair in enumerate(rows)})
     steps = work.epochs * work.labels.shape[1] // work.batch_size
     method = ct.FedAvg(ct.LocalSGD(lr=work.lr, steps=ct.Steps(steps), batch_size=work.batch_size))
     model = build(work, nn.Sequential, nn)
