@@ -388,7 +388,9 @@ def test_the_first_page_shows_each_opposite_with_what_checks_it():
         assert all(part in text for part in (claim["quote"], run["here"], run["paper"], claim["read_again"])), claim[
             "key"
         ]
-        assert judged.deciding.second or judged.claim.get("computed"), f"{claim['key']}: not computed a second time"
+        seconds = sum(row.seconds or 0 for row in EVIDENCE.documents[judged.deciding.a.experiment].rows)
+        twice = judged.deciding.second or judged.claim.get("computed") or seconds > 3600
+        assert twice, f"{claim['key']}: not computed a second time, though that would cost less than an hour"
 
 
 # Second computations
