@@ -162,18 +162,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     found = {"absent": str(reason)}
                 made = measure.document("peers", WHAT.strip(), {})
                 stamp = {key: made[key] for key in ("measured", "commit", "machine", "versions")}
-                told = {"label": PEERS[name].label, "work": work, "data": source, "sizes": sizes.told()}
-                before = {**before, f"{work} {name}": {**found, **told, "made": stamp}}
-                result = {**made, "peers": {key: before[key] for key in _keys() if key in before}}
+                key, told = f"{work} {name}", {"data": source, "sizes": sizes.told()}
+                before = {**before, key: {**found, **told, "made": stamp}}
+                keys = [f"{one} {other}" for one in WORKS for other in PEERS]
+                result = {**made, "peers": {key: before[key] for key in keys if key in before}}
                 measure.write(path, result)
-                print(" | ".join(_cells(f"{work} {name}", before[f"{work} {name}"])))
+                print(" | ".join(_cells(key, before[key])))
                 if docs is not None:
                     pages.between(docs / "performance.md", table(result), "peers")
     return 0
-
-
-def _keys() -> list[str]:
-    return [f"{work} {name}" for work in WORKS for name in PEERS]
 
 
 def tiny(sizes: Sizes) -> Sizes:
@@ -193,8 +190,8 @@ def export(path: Path, sizes: Sizes, clients: Clients, test: Part, source: str) 
     steps = int(clients.train.sizes[0]) // work.batch_size
     if set(clients.train.sizes.tolist()) != {steps * work.batch_size} or work.steps % steps:
         raise ValueError("clients must have equally many rows, in whole batches, and train for whole epochs")
-    named = MODELS[work.model]()
-    model = named if sizes.model == "mlp" else lambda shape, outputs: nn.Sequential(*modules(sizes.model, (), nn))
+    ours = sizes.model == "mlp"
+    model = MODELS[work.model]() if ours else lambda shape, outputs: nn.Sequential(*modules(sizes.model, (), nn))
     layers = build_model(model, clients, w1.SEED).parameters()
     np.savez(
         path,

@@ -126,7 +126,7 @@ def test_a_choice_among_models_is_named_and_made_of_losses_behind_the_plans_nois
         lines = list(in_words(hospital.approved, hospital.settings, "hungary"))
         assert any(f"{task} leaves:" in line and said in line for line in lines)
         allowed = hospital.approved.pairs[f"{name}-0"]
-        assert bool(allowed.exposed) is not bool(filters)
+        assert bool(allowed.exposure) is not bool(filters)
 
 
 MEASURED = {"methods": [FEDAVG], "deploy": {"sites": ["hungary", "a", "b"]}, "run": {"contribution": {"every": 1}}}

@@ -11,7 +11,7 @@ from coterie.base.errors import InputError
 from coterie.base.loss import Kind
 from coterie.base.rows import Part, Rows
 from coterie.compute.metrics import find_metrics
-from coterie.compute.segments import Segments, padded
+from coterie.compute.segments import Segments, pad_and_apply
 from coterie.compute.workspace import HEIGHTS
 from coterie.config.registry import METRICS
 from federations import Problem, cohort_of
@@ -148,6 +148,6 @@ def test_evaluation_too_rests_on_enough_rows():
 
 def test_numbers_left_over_behind_a_vector_unit_are_rounded_like_the_others():
     values = torch.linspace(-5, 5, 1000, dtype=torch.float64)
-    whole = padded(torch.sigmoid, values)
+    whole = pad_and_apply(torch.sigmoid, values)
     for count in (1, 7, 63, 130, 999):
-        assert torch.equal(padded(torch.sigmoid, values[:count]), whole[:count])
+        assert torch.equal(pad_and_apply(torch.sigmoid, values[:count]), whole[:count])

@@ -583,7 +583,7 @@ def test_a_client_too_small_to_be_tested_is_left_out_of_the_mean(tmp_path: Path)
     rows = [{**row, "split": "train"} if row["client"] == "c" else row for row in summary]
     (folder / "summary.json").write_text(json.dumps(rows))
     results = Results.load(folder)
-    assert (results.clients, results.tested) == (names, names[:2])
+    assert (results.clients, results.test_clients) == (names, names[:2])
     found = verdict(results, "c")
     assert (found.kind, found.method) == ("too few rows to tell", None)
     assert found.reason.startswith("with so few rows all train and none is tested")

@@ -13,6 +13,7 @@ from test_combined_runs import run, write_table
 import coterie as ct
 from coterie.base.errors import InputError
 from coterie.cli.main import main
+from coterie.report.history import SavedHistory
 from coterie.report.results import Results
 from coterie.run.files import LONG_HISTORY
 from coterie.run.history import ClientMetrics, History, Row
@@ -107,3 +108,30 @@ def test_long_histories_are_combined(short: Path, long: Path, tmp_path: Path) ->
     assert not (together.folder / "history.csv").exists()
     tested = {of_run: told for of_run, told in {**numbers(short), **numbers(other)}.items() if of_run[2] != "all"}
     assert numbers(together.folder) == tested
+
+
+GAPS = """method,seed,fold,round,client,split,metric,value
+m,1,0,0,a,test,loss,1.0
+m,1,1,0,a,test,loss,2.0
+m,1,0,5,a,test,loss,nan
+m,1,1,5,a,test,loss,4.0
+m,1,all,0,a,test,loss,9.0
+m,0,0,5,a,test,loss,3.0
+m,0,0,2,b,test,loss,7.0
+n,0,0,2,b,test,loss,
+"""
+
+
+def test_a_curve_is_the_mean_of_folds_and_has_gaps_where_nothing_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "history.csv").write_text(GAPS)
+    history = SavedHistory(tmp_path)
+    curve, other = history.curve("m", "a", "test", "loss"), history.curve("m", "b", "test", "loss")
+    assert curve is not None
+    assert other is not None
+    assert curve.rounds.tolist() == [0, 5]
+    np.testing.assert_array_equal(curve.values, [[math.nan, 3.0], [1.5, 4.0]])
+    assert (other.rounds.tolist(), other.values.tolist()) == ([2], [[7.0]])
+    assert history.clients_with("m", "test", "loss") == {"a", "b"}
+    for absent in (("n", "b", "test", "loss"), ("m", "c", "test", "loss"), ("m", "a", "train", "loss"), ("x",) * 4):
+        assert history.curve(*absent) is None
+    assert history.clients_with("n", "test", "loss") == set()

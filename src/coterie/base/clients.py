@@ -100,7 +100,7 @@ class Client:
 
 
 def _texts(values: Any, field: str) -> tuple[str, ...]:
-    """Return texts as a tuple. Raises `InputError` for a single text and for what is no list of texts."""
+    """Return texts as a tuple. Raises `InputError` for a single text, and for anything but a list of texts."""
     listed = isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) != 0
     texts = tuple(values) if listed else ()
     if not listed or not all(isinstance(text, str) for text in texts):

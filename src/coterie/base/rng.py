@@ -176,21 +176,21 @@ def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
     words = np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 4).T.astype(np.uint32)
     state, word = np.uint32(_HASH_A[0]), np.uint32
 
-    def mixed(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:
+    def mix(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:
         nonlocal state
         values = values ^ state
         state = word(int(state) * multiplier & 0xFFFFFFFF)
         values = values * state
         return values ^ (values >> word(16))
 
-    pool = [mixed(word, _HASH_A[1]) for word in words]
+    pool = [mix(word, _HASH_A[1]) for word in words]
     for source in range(4):
         for target in range(4):
             if source != target:
-                value = pool[target] * word(0xCA01F9DD) - mixed(pool[source], _HASH_A[1]) * word(0x4973F715)
+                value = pool[target] * word(0xCA01F9DD) - mix(pool[source], _HASH_A[1]) * word(0x4973F715)
                 pool[target] = value ^ (value >> word(16))
     state = word(_HASH_B[0])
-    halves = [mixed(pool[k % 4], _HASH_B[1]).astype(np.uint64) for k in range(8)]
+    halves = [mix(pool[k % 4], _HASH_B[1]).astype(np.uint64) for k in range(8)]
     numbers = [(halves[k] | halves[k + 1] << np.uint64(32)).tolist() for k in (0, 2, 4, 6)]
     bits = np.random.PCG64(0)
     generator, form = np.random.Generator(bits), bits.state

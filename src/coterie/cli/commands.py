@@ -324,7 +324,7 @@ def _finalise(args: argparse.Namespace) -> int:
     )
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(target / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
-    except_tuning = " but those that choose how it is tuned" if results.tuned_part(method) else ""
+    except_tuning = " but those that choose how it is tuned" if results.personal_part(method) else ""
     say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}")
     say(f"what to expect of it: {target / 'card.md'}")
     for note in final.notes:

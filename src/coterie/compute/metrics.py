@@ -19,7 +19,7 @@ from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.segments import Segments, areas, count_hits, padded, probabilities
+from coterie.compute.segments import Segments, areas, count_hits, pad_and_apply, probabilities
 from coterie.config.registry import METRICS
 from coterie.contract.task import Flag, Form, MeanLoss, ModelOrOwn, Rows, task
 
@@ -199,7 +199,7 @@ def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segm
     mean_truth = segments.mean(truth)
     undefined = (segments.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (mean_truth <= 0)
     mean = outputs.reshape(-1).double().maximum(mean_truth[segments.place] / 100)
-    deviance = segments.mean(padded(torch.xlogy, truth, truth / mean) - truth + mean)
+    deviance = segments.mean(pad_and_apply(torch.xlogy, truth, truth / mean) - truth + mean)
     return (2 * deviance).masked_fill(undefined, torch.nan)
 
 
@@ -445,6 +445,6 @@ def _constant(counts: Tensor, train: Tensor) -> tuple[Tensor, Tensor]:
     # One added row per class: a class without training rows would cost an infinite loss.
     smoothed = (train + 1) * (numbers <= classes)
     shares = smoothed / smoothed.sum(1, keepdim=True)
-    losses = -padded(torch.xlogy, counts, shares.where(counts > 0, 1.0))
+    losses = -pad_and_apply(torch.xlogy, counts, shares.where(counts > 0, 1.0))
     total = counts.sum(1).where(train.sum(1) > 0, torch.nan)
     return counts.amax(1) / total, losses.cumsum(1)[:, -1] / total

@@ -75,7 +75,7 @@ class Segments:
         return total - earlier_sum[self.place]
 
 
-def padded(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+def pad_and_apply(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
     """Apply a function number by number, so that what it gives for one does not depend on how many there are."""
     shape, count = values[0].shape, values[0].numel()
     return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[:count].view(shape)
@@ -94,7 +94,7 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
     """
     if kind == "binary":
         logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
-        positive = padded(torch.sigmoid, logit)
+        positive = pad_and_apply(torch.sigmoid, logit)
         return torch.stack([1 - positive, positive], dim=1)
     return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
 

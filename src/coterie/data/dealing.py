@@ -42,7 +42,7 @@ class Dealt:
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
-    def used(self) -> Index:
+    def every_row(self) -> Index:
         """Return all rows that a client has, sorted."""
         return np.unique(np.concatenate([*self.clients.values(), *self.unseen.values(), *self.validation.values()]))
 

@@ -368,7 +368,7 @@ def split_over(
     test_set = _standard(split, dealt, labels, standard, seed)
     place = np.arange(len(labels))
     if callable(inputs):
-        used = dealt.used()
+        used = dealt.every_row()
         place = np.full(len(labels), -1)
         place[used] = np.arange(len(used))
         inputs, labels = inputs(used), labels[used]

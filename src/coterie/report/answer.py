@@ -9,7 +9,7 @@ from coterie.base.spelling import count
 from coterie.report.grids import MANY
 from coterie.report.results import Results
 from coterie.report.text import printable, wrap
-from coterie.report.words import Story, facts, named, tell
+from coterie.report.words import Story, facts, name_clients, tell
 
 LINES = 34
 NARROWEST = 40
@@ -75,7 +75,7 @@ def _remarks(results: Results, story: Story) -> list[str]:
     unproven = [c for c in results.clients if results.unproven(c) and not results.comparisons.small(c)]
     texts = [story.meaning, *story.caveats] if story.meaning else list(story.caveats)
     if unproven:
-        texts.insert(0, f"No model is shown to beat a constant prediction at {named(results, unproven)}.")
+        texts.insert(0, f"No model is shown to beat a constant prediction at {name_clients(results, unproven)}.")
     return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
 
 

@@ -80,7 +80,7 @@ def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], r
     lines = ["## Training", ""]
     is_baseline = method == results.baseline
     rows = {client: rows[client]} if is_baseline and client in rows else rows
-    exception = " but those that choose how the model is tuned" if results.tuned_part(method) else ""
+    exception = " but those that choose how the model is tuned" if results.personal_part(method) else ""
     lines.append(
         f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
         f" {f'with the settings of the run {name}' if all_rounds else f'after which the run {name} stopped early, with its settings'},"

@@ -86,13 +86,13 @@ class Comparisons:
 
     def _among(self, client: str | None, metric: str) -> Sequence[str]:
         """The clients that a comparison is about: the one, or all that are tested and for whom the metric decides."""
-        names = self.results.tested if client is None else (client,)
+        names = self.results.test_clients if client is None else (client,)
         return [c for c in names if self.decides(c, metric)]
 
     @cache_answers
     def small(self, client: str) -> bool:
         """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
-        tested = self.outcomes.tested(self.results.against or "", client)
+        tested = self.outcomes.test_rows(self.results.against or "", client)
         if (self.results.size(client) if tested is None else tested) < FEWEST_ROWS:
             return True
         return self.results.classification and self.rarest(client) < FEWEST_CASES
@@ -145,7 +145,7 @@ class Comparisons:
             mean, error, rows = saved
             mean = sign * mean if self.folds else float(gaps.mean())
             return Gain(mean, math.inf if error is None else error.error, rows, between)
-        site_numbers = self.outcomes.told(client, method, base, "mse" if metric == "rmse" else metric)
+        site_numbers = self.outcomes.of_site(client, method, base, "mse" if metric == "rmse" else metric)
         if site_numbers is None:
             return None
         mean = sign * site_numbers.gap if self.folds else float(gaps.mean())
@@ -380,7 +380,7 @@ class Comparisons:
 
     def _site_error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
         """The same as the client's site has told it; the degrees of freedom follow from numbers of rows that are known anyway."""
-        site_numbers = self.outcomes.told(client, method, rival, metric)
+        site_numbers = self.outcomes.of_site(client, method, rival, metric)
         if site_numbers is None:
             return None
         fewest = self.rarest(client) if metric == "auc" else site_numbers.tested

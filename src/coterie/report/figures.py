@@ -131,16 +131,24 @@ def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
     shown = results.extremes(metric, PANELS)
     panels = []
     if len(results.clients) > 1:
-        means = [results.history.mean_curve(m, results.clients, results.split, metric) for m in results.methods]
-        measured = [results.history.measured(m, results.split, metric) for m in results.methods]
-        with_curve = len(set(results.clients) & set[str]().union(*measured))
+        having = [results.history.clients_with(m, results.split, metric) for m in results.methods]
+        with_curve = len(set(results.clients) & set[str]().union(*having))
         mean = f"mean of {with_curve}" if with_curve < len(results.clients) else MEAN
-        panels.append({"client": mean, "rows": [_curve(c) for c in means]})
+        panels.append({"client": mean, "rows": [_curve(_mean_curve(results, m, metric)) for m in results.methods]})
     panels += [
         {"client": results.names[c], "rows": [_curve(results.curve(m, c, metric)) for m in results.methods]}
         for c in shown
     ]
     return panels if any(any(panel["rows"]) for panel in panels) else []
+
+
+def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
+    """The mean over clients, where all of them have the same rounds and seeds."""
+    by_client = [results.curve(method, c, metric) for c in results.clients]
+    curves = [c for c in by_client if c is not None]
+    if not curves or any(c.values.shape != curves[0].values.shape for c in curves):
+        return None
+    return Curve(curves[0].rounds, np.mean([c.values for c in curves], axis=0))
 
 
 def _curve(curve: Curve | None) -> dict[str, Any] | None:

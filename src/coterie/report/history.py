@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Curve(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The numbers [k] of one run, or of one series of several; `client` and `series` are places in the names of a `SavedHistory`."""
+    """The numbers [k] of one run; `client` and `series` are places in the names of a `SavedHistory`."""
 
     round: NDArray[np.int64]
     client: NDArray[np.int64]
@@ -36,31 +36,16 @@ class Numbers(NamedTuple):
 
 
 class _Series(NamedTuple):
-    """The finite numbers of one method, split and metric, by client, seed and round: `[begin[c] : begin[c + 1]]` are of place c."""
+    """The finite numbers [k] of one method, split and metric, in the order of clients, seeds and rounds."""
 
-    begin: NDArray[np.int64]
+    client: NDArray[np.int64]
     seed: NDArray[np.int64]
     round: NDArray[np.int64]
     value: Vector
 
-    def curve(self, place: int) -> Curve | None:
-        mine = slice(self.begin[place], self.begin[place + 1])
-        seeds, rounds = self.seed[mine], self.round[mine]
-        if not len(seeds):
-            return None
-        count = 1 + int(np.count_nonzero(np.diff(seeds)))
-        if len(seeds) % count == 0:
-            by_seed = rounds.reshape(count, -1)
-            if (by_seed == by_seed[0]).all():
-                return Curve(by_seed[0], self.value[mine].reshape(count, -1))
-        all_rounds, columns = np.unique(rounds, return_inverse=True)
-        values = np.full((count, len(all_rounds)), math.nan)
-        values[np.cumsum(np.diff(seeds, prepend=seeds[0]) != 0), columns] = self.value[mine]
-        return Curve(all_rounds, values)
-
 
 class SavedHistory:
-    """The numbers of a run directory by round. A long history is read when it is asked for, one run after the other.
+    """The numbers of a run directory by round. Those of a long history are read when they are asked for, method by method.
 
     Attributes:
         clients: names.
@@ -74,55 +59,39 @@ class SavedHistory:
         self._in_memory: list[Numbers] | None = None
         if self._path.is_file():
             with open_tensors(self._path, "numpy") as (_, names):
-                self.clients: list[str] = [str(name) for name in names["clients"]]
+                self.clients = [str(name) for name in names["clients"]]
                 self.series = [(str(split), str(metric)) for split, metric in names["series"]]
                 self.runs = [(str(method), int(seed), str(fold)) for method, seed, fold in names["runs"]]
         else:
             self._read_csv(folder / "history.csv")
 
     def _read_csv(self, path: Path) -> None:
-        columns: Columns = {
-            "method": str,
-            "seed": int,
-            "fold": str,
-            "round": int,
-            "client": str,
-            "split": str,
-            "metric": str,
-            "value": number_or_nan,
-        }
-        methods, seeds, folds, rounds, clients, splits, metrics, values = csv_columns(path, columns)
-        places: list[dict[object, int]] = [{}, {}, {}]
-        named = (clients, zip(splits, metrics, strict=True), zip(methods, seeds, folds, strict=True))
-        client, series, run = (
-            np.array([of_kind.setdefault(name, len(of_kind)) for name in names], np.int64)
-            for of_kind, names in zip(places, named, strict=True)
+        texts: Columns = dict.fromkeys(("method", "fold", "client", "split", "metric"), str)
+        columns: Columns = {**texts, "seed": int, "round": int, "value": number_or_nan}
+        methods, folds, names, splits, metrics, seeds, rounds, values = csv_columns(path, columns)
+        clients, series, runs = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, int, str], int]()
+        run = np.array([runs.setdefault(key, len(runs)) for key in zip(methods, seeds, folds, strict=True)], int)
+        found = Numbers(
+            np.array(rounds, int),
+            np.array([clients.setdefault(name, len(clients)) for name in names], int),
+            np.array([series.setdefault(key, len(series)) for key in zip(splits, metrics, strict=True)], int),
+            np.array(values, float),
         )
-        self.clients, self.series, self.runs = (list(of_kind) for of_kind in places)  # type: ignore[assignment]
-        order = np.argsort(run, kind="stable")
-        ends = np.searchsorted(run[order], np.arange(1, len(self.runs)))
-        sorted_columns = [
-            np.array(rounds, np.int64)[order],
-            client[order],
-            series[order],
-            np.array(values, float)[order],
-        ]
-        parts = zip(*[np.split(column, ends) for column in sorted_columns], strict=True)
-        self._in_memory = [Numbers(*part) for part in parts] if self.runs else []
+        self.clients, self.series, self.runs = [*clients], [*series], [*runs]
+        self._in_memory = [Numbers(*[column[run == place] for column in found]) for place in range(len(runs))]
 
     def numbers(self, run: int) -> Numbers:
         """The numbers of one of `runs`. Raises `InputError` if the file is damaged."""
         if self._in_memory is not None:
             return self._in_memory[run]
         with open_tensors(self._path, "numpy") as (file, _):
-            columns = Numbers(*[file.get_tensor(f"{run}/{name}") for name in Numbers._fields])
-            sizes = (len(self.clients), len(self.series))
-            for places, size in zip((columns.client, columns.series), sizes, strict=True):
-                if len({len(column) for column in columns}) != 1 or (
-                    len(places) and not 0 <= places.min() <= places.max() < size
-                ):
+            numbers = Numbers(*[file.get_tensor(f"{run}/{name}") for name in Numbers._fields])
+            if len({len(column) for column in numbers}) > 1:
+                raise ValueError(f"the columns of run {run} differ in length")
+            for places, names in ((numbers.client, self.clients), (numbers.series, self.series)):
+                if len(places) and not 0 <= places.min() <= places.max() < len(names):
                     raise ValueError(f"run {run} names what is not there")
-        return columns
+        return numbers
 
     def rows(self, run: int) -> Iterator[tuple[int, str, str, str, float]]:
         """The numbers of one of `runs`: round, client, split, metric and value."""
@@ -131,58 +100,49 @@ class SavedHistory:
 
     def curve(self, method: str, client: str, split: str, metric: str) -> Curve | None:
         """A metric of one client over rounds, without what is not finite, with folds their mean; None if there is nothing."""
-        found, place = self._of(method, split, metric), self._places.get(client)
-        return None if found is None or place is None else found.curve(place)
+        found, place = self._of_method(method).get((split, metric)), self._places.get(client)
+        if found is None or place is None:
+            return None
+        begin, end = np.searchsorted(found.client, (place, place + 1)).tolist()
+        if begin == end:
+            return None
+        seeds, rounds, values = found.seed[begin:end], found.round[begin:end], found.value[begin:end]
+        count = 1 + int(np.count_nonzero(np.diff(seeds)))
+        if len(seeds) % count == 0:
+            by_seed = rounds.reshape(count, -1)
+            if (by_seed == by_seed[0]).all():
+                return Curve(by_seed[0], values.reshape(count, -1))
+        every_round, columns = np.unique(rounds, return_inverse=True)
+        table = np.full((count, len(every_round)), math.nan)
+        table[np.cumsum(np.diff(seeds, prepend=seeds[0]) != 0), columns] = values
+        return Curve(every_round, table)
 
-    def mean_curve(self, method: str, clients: Iterable[str], split: str, metric: str) -> Curve | None:
-        """The mean over those of `clients` that have a curve; None if there is none, or they differ in rounds or seeds."""
-        found = self._of(method, split, metric)
-        if found is None:
-            return None
-        places = np.array([self._places[client] for client in clients if client in self._places], int)
-        sizes = np.diff(found.begin)[places]
-        places = places[sizes > 0]
-        if not len(places) or (sizes[sizes > 0] != sizes.max()).any():
-            return None
-        theirs = found.begin[places][:, None] + np.arange(sizes.max())
-        if any((column[theirs] != column[theirs[0]]).any() for column in (found.seed, found.round)):
-            return None
-        first = found.curve(int(places[0]))
-        assert first is not None
-        values = first.values.copy()
-        values[np.isfinite(values)] = found.value[theirs].mean(axis=0)
-        return Curve(first.rounds, values)
-
-    def measured(self, method: str, split: str, metric: str) -> set[str]:
+    def clients_with(self, method: str, split: str, metric: str) -> set[str]:
         """Clients that have a curve."""
-        found = self._of(method, split, metric)
-        return set() if found is None else {self.clients[c] for c in np.flatnonzero(np.diff(found.begin)).tolist()}
+        found = self._of_method(method).get((split, metric))
+        return set() if found is None else {self.clients[client] for client in np.unique(found.client).tolist()}
 
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.clients)}
 
     @cache_answers
-    def _of(self, method: str, split: str, metric: str) -> _Series | None:
-        if (split, metric) not in self.series:
-            return None
-        place = self.series.index((split, metric))
-        found: list[tuple[Vector, ...]] = []
-        for run, (of_method, seed, fold) in enumerate(self.runs):
-            if of_method == method and fold != ALL:
-                numbers = self.numbers(run)
-                mine = (numbers.series == place) & np.isfinite(numbers.value)
-                rounds = numbers.round[mine]
-                found.append((numbers.client[mine], np.full(len(rounds), seed), rounds, numbers.value[mine]))
-        if not found:
-            return None
-        clients, seeds, rounds, values = (np.concatenate(columns) for columns in zip(*found, strict=True))
-        order = np.lexsort((rounds, seeds, clients))
-        keys = np.stack([clients, seeds, rounds])[:, order].astype(np.int64)
-        is_new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(order)]
-        total = np.zeros(int(is_new.sum()))
-        np.add.at(total, np.cumsum(is_new) - 1, values[order])
-        counts = np.diff(np.append(np.flatnonzero(is_new), len(order)))
-        clients, seeds, rounds = keys[:, is_new]
-        begin = np.searchsorted(clients, np.arange(len(self.clients) + 1))
-        return _Series(begin, seeds, rounds, total / counts)
+    def _of_method(self, method: str) -> dict[tuple[str, str], _Series]:
+        """The finite numbers of a method by split and metric; those of folds are averaged."""
+        runs = [run for run, (of_method, _, fold) in enumerate(self.runs) if of_method == method and fold != ALL]
+        read = [self.numbers(run) for run in runs]
+        if not read:
+            return {}
+        rounds, clients, series, values = (np.concatenate(columns) for columns in zip(*read, strict=True))
+        seeds = np.repeat([self.runs[run][1] for run in runs], [len(numbers.value) for numbers in read])
+        order = np.lexsort((rounds, seeds, clients, series))
+        order = order[np.isfinite(values[order])]
+        keys = np.stack([series, clients, seeds, rounds])[:, order].astype(int)
+        begins = np.flatnonzero(np.diff(keys, prepend=-1).any(axis=0))  # of numbers that differ in the fold alone
+        counts = np.diff(begins, append=len(order))
+        total = np.zeros(len(begins))
+        np.add.at(total, np.repeat(np.arange(len(begins)), counts), values[order])
+        series, *columns = keys[:, begins]
+        ends = np.searchsorted(series, np.arange(1, len(self.series)))
+        parts = zip(*[np.split(column, ends) for column in (*columns, total / counts)], strict=True)
+        return {name: _Series(*part) for name, part in zip(self.series, parts, strict=True) if len(part[0])}

@@ -52,7 +52,7 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     bands of two methods can be compared.
     """
     seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
-    if not seeds or len(seeds) < len(tested) or not all(rows_of_seed.mixed for rows_of_seed in seeds):
+    if not seeds or len(seeds) < len(tested) or not all(rows_of_seed.has_both_classes for rows_of_seed in seeds):
         return None
     mean = np.mean(
         [_sensitivity(rows_of_seed, np.ones((1, len(rows_of_seed.numbers))))[0] for rows_of_seed in seeds], axis=0
@@ -87,7 +87,7 @@ class _Sorted(NamedTuple):
         return cls(rows.numbers[order], (labels[order] == 1).astype(float), ends_tie)
 
     @property
-    def mixed(self) -> bool:
+    def has_both_classes(self) -> bool:
         return bool(0 < self.positive.sum() < len(self.positive))
 
 

@@ -77,7 +77,7 @@ class Outcomes:
             for row in paired_rows(self.folder)
         }
 
-    def told(self, client: str, method: str, rival: str, metric: str) -> Told | None:
+    def of_site(self, client: str, method: str, rival: str, metric: str) -> Told | None:
         """Return what the client's site has told of `method` minus `rival`, in whichever order it compares them."""
         as_compared = self.from_sites.get((client, method, rival, metric))
         turned = self.from_sites.get((client, rival, method, metric))
@@ -120,7 +120,7 @@ class Outcomes:
         numbers = [np.sort(rows.numbers) for rows in self.rows(method, client, seeds).values()]
         return len(numbers) > 1 and all(np.array_equal(numbers[0], other) for other in numbers[1:])
 
-    def tested(self, method: str, client: str) -> int | None:
+    def test_rows(self, method: str, client: str) -> int | None:
         """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
         return self._fewest(method, client, lambda rows: count_distinct(rows.units), lambda told: told.tested)
 
@@ -170,7 +170,7 @@ class Outcomes:
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
 
 
-def tested_at_sites(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def site_test_rows(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of a summary about the test rows of sites whose models were tested in folds, of which a site tells means over all.
 
     Args:

@@ -16,7 +16,7 @@ from coterie.base.metric_names import PRINTED
 from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
 from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
-from coterie.report.outcomes import paired_rows, tested_at_sites
+from coterie.report.outcomes import paired_rows, site_test_rows
 from coterie.report.text import display_names, is_number, label_in_words, printable
 from coterie.run.files import (
     ALL,
@@ -98,7 +98,7 @@ class Scores:
         rows = [row for row in rows if row["fold"] != ALL]
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
         joined = over_folds(rows)
-        for row in (*joined, *tested_at_sites(joined, paired_rows(folder))):
+        for row in (*joined, *site_test_rows(joined, paired_rows(folder))):
             cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
         algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
         if threshold is None:
@@ -149,14 +149,14 @@ class Scores:
         """The method that others are compared with: `baseline`, else the first that is not a reference."""
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
-    def tuned_part(self, method: str) -> str | None:
+    def personal_part(self, method: str) -> str | None:
         """Return which part of this method's model is tuned at each client afterwards, if any."""
         tuning = _entries(self.experiment).get(method, {}).get("personalise")
         return str(tuning.get("part")) if isinstance(tuning, dict) else None
 
     def recalibrates(self, method: str) -> bool:
         """Return True if the bias of this method is tuned at each client afterwards."""
-        return self.tuned_part(method) == "bias"
+        return self.personal_part(method) == "bias"
 
     def own_models(self, method: str) -> bool:
         """Return True if every client that this method serves has a model of its own."""
@@ -175,7 +175,7 @@ class Scores:
         return next((s for s in ("test", "validation", "train") if s in splits), sorted(splits)[0])
 
     @cached_property
-    def tested(self) -> tuple[str, ...]:
+    def test_clients(self) -> tuple[str, ...]:
         """Clients of whose rows some method has a result; with folds those with fewer than 5 rows train and are not tested."""
         return tuple(c for c in self.clients if self.methods_for(c))
 
@@ -273,7 +273,7 @@ class Scores:
 
     @cache_answers
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
-        clients = self.tested if split == self.split else self.clients
+        clients = self.test_clients if split == self.split else self.clients
         table = np.stack([self._vector(method, c, metric, split) for c in clients])
         finite = np.isfinite(table)
         is_complete = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in clients])
@@ -296,7 +296,7 @@ class Scores:
     def size(self, client: str | None, key: str = "n") -> float:
         """Rows of a client (`n` evaluated, `n_train` trained on), mean over the seeds of a table; `None`: all clients together."""
         if client is None:
-            return sum(self.size(c, key) for c in self.tested)
+            return sum(self.size(c, key) for c in self.test_clients)
         for method in (self.against, *self.methods):
             by_seed = self.cells.get((method or "", client, self.split), {})
             entries = [[by_seed[seed].get(key) for seed in seeds if seed in by_seed] for seeds in self.tables]

@@ -96,7 +96,7 @@ def verdict(results: Results, client: str) -> Verdict:
         return Verdict("no verdict", "no method trained each client alone")
     compared = results.comparisons
     methods = [m for m in results.federated if m in results.methods_for(client)]
-    if client not in results.tested:
+    if client not in results.test_clients:
         return Verdict("too few rows to tell", "with so few rows all train and none is tested; a verdict needs more")
     if not methods:
         return Verdict("no verdict", "no federated method has a result here")

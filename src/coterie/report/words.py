@@ -256,7 +256,7 @@ def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[s
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
-    words = (f"{group}: {named(results, clients)}." for group, clients in groups.items() if clients)
+    words = (f"{group}: {name_clients(results, clients)}." for group, clients in groups.items() if clients)
     lead = " ".join([*words, *_backwards(results)])
     if lead.startswith("No verdict"):
         reasons = dict.fromkeys(v.reason for v in verdicts.values())
@@ -272,7 +272,7 @@ def _means(results: Results, method: str) -> str:
     )
 
 
-def named(results: Results, clients: Sequence[str]) -> str:
+def name_clients(results: Results, clients: Sequence[str]) -> str:
     """Clients by name, or how many they are: `A and B`, `all 4 clients`, `41 of 50 clients`."""
     total = len(results.clients)
     if len(clients) == total > 1:
@@ -290,9 +290,9 @@ def _overall(results: Results, method: str) -> str:
         helped = [c for c in judged if method in decide(results, c)]
         parts += [f"{verb} for {_count_of(results, helped, len(judged))}"] if helped else []
     served = results.clients_of(method)
-    if 0 < len(served) < len(results.tested):
+    if 0 < len(served) < len(results.test_clients):
         parts.append(f"serves {_count_of(results, served, len(results.clients))}")
-    elif len(results.tested) > 1 and (means := numbers(results, method, None, judged=True)):
+    elif len(results.test_clients) > 1 and (means := numbers(results, method, None, judged=True)):
         parts.append(f"mean over clients {means}")
     return "; ".join(parts)
 
@@ -363,7 +363,9 @@ def _caveats(results: Results, shown: int) -> list[str]:
     if compared and results.classification and "auc" in results.metrics and rare:
         reason = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"
-        texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {reason}.")
+        texts.append(
+            f"AUC covers {total - len(rare)} of {total} clients: {name_clients(results, rare)} {has} {reason}."
+        )
     if compared and not results.comparisons.enough_seeds:
         texts += [INTERVAL] if seeds > 1 else []
         texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5.")

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,19 +28,10 @@ from coterie.run.history import ClientMetrics, Part, Row
 
 
 class Measured(NamedTuple):
-    """Metrics of clients on their rows of one split.
+    """The loss and the metrics of clients on their rows of one split, and how many rows [k] these are."""
 
-    Attributes:
-        clients: names [k].
-        sizes: rows, int64 [k].
-        values: loss, then the metrics of the run, float64 [k, m].
-        defined: bool [k, m].
-    """
-
-    clients: tuple[str, ...]
+    metrics: ClientMetrics
     sizes: NDArray[np.int64]
-    values: NDArray[np.float64]
-    defined: NDArray[np.bool_]
 
 
 logger = logging.getLogger("coterie")
@@ -139,12 +131,7 @@ class Evaluator:
         gradients = Row(number, "*", "", "row_gradients", float(self._federation.session.spent["row_gradients"]))
         measured = {split: self._measure(models, split, number, only=self._sample) for split in self._looked_at}
         self.seen = _Look(number, models, {split: found for split, found in measured.items() if found is not None})
-        names = ("loss", *self._metrics)
-        tables = [
-            ClientMetrics(number, split, found.clients, names, found.values, found.defined)
-            for split, found in self.seen.values.items()
-        ]
-        return [gradients, *tables]
+        return [gradients, *[found.metrics for found in self.seen.values.values()]]
 
     def _measure(
         self,
@@ -160,7 +147,7 @@ class Evaluator:
         """
         sizes = self._engine.sizes(split)
         names_with_rows = [n for n in (sizes if only is None else only) if sizes[n] and ("*" in models or n in models)]
-        known = {*earlier.clients} if earlier else set[str]()
+        known = {*earlier.metrics.clients} if earlier else set[str]()
         names = [n for n in names_with_rows if n not in known]
         found = [earlier] if earlier else []
         for group, x in models_of(models, names):
@@ -173,9 +160,10 @@ class Evaluator:
             loss = replies.loss.cpu().double()[:, None]
             values = torch.cat([loss, replies.values.cpu().double()], dim=1)
             defined = torch.cat([torch.ones_like(loss, dtype=torch.bool), replies.defined.cpu()], dim=1)
-            columns = (replies.rows.cpu().long(), values, defined)
-            found.append(Measured(tuple(replies.clients), *[column.numpy() for column in columns]))
-        if len(found) == 1 and [*found[0].clients] == names_with_rows:
+            clients, kinds = tuple(replies.clients), ("loss", *self._metrics)
+            table = ClientMetrics(number, split, clients, kinds, values.numpy(), defined.numpy())
+            found.append(Measured(table, replies.rows.cpu().long().numpy()))
+        if len(found) == 1 and [*found[0].metrics.clients] == names_with_rows:
             return found[0]
         return _in_order(found, names_with_rows)
 
@@ -192,8 +180,8 @@ class Evaluator:
             measured = self._measure(models, split, rounds, earlier, only)
             if measured is None:
                 continue
-            constant = self._constant_predictions(measured.clients, split, rounds)
-            names = ("loss", *self._metrics)
+            table = measured.metrics
+            constant = self._constant_predictions(table.clients, split, rounds)
             # All keys in their order: a copy of it takes two thirds of the time of a dict that grows.
             blank: dict[str, Any] = {
                 "seed": seed,
@@ -208,10 +196,12 @@ class Evaluator:
                 "rounds": rounds,
             }
             # As lists: one number after the other out of an array takes longer than the metrics of a small client.
-            columns = [column.tolist() for column in (measured.sizes, measured.values, measured.defined)]
-            for name, size, values, defined in zip(measured.clients, *columns, strict=True):
+            columns = [column.tolist() for column in (measured.sizes, table.values, table.defined)]
+            for name, size, values, defined in zip(table.clients, *columns, strict=True):
                 row = blank.copy()
-                row.update(zip(names, [v if d else None for v, d in zip(values, defined, strict=True)], strict=True))
+                row.update(
+                    zip(table.metrics, [v if d else None for v, d in zip(values, defined, strict=True)], strict=True)
+                )
                 row["client"], row["n"], row["n_train"], row["own_model"] = name, size, trained[name], name in models
                 if name in constant:
                     row["majority"], row["majority_loss"] = constant[name]
@@ -235,12 +225,15 @@ def _in_order(found: Sequence[Measured], names: Sequence[str]) -> Measured | Non
     """The metrics that were found of these clients, in this order; None if there are none."""
     if not found:
         return None
-    clients = [client for part in found for client in part.clients]
-    sizes, values, defined = (np.concatenate(columns) for columns in zip(*[part[1:] for part in found], strict=True))
-    places = {client: place for place, client in enumerate(clients)}
-    ordered = [name for name in names if name in places]
+    tables = [part.metrics for part in found]
+    places = {client: place for place, client in enumerate(client for table in tables for client in table.clients)}
+    ordered = tuple(name for name in names if name in places)
     order = [places[name] for name in ordered]
-    return Measured(tuple(ordered), sizes[order], values[order], defined[order])
+    values, defined = (
+        np.concatenate(columns)[order] for columns in zip(*[(t.values, t.defined) for t in tables], strict=True)
+    )
+    sizes = np.concatenate([part.sizes for part in found])[order]
+    return Measured(replace(tables[0], clients=ordered, values=values, defined=defined), sizes)
 
 
 def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:

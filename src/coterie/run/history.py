@@ -43,7 +43,7 @@ class ClientMetrics:
         clients: names [k].
         metrics: names [m].
         values: float64 [k, m].
-        defined: bool [k, m]; a metric that a client does not have is no number of the history.
+        defined: bool [k, m]: whether the client has the metric; without it there is no number.
     """
 
     round: int
@@ -122,8 +122,6 @@ class History(Sequence[Row]):
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, History | list) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
 
     def of_metric(self, metric: str) -> list[tuple[int, str, str, float]]:
         """Round, client, split and value of one metric."""

@@ -58,7 +58,7 @@ class Allowed:
     candidates: int = 0
 
     @cached_property
-    def exposed(self) -> str:
+    def exposure(self) -> str:
         """The first field of a reply that may show rows and is behind no secret noise, in words; "" if there is none.
 
         Updates and gradients are hidden by filters, losses and metrics at their source (`sites.secret_noise`), and with them which of

@@ -135,11 +135,11 @@ def layers_fit(module: nn.Module, name: str, allowed: Allowed, settings: SiteSet
     wider layer than the site takes then.
     """
     widest = max((len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1), default=1)
-    if allowed.exposed and widest > settings.largest_layer:
+    if allowed.exposure and widest > settings.largest_layer:
         noise = "give the plan the filters clip and gaussian-noise with secret = true"
         cure = f"leave out {type(allowed.method).__name__}" if allowed.secret else noise
         raise RefusedError(
-            f"{allowed.exposed} leaves {name} without secret noise, and a layer of the model has {widest} units: a dishonest server "
+            f"{allowed.exposure} leaves {name} without secret noise, and a layer of the model has {widest} units: a dishonest server "
             f"could find rows in it. The operator can {cure}, or this site, which reads how many in coterie attack, sets "
             f"largest_layer = {widest} (it is {settings.largest_layer})"
         )

@@ -94,7 +94,7 @@ def _wrong_tensors(
     per_client = isinstance(value, PerClient)
     tensor: Tensor = value.tensor[0] if isinstance(value, PerClient) else value
 
-    def wrapped(tensor: Tensor) -> Any:
+    def wrap(tensor: Tensor) -> Any:
         return PerClient(tensor[None]) if per_client else tensor
 
     if holds.each is not None:
@@ -103,21 +103,21 @@ def _wrong_tensors(
             tensor if per_client else PerClient(tensor[None]),
         )
     yield "of two clients", PerClient(torch.stack([tensor, tensor]))
-    yield "a dimension more", wrapped(tensor[None])
+    yield "a dimension more", wrap(tensor[None])
     if tensor.ndim:
-        yield "nothing in it", wrapped(tensor[..., :0])
-        yield "an entry more", wrapped(torch.cat([tensor, tensor[..., -1:]], -1))
-        yield "an entry less", wrapped(tensor[..., :-1])
-        yield "a dimension less", wrapped(tensor.reshape(-1)[0])
+        yield "nothing in it", wrap(tensor[..., :0])
+        yield "an entry more", wrap(torch.cat([tensor, tensor[..., -1:]], -1))
+        yield "an entry less", wrap(tensor[..., :-1])
+        yield "a dimension less", wrap(tensor.reshape(-1)[0])
     for dimension, most in (("models", models), ("clients", limits.clients)):
         if holds.shape[:1] == (dimension,):
             row = tensor[:1]
             for count in (most + 1, 64 * most):
-                yield f"copies for {count} {dimension}", wrapped(row.expand(count, *row.shape[1:]).contiguous())
+                yield f"copies for {count} {dimension}", wrap(row.expand(count, *row.shape[1:]).contiguous())
     own_dtype = tensor.dtype
     for dtype in (torch.float16, torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64):
         if dtype != own_dtype:
-            yield str(dtype), wrapped(tensor.to(dtype))
+            yield str(dtype), wrap(tensor.to(dtype))
     if not own_dtype.is_floating_point or not tensor.numel():
         return
     extremes = [float("nan"), float("inf"), -float("inf")] if holds.finite else []
@@ -126,7 +126,7 @@ def _wrong_tensors(
     for number in extremes:
         changed = tensor.clone()
         changed.view(-1)[-1] = number
-        yield f"a {number} in it", wrapped(changed)
+        yield f"a {number} in it", wrap(changed)
 
 
 def _wrong_values(allowed: Any, value: Any) -> Iterator[tuple[str, Any]]:

@@ -57,7 +57,7 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
         elif not description.columns[name].identifier:
             columns[name] = _common(column, table.parts["train"], least, name in chosen)
     if options.get("above") is None and not _is_quantity(description.label, options):
-        counts = Counter(str(t) for t in table.columns[label].spelled if t is not None)
+        counts = Counter(str(t) for t in table.columns[label].value_names if t is not None)
         if min(counts.values()) < least:
             raise RefusedError(
                 f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
@@ -86,9 +86,9 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
     if column.numbers is not None and not chosen:
         rare = np.full(len(column), 0 < int(column.present[train].sum()) < least)
     else:
-        counts = Counter(column.spelled[train])
+        counts = Counter(column.value_names[train])
         rare = (
-            np.array([counts[t] < least for t in column.spelled], dtype=bool)
+            np.array([counts[t] < least for t in column.value_names], dtype=bool)
             if least > 1
             else np.zeros(len(column), bool)
         )

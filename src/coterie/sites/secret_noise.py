@@ -100,7 +100,7 @@ class KeyedVeil:
         self._key = key
 
     def bound_losses(self, losses: Tensor) -> Tensor:
-        """Return losses of at most `LARGEST_LOSS` each, which stands also for one that is no number."""
+        """Return losses of at most `LARGEST_LOSS` each; one that is not a number becomes that."""
         return losses.nan_to_num(nan=LARGEST_LOSS).clamp(max=LARGEST_LOSS)
 
     def loss(self, mean: float, rows: int, x: Tensor) -> float:

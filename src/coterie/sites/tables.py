@@ -128,7 +128,7 @@ def fingerprint_of(table: Table) -> str:
     """Return a hash of a table as it was read and split. No recipe has touched it, so that no recipe can ask which cells are equal."""
     digest = hashlib.blake2b(digest_size=16)
     for name, column in table.columns.items():
-        cells = column.spelled if column.numbers is None else column.numbers
+        cells = column.value_names if column.numbers is None else column.numbers
         digest.update(repr((name, column.kind, cells.tolist())).encode())
     for part, rows in sorted(table.parts.items()):
         digest.update(repr((part, rows.tolist())).encode())

@@ -32,10 +32,12 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
     history = results.history
     runs: dict[tuple[str, int], dict[tuple[int, str], list[float]]] = {}
     for run, (method, seed, fold) in enumerate(history.runs):
-        for number, client, split, metric, value in history.rows(run):
-            name = "/".join(part for part in (split, client, metric) if part not in ("", "*"))
-            if fold != ALL and math.isfinite(value):
-                runs.setdefault((method, seed), {}).setdefault((number, name), []).append(value)
+        if fold != ALL:
+            numbers = runs.setdefault((method, seed), {})
+            for number, client, split, metric, value in history.rows(run):
+                if math.isfinite(value):
+                    name = "/".join(part for part in (split, client, metric) if part not in ("", "*"))
+                    numbers.setdefault((number, name), []).append(value)
     for (method, seed), numbers in sorted(runs.items()):
         sink = tracker.open(method, seed, rounds)
         # By round: Weights & Biases takes no round after a later one.

@@ -52,7 +52,7 @@ class Column:
     problem: tuple[str, int, str] | None = None
 
     def __len__(self) -> int:
-        return len(self.spelled if self.numbers is None else self.numbers)
+        return len(self.value_names if self.numbers is None else self.numbers)
 
     @cached_property
     def present(self) -> NDArray[np.bool_]:
@@ -76,7 +76,7 @@ class Column:
         return names, np.where(codes < len(names), codes, -1)
 
     @property
-    def spelled(self) -> Texts:
+    def value_names(self) -> Texts:
         """Every value as the name of a category or class, None where missing, [rows]."""
         names, codes = self.levels
         return np.array([*names, None], dtype=object)[codes] if self.texts is None else self.texts
@@ -138,7 +138,7 @@ class Table:
 
     def __len__(self) -> int:
         column = next(iter(self.columns.values()))
-        return len(column.spelled if column.numbers is None else column.numbers)
+        return len(column.value_names if column.numbers is None else column.numbers)
 
 
 def _spell_as(kind: str, value: float) -> str:

@@ -241,7 +241,7 @@ def _is_asked(note: str, questions: Sequence[str]) -> bool:
 
 def _classes(label: Column, settings: Tables) -> Column:
     """The label as texts, one per class."""
-    texts = label.spelled
+    texts = label.value_names
     if settings.above is not None and label.numbers is not None:
         threshold = spell(settings.above)
         texts = np.array(
@@ -255,7 +255,7 @@ def facts_of(column: Column) -> Facts:
     present = column.present
     missing = 1 - float(present.mean())
     if column.numbers is None:
-        counts = Counter(str(text) for text in column.spelled[present])
+        counts = Counter(str(text) for text in column.value_names[present])
         shares = {text: n / counts.total() for text, n in counts.most_common()}
         return Facts(column.kind, len(column), missing, shares=shares if column.kind == "text" else {})
     numbers = column.numbers[present]

@@ -156,7 +156,7 @@ def deal_table(
             raise InputError(f"[split] column = {name!r} is the label; name the column that says whose row it is")
         if name not in ready.columns:
             raise InputError(f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}")
-        values = ready.columns[name].spelled
+        values = ready.columns[name].value_names
         for group in variants(str(value) for value in values if value is not None):
             raise InputError(
                 f"{table.source}: [split] column {name!r} has {' and '.join(map(repr, group))}: one client or {len(group)}? Write it "
@@ -378,7 +378,7 @@ def _take_groups(table: Table, settings: Tables) -> Table:
         raise InputError(
             f"{table.source}: {group!r} is missing in data row {int(np.argmin(column.present)) + 1}; say whose row it is"
         )
-    groups = np.unique(column.spelled.astype(str), return_inverse=True)[1].astype(np.int64)
+    groups = np.unique(column.value_names.astype(str), return_inverse=True)[1].astype(np.int64)
     return replace(table, columns={key: c for key, c in table.columns.items() if key != group}, groups=groups)
 
 
@@ -387,7 +387,7 @@ def _map_classes(table: Table, settings: Tables) -> Table:
     spellings = settings.spellings
     if not spellings:
         return table
-    label, texts = str(settings.label), table.columns[str(settings.label)].spelled
+    label, texts = str(settings.label), table.columns[str(settings.label)].value_names
     for row, text in enumerate(texts):
         if text is not None and text not in spellings:
             raise InputError(
@@ -420,7 +420,7 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     if split_column not in table.columns:
         raise InputError(f"{table.source} has no column {split_column!r} (split_column); add it or drop that setting")
     columns = dict(table.columns)
-    words = [str(t).lower() for t in columns.pop(split_column).spelled]
+    words = [str(t).lower() for t in columns.pop(split_column).value_names]
     for row, word in enumerate(words):
         if word not in _PARTS:
             raise InputError(

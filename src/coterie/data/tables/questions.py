@@ -72,7 +72,7 @@ def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
     for name in tables[0].columns:
         if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
             continue
-        values = [table.columns[name].spelled for table in tables if name in table.columns]
+        values = [table.columns[name].value_names for table in tables if name in table.columns]
         different = sum(len({value for value in column if value is not None}) for column in values)
         total = sum(map(len, values))
         if (
@@ -105,7 +105,7 @@ def _on_words_of_classes(tables: Sequence[Table], recipe: Recipe, settings: Tabl
     label = recipe["label"]
     if settings.task or settings.classes:
         return
-    classes = [{value for value in table.columns[label["column"]].spelled if value is not None} for table in tables]
+    classes = [{value for value in table.columns[label["column"]].value_names if value is not None} for table in tables]
     for table, words in zip(tables, classes, strict=True):
         elsewhere = [values for values in classes if values is not words]
         if len(words) > 1 and elsewhere and words.isdisjoint(set().union(*elsewhere)):

@@ -217,7 +217,7 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
 
 def example(column: Column) -> list[Any]:
     """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
-    cells = ((row, str(text)) for row, text in enumerate(column.spelled, 1) if text is not None)
+    cells = ((row, str(text)) for row, text in enumerate(column.value_names, 1) if text is not None)
     leading = next(cells)
     words = (c for c in chain([leading], cells) if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1]))
     row, text = next(words, leading)

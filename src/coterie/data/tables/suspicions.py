@@ -243,7 +243,7 @@ def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     where: dict[str, list[str]] = {}
     for table in tables:
         for name in (name for name in table.columns if name not in used and names_rows(name)):
-            values = table.columns[name].spelled
+            values = table.columns[name].value_names
             if 2 * len(set(values)) < len(values):  # a code of few values
                 continue
             train, test = (
