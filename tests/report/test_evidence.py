@@ -156,6 +156,14 @@ def test_ranking_vetoes_only_where_it_is_shown_to_suffer() -> None:
     assert not vetoes(Mixture(np.ones(1), np.array([-0.05]), np.array([0.1**2])))
 
 
+def test_the_heaviest_components_keep_their_order_on_every_processor() -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(2000))
+    mixture = Mixture(weights, np.arange(2000.0), np.ones(2000))
+    kept = mixture.heaviest(400)
+    assert kept.means.tolist() == sorted(np.argsort(weights)[-400:])
+    assert kept.weights == pytest.approx(weights[kept.means.astype(int)] / np.sort(weights)[-400:].sum())
+
+
 def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> None:
     settled = {}
     for error in (0.02, 0.06):

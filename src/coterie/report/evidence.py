@@ -115,10 +115,12 @@ class Mixture(NamedTuple):
         return self._replace(variances=self.variances + variance)
 
     def heaviest(self, most: int) -> Mixture:
-        """The same with its `most` heaviest components alone."""
+        """The same with its `most` heaviest components alone, in their order."""
         if len(self.weights) <= most:
             return self
-        places = np.argpartition(self.weights, -most)[-most:]
+        places = np.sort(
+            np.argpartition(self.weights, -most)[-most:]
+        )  # NumPy leaves them in an order of the processor's
         return Mixture(
             self.weights[places] / self.weights[places].sum(), self.means[places], self.variances[places], self.freedom
         )
