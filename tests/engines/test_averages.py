@@ -20,6 +20,7 @@ from coterie.base import vector
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import average as mean_of
+from coterie.compute.tasks import local_update
 from coterie.contract import exchange, replies
 from coterie.contract import federation as contract_federation
 from coterie.contract.federation import QuorumError
@@ -331,6 +332,18 @@ def test_only_what_large_models_leave_in_the_heap_is_given_back(numbers, trims, 
     problem = quadratic({"a": torch.zeros(numbers)}, rows=1, dtype=torch.float32)
     with federation_of(problem, strict_wire=False) as federation:
         federation.view(federation.clients, 1, 0).ask(["a"], send)
+    assert calls == [0] * trims
+
+
+@pytest.mark.parametrize(("numbers", "trims"), [(1 << 18, 1), (1 << 22, 3)])
+def test_gradients_of_a_wide_model_are_given_back_before_its_result_is_written(numbers, trims, monkeypatch):
+    calls = []
+    monkeypatch.setattr(vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
+    problem = quadratic({"a": torch.zeros(numbers), "b": torch.ones(numbers)}, rows=1, dtype=torch.float32)
+    engine = InProcessEngine(*problem, kernel="loop")
+    federation = contract_federation.Federation(engine, engine.clients, strict_wire=False)
+    local = ct.LocalSGD(lr=0.1, steps=ct.Steps(1))
+    federation.ask(["a", "b"], local_update, x=engine.x, local=local)
     assert calls == [0] * trims
 
 

@@ -44,6 +44,8 @@ def align(values: Tensor) -> Tensor:
 
 LASTING = 1 << 20
 """Bytes from which a copy that lasts gets pages of its own."""
+WIDE = 1 << 24
+"""Bytes of a model that trains for longer than the heap takes to give its free pages back."""
 
 
 def lasting_copy(value: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
 from coterie.base.rows import Inputs, row_size, take
+from coterie.base.vector import WIDE, trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, Feed, StepRule
@@ -243,6 +244,8 @@ class LocalTraining:
                     workspace.load(of_client(self.x, i))
                     cohort.restart_layers(i, self.purpose)
                     self._train_one(i)
+                    if workspace.x.nbytes >= WIDE:
+                        trim_heap()  # else the gradients that are gone and this result take memory at once
                     result[i] = workspace.x
         if self.sampler is not None:
             self.sampler.trained(cohort, result)
