@@ -103,8 +103,8 @@ PEERS = {
 class Sizes(NamedTuple):
     """How much is done in a turn, and how often; `first` and the last round do not count.
 
-    `tolerance` is how far the accuracies of two contestants may lie apart, which draw other batches: after six rounds it moves by
-    points from round to round.
+    `tolerance` is how far the accuracies of two contestants may lie apart, which draw other batches: after six or eight rounds it
+    moves by points from round to round.
     """
 
     work: w1.Work = w1.Work()
@@ -128,8 +128,8 @@ class Sizes(NamedTuple):
 
 WORKS = {
     "w1": Sizes(),
-    "cnn": Sizes(w1.Work(steps=15), 1, 4, 2, model="cnn", tolerance=0.05),
-    "lstm": Sizes(w1.Work(steps=15), 1, 4, 2, model="lstm", tolerance=0.05),
+    "cnn": Sizes(w1.Work(steps=15), 1, 6, 2, model="cnn", tolerance=0.03),
+    "lstm": Sizes(w1.Work(steps=15), 1, 4, 2, model="lstm", tolerance=0.03),
     "small": Sizes(w1.Work(clients=10_000, per_round=100, steps=5, batch_size=6, model="logistic"), 2, 10, 3, 90.0),
 }
 TITLES = {"w1": "W1", "cnn": "CNN", "lstm": "LSTM", "small": "10,000 small clients"}
