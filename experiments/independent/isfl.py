@@ -261,10 +261,7 @@ TABLES = {
     "isfl-exact": isfl_exact, "fedprox": fedprox, "moon": moon,
 }  # fmt: skip
 METHODS = {
-    **{
-        name: on(name, TABLES)
-        for name in ("isfl-table-3-98", "isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4")
-    },
+    "isfl-table-3-98": on("isfl-table-3-98", TABLES),
     "isfl-table-3-dirichlet-2": on(
         "isfl-table-3-dirichlet-2", {"fedavg": fedavg, "fedprox": fedprox, "moon": moon, "isfl": isfl}
     ),
