@@ -43,6 +43,12 @@ def tiny(clients=("client-0", "client-1"), rows=24, classes=3, methods=(), hidde
     return common.problem_of(tables, 0, data)
 
 
+@pytest.mark.parametrize("experiment", sorted(command.METHODS.keys() - command.DRAWN.keys()))
+def test_what_is_computed_a_second_time_is_a_method_of_its_experiment(experiment):
+    methods = command.tables_of(experiment)["methods"]
+    assert command.METHODS[experiment].keys() <= {method.get("label", method["name"]) for method in methods}
+
+
 def test_the_perceptron_is_torchs_own():
     model = common.Perceptron([6, 5, 3])
     x = model.start(torch.Generator().manual_seed(2))

@@ -81,38 +81,24 @@ def isfedavg(problem: Problem) -> Values:
 
 def isfl(problem: Problem, label: str = "isfl") -> Values:
     """Algorithm 2: classes by the closed form of Theorems 2 and 3."""
-    return _by_lipschitz(problem, label, closed_form)
-
-
-def isfl_low(problem: Problem) -> Values:
-    """The same with the other floor."""
-    return isfl(problem, "isfl-.01")
-
-
-def isfl_exact(problem: Problem) -> Values:
-    """Ours: classes by the least value of the bound that the closed form is derived from."""
-    return _by_lipschitz(problem, "isfl-exact", minimiser)
-
-
-def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor, Tensor, float], Tensor]) -> Values:
     train, held = problem.train, rows_of(problem.clients.server)
     p = shares(torch.cat([rows.labels for rows in train]), problem.model.classes)
     own = [shares(rows.labels, len(p)) for rows in train]
-    floor = problem.entry(method)["floor"]
+    floor = problem.entry(label)["floor"]
     closed, least, entropy = list[float](), list[float](), list[float]()
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not local:
             return [torch.ones(len(rows.labels)) for rows in train]  # w = 1
         known = [(p, p_k, L, floor) for p_k, L in zip(own, gradient_lipschitz(problem, x, local, held), strict=True)]
-        closed.append(fmean(bound(closed_form(*given), p, given[2]) for given in known))
+        drawn = [closed_form(*given) for given in known]
+        closed.append(fmean(bound(q, p, given[2]) for q, given in zip(drawn, known, strict=True)))
         least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
-        drawn = [solve(*given) for given in known]
         entropy.append(fmean(float(torch.special.entr(q.clamp(min=0)).sum()) for q in drawn))  # rounding goes below 0
         return [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
 
     return {
-        **_learned(problem, method, chances, ratio=_ratio(problem, method)),
+        **_learned(problem, label, chances, ratio=_ratio(problem, label)),
         "rho, closed form, first round": closed[0],
         "rho, closed form": closed,
         "rho, optimum": least,
@@ -256,12 +242,18 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     }
 
 
-TABLES = {
-    "fedavg": fedavg, "uniform-is": uniform_is, "pj-is": pj_is, "isfedavg": isfedavg, "isfl": isfl, "isfl-.01": isfl_low,
-    "isfl-exact": isfl_exact, "fedprox": fedprox, "moon": moon,
-}  # fmt: skip
 METHODS = {
-    "isfl-table-3-98": on("isfl-table-3-98", TABLES),
+    "isfl-table-3-98": on(
+        "isfl-table-3-98",
+        {
+            "fedavg": fedavg,
+            "uniform-is": uniform_is,
+            "pj-is": pj_is,
+            "isfedavg": isfedavg,
+            "isfl": isfl,
+            "isfl-.01": partial(isfl, label="isfl-.01"),
+        },
+    ),
     "isfl-table-3-dirichlet-2": on(
         "isfl-table-3-dirichlet-2", {"fedavg": fedavg, "fedprox": fedprox, "moon": moon, "isfl": isfl}
     ),

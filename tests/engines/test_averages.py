@@ -340,10 +340,9 @@ def test_gradients_of_a_wide_model_are_given_back_before_its_result_is_written(n
     calls = []
     monkeypatch.setattr(vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
     problem = quadratic({"a": torch.zeros(numbers), "b": torch.ones(numbers)}, rows=1, dtype=torch.float32)
-    engine = InProcessEngine(*problem, kernel="loop")
-    federation = contract_federation.Federation(engine, engine.clients, strict_wire=False)
     local = ct.LocalSGD(lr=0.1, steps=ct.Steps(1))
-    federation.ask(["a", "b"], local_update, x=engine.x, local=local)
+    with federation_of(problem, strict_wire=False) as federation:
+        federation.ask(["a", "b"], local_update, x=federation.engine.x, local=local)
     assert calls == [0] * trims
 
 

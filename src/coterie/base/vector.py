@@ -45,7 +45,7 @@ def align(values: Tensor) -> Tensor:
 LASTING = 1 << 20
 """Bytes from which a copy that lasts gets pages of its own."""
 WIDE = 1 << 24
-"""Bytes of a model that trains for longer than the heap takes to give its free pages back."""
+"""Bytes from which to train a model takes so long that the heap may give its free pages back after each client."""
 
 
 def lasting_copy(value: Tensor) -> Tensor:

@@ -64,7 +64,8 @@ def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
 def _check_numbers(value: Any, where: str) -> None:
     if isinstance(value, Mapping):
         for part in value.values():
-            _check_numbers(part, where)
+            if type(part) is not float:  # most are: a weight for each target and client
+                _check_numbers(part, where)
         return
     try:
         float(value)

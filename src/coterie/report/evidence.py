@@ -118,9 +118,8 @@ class Mixture(NamedTuple):
         """The same with its `most` heaviest components alone, in their order."""
         if len(self.weights) <= most:
             return self
-        places = np.sort(
-            np.argpartition(self.weights, -most)[-most:]
-        )  # NumPy leaves them in an order of the processor's
+        # Sorted, since the order in which NumPy leaves them differs between processors.
+        places = np.sort(np.argpartition(self.weights, -most)[-most:])
         return Mixture(
             self.weights[places] / self.weights[places].sum(), self.means[places], self.variances[places], self.freedom
         )
