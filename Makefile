@@ -129,8 +129,9 @@ format: $(VENV)/.dev  ##! format the code
 docs: $(VENV)/.dev  ##! the documentation as a site in site/, with warnings and broken links as errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs docs site
 
-bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmarks/results and docs/performance.md
+bench: $(VENV)/.dev  ## speed as ratios against the barest loop, and what grows around a step; writes benchmarks/results and docs/performance.md
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py scale --anew --minutes 30
 
 bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop than when benchmarks/results was written, or a start, an evaluation or memory dearer? (two minutes, four on another kind of machine)
 	$(BIN)/python -m benchmarks.check
