@@ -5,6 +5,11 @@ With six seeds every play is the internal one once, as in VaRSeL's Table 3, so t
 
 from __future__ import annotations
 
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +17,7 @@ import torch
 import coterie as ct
 from coterie.base.clients import Client, Clients
 from coterie.base.rows import Part
+from coterie.data.sets import find_folder
 
 PLAYS = (
     "1kinghenryiv",
@@ -30,10 +36,29 @@ def play(*, seed: int, folder: str | None = None) -> Clients:
         seed: number of the play in `PLAYS`.
         folder: with `roles/PLAY.jsonl`; None looks below COTERIE_DATA.
     """
-    roles = ct.data.load("shakespeare", plays=list(PLAYS), folder=folder)
-    own = f"{PLAYS[seed % len(PLAYS)]}-"
-    named = {client.name.replace(own, "internal-"): _parts(client) for client in roles}
-    return ct.data.from_tensors(named, name="shakespeare", classes=roles.classes)
+    return _roles(PLAYS, PLAYS[seed % len(PLAYS)], folder)
+
+
+def unjudged(*, seed: int, folder: str | None = None) -> Clients:
+    """The same of six other plays, on which rates are chosen: number `seed` (modulo 31) by alphabet, which is internal, and the next.
+
+    Args:
+        seed: number of the internal play among the others.
+        folder: with `all_plays_roles.jsonl.gz`; None looks below COTERIE_DATA.
+    """
+    archive = find_folder("shakespeare", ("all_plays_roles.jsonl.gz",), folder) / "all_plays_roles.jsonl.gz"
+    lines: dict[str, list[str]] = {}
+    with gzip.open(archive, "rt", encoding="utf-8") as file:
+        for line in file:
+            lines.setdefault(json.loads(line)["play"], []).append(line)
+    others = sorted(lines.keys() - set(PLAYS))
+    chosen = [others[(seed + i) % len(others)] for i in range(len(PLAYS))]
+    with tempfile.TemporaryDirectory() as unpacked:
+        roles = Path(unpacked) / "roles"
+        roles.mkdir()
+        for name in chosen:
+            (roles / f"{name}.jsonl").write_text("".join(lines[name]), encoding="utf-8")
+        return _roles(chosen, chosen[0], unpacked)
 
 
 def ceiling(*, seed: int, folder: str | None = None) -> Clients:
@@ -43,6 +68,12 @@ def ceiling(*, seed: int, folder: str | None = None) -> Clients:
     everything = tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     named = {c.name: {**_parts(c), "train": everything} for c in clients if c.name.startswith("internal-")}
     return ct.data.from_tensors(named, name="shakespeare", classes=clients.classes)
+
+
+def _roles(plays: Sequence[str], internal: str, folder: str | None) -> Clients:
+    roles = ct.data.load("shakespeare", plays=list(plays), folder=folder)
+    named = {client.name.replace(f"{internal}-", "internal-"): _parts(client) for client in roles}
+    return ct.data.from_tensors(named, name="shakespeare", classes=roles.classes)
 
 
 def _parts(client: Client) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Experiments parse, the papers' sentences are theirs, the rule keeps its error rates, and the page says what its files say."""
 
 import csv
+import gzip
 import io
 import json
 import math
@@ -772,6 +773,17 @@ def test_what_diverged_is_a_row_without_numbers_and_missing_data_are_skipped(who
     (tmp_path / "tiny.toml").write_text(text)
     assert all(": skipped: " in said and "CIFAR-10 was not found" in said for said in go_on(places))
     assert read("tiny", tmp_path) is None
+
+
+def test_rates_are_chosen_on_plays_that_are_not_judged(tmp_path):
+    plays = [*shakespeare.PLAYS, *(f"other{number}" for number in range(7))]
+    text = "abcdefghij" * 400
+    lines = [json.dumps({"play": play, "role": role, "text": text}) for play in plays for role in ("ONE", "TWO")]
+    with gzip.open(tmp_path / "all_plays_roles.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+    clients = shakespeare.unjudged(seed=99, folder=str(tmp_path))  # 99 modulo 7 is 1
+    expected = ["internal", "other2", "other3", "other4", "other5", "other6"]
+    assert set(clients.names) == {f"{play}-{role}" for play in expected for role in ("ONE", "TWO")}
 
 
 def test_the_seed_chooses_the_play_whose_roles_are_internal(tmp_path):
