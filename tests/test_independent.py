@@ -14,6 +14,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.data.sets.fashion_mnist import read_pair
+from coterie.models.specs import CharLSTM
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
@@ -21,7 +22,8 @@ with pytest.MonkeyPatch.context() as patch:
     from experiments import maxfl_landscape, maxfl_toy
     from experiments.documents import read
     from experiments.independent import __main__ as command
-    from experiments.independent import common, isfl, landscape, maxfl, meritfed, own, plateaus, varsel
+    from experiments.independent import common, isfl, landscape, maxfl, meritfed, networks, own, plateaus, varsel
+    from experiments.membranes import UNet, dice
 
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
@@ -43,6 +45,38 @@ def tiny(clients=("client-0", "client-1"), rows=24, classes=3, methods=(), hidde
     return common.problem_of(tables, 0, data)
 
 
+@pytest.mark.parametrize(
+    ("written_anew", "library", "inputs"),
+    [
+        (networks.Characters, CharLSTM().build((80,), 97), torch.arange(160).view(2, 80) % 97),
+        (networks.Membranes, UNet().build((1, 64, 64), 2), torch.linspace(0, 1, 2 * 4096).view(2, 1, 64, 64).sqrt()),
+    ],
+)
+def test_a_network_of_layers_is_the_librarys_own(written_anew, library, inputs):
+    model = networks.Layered(written_anew())
+    x = model.start(torch.Generator().manual_seed(2))
+    nn.utils.vector_to_parameters(x, library.parameters())
+    torch.testing.assert_close(model.scores(x, inputs.flatten(1).float()), library(inputs))
+    assert torch.equal(x, model.start(torch.Generator().manual_seed(2)))
+    assert not torch.equal(x, model.start(torch.Generator().manual_seed(3)))
+
+
+def test_dice_is_twice_the_overlap_by_both_areas():
+    random = torch.Generator().manual_seed(4)
+    rows = networks.Rows(torch.rand(3, 64, generator=random), torch.randint(0, 2, (3, 8, 8), generator=random))
+    problem = common.Problem({}, 0, [], networks.Layered(networks.Membranes()))
+    x = problem.start()
+    assert varsel._dice(problem, x, rows) == pytest.approx(
+        dice(problem.model.scores(x, rows.inputs), rows.labels, "classes")
+    )
+
+
+def test_the_longest_updates_arrive_surely_and_the_others_by_their_lengths():
+    likely = varsel.chances(torch.tensor([1.0, 9.0, 2.0, 1.0, 4.0]), 3)
+    torch.testing.assert_close(likely, torch.tensor([0.25, 1.0, 0.5, 0.25, 1.0]))
+    torch.testing.assert_close(varsel.chances(torch.ones(4), 2), torch.full((4,), 0.5))
+
+
 @pytest.mark.parametrize("experiment", sorted(command.METHODS.keys() - command.DRAWN.keys()))
 def test_what_is_computed_a_second_time_is_a_method_of_its_experiment(experiment):
     methods = command.tables_of(experiment)["methods"]
@@ -50,7 +84,7 @@ def test_what_is_computed_a_second_time_is_a_method_of_its_experiment(experiment
 
 
 def test_the_perceptron_is_torchs_own():
-    model = common.Perceptron([6, 5, 3])
+    model = networks.Perceptron([6, 5, 3])
     x = model.start(torch.Generator().manual_seed(2))
     layers = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     nn.utils.vector_to_parameters(x, layers.parameters())
@@ -60,7 +94,7 @@ def test_the_perceptron_is_torchs_own():
 
 
 def test_the_convolutions_are_torchs_own():
-    model = common.Convolutional((3, 8, 8), (2, 4), 5, 3)
+    model = networks.Convolutional((3, 8, 8), (2, 4), 5, 3)
     x = model.start(torch.Generator().manual_seed(2))
     library = ct.models.CNN((2, 4), 5).build((3, 8, 8), 3)
     nn.utils.vector_to_parameters(x, library.parameters())
@@ -71,7 +105,7 @@ def test_the_convolutions_are_torchs_own():
 
 
 def test_dropout_changes_no_score_on_average_and_none_in_use():
-    model = common.Perceptron([6, 5, 3], dropout=0.5)
+    model = networks.Perceptron([6, 5, 3], dropout=0.5)
     x, random = model.start(torch.Generator().manual_seed(2)), torch.Generator().manual_seed(3)
     inputs = torch.randn(1, 6)
     trained = model.scores(x, inputs.expand(20_000, 6), random)
@@ -210,15 +244,18 @@ def test_no_other_weights_within_the_budget_are_better(budget):
 
 
 def test_varsel_without_a_budget_learns_from_the_internal_clients_alone(monkeypatch):
-    monkeypatch.setattr(varsel, "_accuracy", lambda problem, x: {"model": x})
-    entry = {"name": "varsel", "internal": ["client-0", "client-1"], "budget": 0}
+    monkeypatch.setattr(varsel, "_measured", lambda problem, x: {"model": x})
+    entry = {"name": "varsel", "internal": ["client-[01]"], "budget": 0}
+    methods = [entry, {**entry, "label": "internal-only"}, {"name": "fedavg"}]
     problem = tiny(
-        ["client-0", "client-1", "client-2"], methods=[entry], rounds=2, batch_size=24, steps=1
+        ["client-0", "client-1", "client-2"], methods=methods, rounds=2, batch_size=24, steps=1
     )  # all rows a step: no chance in it
     alone, with_others = varsel.internal_only(problem), varsel.varsel(problem)
     torch.testing.assert_close(with_others["model"], alone["model"])
     assert with_others["sum of weights, last fifth"] == 0
     assert not torch.allclose(varsel.fedavg(problem)["model"], alone["model"])
+    methods[1]["local"] = {"lr": LOCAL["lr"] / 2}
+    assert not torch.allclose(varsel.internal_only(problem)["model"], alone["model"])
 
 
 def test_one_step_of_meritfed_multiplies_weights_by_the_exponential_of_the_slope():

@@ -102,20 +102,28 @@ def rates_of(tables, entry):
 
 
 @pytest.mark.parametrize(
-    ("grid", "experiments"),
+    ("grid", "measured", "experiments"),
     [
-        ("maxfl-rates-clusters", ["maxfl-clusters", "maxfl-figures-3-4", "maxfl-warmup-50", "maxfl-warmup-150"]),
+        (
+            "maxfl-rates-clusters",
+            "accuracy of the models in use",
+            ["maxfl-clusters", "maxfl-figures-3-4", "maxfl-warmup-50", "maxfl-warmup-150"],
+        ),
         (
             "maxfl-rates-leave",
+            "accuracy of the models in use",
             ["maxfl-leave", "maxfl-table-1", "maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0"],
         ),
+        ("varsel-rates-shakespeare", "accuracy of the internal clients", ["varsel-shakespeare"]),
+        ("varsel-rates-cifar10", "accuracy of the internal clients", ["varsel-cifar10"]),
+        ("varsel-rates-membranes", "Dice", ["varsel-membranes"]),
     ],
 )
-def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, experiments):
+def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, measured, experiments):
     tables = read_toml(ROOT / "experiments" / f"{grid}.toml")
     assert tables["run"]["seeds"] == [99]
     tried = {entry["label"]: rates_of(tables, entry) for entry in tables["methods"]}
-    found = {row.method: row.values["accuracy of the models in use"] for row in read(grid).rows}
+    found = {row.method: row.values[measured] for row in read(grid).rows}
     assert found.keys() == tried.keys()
     for name in experiments:
         judged = read_toml(ROOT / "experiments" / f"{name}.toml")

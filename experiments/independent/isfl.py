@@ -18,7 +18,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from experiments.independent.common import Problem, Rows, Values, batches, generator, on, rows_of
+from experiments.independent.common import Problem, Values, batches, generator, on, rows_of
+from experiments.independent.networks import Rows
 
 Numbers = NDArray[np.float64]
 Chances = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.independent.common import Problem, Rows, Values, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.networks import Rows
 
 WARM_UP_STEPS, TUNING_STEPS = 100, 5
 """Steps that each client trains alone, and from the global model before it judges it ("Example of rho_k"; Tables 3 and 4)."""

@@ -11,7 +11,8 @@ from fnmatch import fnmatch
 import torch
 from torch import Tensor
 
-from experiments.independent.common import Problem, Rows, Values, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.networks import Rows
 
 TARGET = "target"
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -1,10 +1,12 @@
-"""VaRSeL and two rivals (Rethinking Client Reweighting for Selfish Federated Learning, Table 2), computed a second time.
+"""VaRSeL and three rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
 
 Some clients are internal, and only they count. g is a client's accumulated update (x - x_k) / lr, as if it were a gradient. Both
 problems for the weights are left to general solvers of scipy.
 """
 
 from __future__ import annotations
+
+from fnmatch import fnmatch
 
 import numpy as np
 import torch
@@ -13,32 +15,61 @@ from scipy.optimize import LinearConstraint, minimize, minimize_scalar
 from torch import Tensor
 
 from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.networks import Rows
 
 Numbers = NDArray[np.float64]
 
 
 def internal_only(problem: Problem) -> Values:
     """The paper's Local Training: the internal clients' average alone."""
+    problem = problem.of("internal-only")
     random, x = generator(problem.seed, "internal-only"), problem.start()
     internal = _internal(problem)
     for _ in range(problem.rounds):
         x = torch.stack([sgd(problem, x, problem.train[k], random) for k in internal]).mean(0)
-    return _accuracy(problem, x)
+    return _measured(problem, x)
 
 
 def fedavg(problem: Problem) -> Values:
     """In each round the average, by rows, of clients drawn without regard to who is internal."""
+    problem = problem.of("fedavg")
     random, x = generator(problem.seed, "fedavg"), problem.start()
     for _ in range(problem.rounds):
         drawn = torch.randperm(len(problem.train), generator=random)[: problem.tables["run"]["clients_per_round"]]
         sizes = torch.tensor([float(len(problem.train[k].labels)) for k in drawn])
         local = torch.stack([sgd(problem, x, problem.train[k], random) for k in drawn])
         x = (sizes / sizes.sum()) @ local
-    return _accuracy(problem, x)
+    return _measured(problem, x)
+
+
+def ocs(problem: Problem) -> Values:
+    """Optimal client sampling: all train, and a client's weighted update arrives more likely the longer it is, at most surely."""
+    problem = problem.of("ocs")
+    random, x = generator(problem.seed, "ocs"), problem.start()
+    sizes = torch.tensor([float(len(rows.labels)) for rows in problem.train])
+    for _ in range(problem.rounds):
+        local = torch.stack([sgd(problem, x, rows, random) for rows in problem.train])
+        updates = (sizes / sizes.sum()).unsqueeze(1) * (local - x)
+        likely = chances(updates.norm(dim=1), problem.tables["run"]["clients_per_round"])
+        arrived = torch.rand(len(likely), generator=random) < likely
+        x = x + (updates[arrived] / likely[arrived].unsqueeze(1)).sum(0)
+    return _measured(problem, x)
+
+
+def chances(lengths: Tensor, expected: int) -> Tensor:
+    """Chances of at most 1 that add up to the expected number and are proportional to the lengths below 1 (Chen et al. 2020, eq. 7)."""
+    sure = torch.zeros(len(lengths), dtype=torch.bool)
+    while True:
+        likely = (expected - int(sure.sum())) * lengths / lengths[~sure].sum()
+        likely[sure] = 1
+        if (likely <= 1).all():
+            return likely
+        sure |= likely > 1
 
 
 def varsel(problem: Problem) -> Values:
     """Algorithm 1, with the gradient of the internal clients in the place of the unseen true one."""
+    problem = problem.of("varsel")
     random, x = generator(problem.seed, "varsel"), problem.start()
     internal, lr = _internal(problem), problem.tables["local"]["lr"]
     external = [k for k in range(len(problem.train)) if k not in internal]
@@ -56,7 +87,7 @@ def varsel(problem: Problem) -> Values:
         sums.append(float(weights.sum()))
     fifth = max(1, len(sums) // 5)
     return {
-        **_accuracy(problem, x),
+        **_measured(problem, x),
         "sum of weights, first fifth": float(np.mean(sums[:fifth])),
         "sum of weights, last fifth": float(np.mean(sums[-fifth:])),
     }
@@ -116,9 +147,19 @@ def _internal(problem: Problem) -> list[int]:
     return [names.index(name) for name in counted(problem)]
 
 
-def _accuracy(problem: Problem, x: Tensor) -> Values:
+def _measured(problem: Problem, x: Tensor) -> Values:
     tests = [rows_of(problem.clients[name].test) for name in counted(problem)]
+    if problem.tables["run"].get("metrics") == ["experiments/membranes.py:dice"]:
+        return {"Dice": _dice(problem, x, tests[0])}  # the internal clients have the same test rows
     return {"accuracy of the internal clients": problem.accuracy(x, tests)}
+
+
+def _dice(problem: Problem, x: Tensor, rows: Rows) -> float:
+    """Twice the pixels that are membrane and are called so, by those that are plus those that are called so; mean over squares."""
+    scores = problem.model.scores(x, rows.inputs)
+    called, true = scores[:, 1] > scores[:, 0], rows.labels == 1
+    shares = [2 * float((a & b).sum()) / max(1, int(a.sum() + b.sum())) for a, b in zip(called, true, strict=True)]
+    return float(np.mean(shares))
 
 
 OURS = {"internal-only": internal_only, "varsel": varsel}
@@ -126,9 +167,11 @@ METHODS = {
     **{name: on(name, {**OURS, "fedavg": fedavg})
        for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
                     "varsel-small-shards-twins", "own-varsel-shards-1-3")},
+    **{name: on(name, {**OURS, "fedavg": fedavg, "ocs": ocs}) for name in ("varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
 
 def counted(problem: Problem) -> list[str]:
     """The clients whose rows count: the internal ones."""
-    return list(problem.entry("varsel")["internal"])
+    patterns = problem.entry("varsel")["internal"]
+    return [name for name in problem.clients.names if any(fnmatch(name, pattern) for pattern in patterns)]
