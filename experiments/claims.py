@@ -79,12 +79,12 @@ class Judged:
 
     @property
     def deciding(self) -> Pair | None:
-        """The measured setting by which the claim stands or falls: the weakest where all must hold, else the middle one."""
-        measured = {pair.effect.mean / (pair.effect.half_width or 1e-12): pair for pair in self.pairs if pair.effect}
-        strengths = sorted(measured)
-        return (
-            measured[strengths[(len(strengths) - 1) // 2 if self.claim["over"] == "most" else 0]] if measured else None
-        )
+        """The measured setting by which the claim stands or falls: the weakest of its word where all must hold, or the middle one."""
+        of_word = [pair for pair in self.pairs if pair.word == self.word] if self.claim["over"] == "all" else []
+        measured = [pair for pair in of_word or self.pairs if pair.effect]
+        strengths = sorted(measured, key=lambda pair: pair.effect.mean / (pair.effect.half_width or 1e-12))
+        middle = (len(strengths) - 1) // 2 if self.claim["over"] == "most" else 0
+        return strengths[middle] if strengths else None
 
 
 @dataclass(frozen=True)

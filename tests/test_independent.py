@@ -258,6 +258,16 @@ def test_varsel_without_a_budget_learns_from_the_internal_clients_alone(monkeypa
     assert not torch.allclose(varsel.internal_only(problem)["model"], alone["model"])
 
 
+def test_fedprox_is_pulled_back_to_the_model_of_its_round(monkeypatch):
+    monkeypatch.setattr(varsel, "_measured", lambda problem, x: {"model": x})
+    methods = [{"name": "varsel", "internal": ["client-0"]}, {"name": "fedavg"}, {"name": "fedprox", "mu": 0.0}]
+    problem = tiny(["client-0", "client-1"], methods=methods, batch_size=24, steps=3)
+    free, start = varsel.fedavg(problem)["model"], problem.start()
+    torch.testing.assert_close(varsel.fedprox(problem)["model"], free)
+    methods[2]["mu"] = 10.0
+    assert (varsel.fedprox(problem)["model"] - start).norm() < 0.95 * (free - start).norm()
+
+
 def test_one_step_of_meritfed_multiplies_weights_by_the_exponential_of_the_slope():
     entry = {"name": "meritfed", "md_steps": 1, "md_step": 5.0}
     problem = tiny(["target", "near-1", "far-1"], methods=[entry], batch_size=24, steps=1, lr=0.5)

@@ -558,6 +558,12 @@ def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_fa
     assert claims.Judged({"over": over}, [claims.Pair("none", None, 0.0)], "not run").deciding is None
 
 
+def test_of_an_opposite_claim_a_setting_that_could_not_show_it_does_not_decide():
+    words = {"cannot show here": -4.0, "opposite": -1.0, "not clear": 0.1}
+    pairs = [claims.Pair(word, None, 0.0, effect=shifted(mean), word=word) for word, mean in words.items()]
+    assert claims.Judged({"over": "all"}, pairs, "opposite").deciding.label == "opposite"
+
+
 @pytest.mark.parametrize(("with_curves", "word"), [(0, "confirmed"), (1, "confirmed"), (2, "early training")])
 def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word):
     moving = [[0, 6, 8, 10], [0.1, 0.82, 0.90, 0.90]]  # the other stays, so the difference still moves

@@ -119,12 +119,16 @@ def sgd(
     random: torch.Generator,
     steps: int | None = None,
     shift: Tensor | float = 0.0,
+    pull: float = 0.0,
 ) -> Tensor:
-    """The model after so many local steps, by default those of the [local] table; a shift is added to each gradient."""
-    local = problem.tables["local"]
+    """The model after so many local steps, by default those of the [local] table.
+
+    A shift is added to each gradient, and so is a pull times the way from the start (FedProx).
+    """
+    local, start = problem.tables["local"], x
     taken = local["steps"] if steps is None else steps
     for batch in islice(batches(len(rows.labels), local["batch_size"], random), taken):
-        x = x - local["lr"] * (problem.model.gradient(x, rows.at(batch), random) + shift)
+        x = x - local["lr"] * (problem.model.gradient(x, rows.at(batch), random) + shift + pull * (x - start))
     return x
 
 

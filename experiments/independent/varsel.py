@@ -1,4 +1,4 @@
-"""VaRSeL and three rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
+"""VaRSeL and four rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
 
 Some clients are internal, and only they count. g is a client's accumulated update (x - x_k) / lr, as if it were a gradient. Both
 problems for the weights are left to general solvers of scipy.
@@ -7,6 +7,7 @@ problems for the weights are left to general solvers of scipy.
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,16 +31,20 @@ def internal_only(problem: Problem) -> Values:
     return _measured(problem, x)
 
 
-def fedavg(problem: Problem) -> Values:
+def fedavg(problem: Problem, label: str = "fedavg") -> Values:
     """In each round the average, by rows, of clients drawn without regard to who is internal."""
-    problem = problem.of("fedavg")
-    random, x = generator(problem.seed, "fedavg"), problem.start()
+    problem, pull = problem.of(label), problem.entry(label).get("mu", 0.0)
+    random, x = generator(problem.seed, label), problem.start()
     for _ in range(problem.rounds):
         drawn = torch.randperm(len(problem.train), generator=random)[: problem.tables["run"]["clients_per_round"]]
         sizes = torch.tensor([float(len(problem.train[k].labels)) for k in drawn])
-        local = torch.stack([sgd(problem, x, problem.train[k], random) for k in drawn])
+        local = torch.stack([sgd(problem, x, problem.train[k], random, pull=pull) for k in drawn])
         x = (sizes / sizes.sum()) @ local
     return _measured(problem, x)
+
+
+fedprox = partial(fedavg, label="fedprox")
+"""The same, where local training is pulled back to the round's model."""
 
 
 def ocs(problem: Problem) -> Values:
@@ -167,7 +172,8 @@ METHODS = {
     **{name: on(name, {**OURS, "fedavg": fedavg})
        for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
                     "varsel-small-shards-twins", "own-varsel-shards-1-3")},
-    **{name: on(name, {**OURS, "fedavg": fedavg, "ocs": ocs}) for name in ("varsel-shakespeare", "varsel-membranes")},
+    **{name: on(name, {**OURS, "fedavg": fedavg, "fedprox": fedprox, "ocs": ocs})
+       for name in ("varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
 
