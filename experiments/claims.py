@@ -79,12 +79,15 @@ class Judged:
 
     @property
     def deciding(self) -> Pair | None:
-        """The measured setting by which the claim stands or falls: the weakest of its word where all must hold, or the middle one."""
-        of_word = [pair for pair in self.pairs if pair.word == self.word] if self.claim["over"] == "all" else []
+        """The measured setting by which the claim stands or falls.
+
+        Of those with its word the weakest where all must hold and the strongest where one must, else the middle one.
+        """
+        of_word = [pair for pair in self.pairs if pair.word == self.word] if self.claim["over"] != "most" else []
         measured = [pair for pair in of_word or self.pairs if pair.effect]
         strengths = sorted(measured, key=lambda pair: pair.effect.mean / (pair.effect.half_width or 1e-12))
-        middle = (len(strengths) - 1) // 2 if self.claim["over"] == "most" else 0
-        return strengths[middle] if strengths else None
+        rank = {"all": 0, "most": (len(strengths) - 1) // 2, "one": -1}[self.claim["over"]]
+        return strengths[rank] if strengths else None
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,8 @@ class Evidence:
         return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
 
     def values(self, place: Place, prefix: str = "") -> Values:
-        """Return a quantity by seed: of the rows, "first of CURVE", "rounds to METHOD's CURVE", or one of these minus another;
-        "rank correlation of A and B over methods" of all methods."""
+        """Return a quantity by seed: of the rows, or the first of "A or B" that they have; "first of CURVE"; "rounds to METHOD's CURVE";
+        one of these minus another; "rank correlation of A and B over methods" of all methods."""
         one, _, two = place.quantity.partition(" minus ")
         values = self._quantity(place, one, prefix)
         if two:
@@ -183,7 +186,8 @@ class Evidence:
         name = quantity.removeprefix("first of ")
         who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
         if name == quantity and not goal:
-            return document.by_seed(quantity, place.method)
+            named = (document.by_seed(one, place.method) for one in quantity.split(" or "))
+            return next((values for values in named if values), {})
         own = self._curves(place, prefix, goal or name)
         if not goal:
             return {seed: values[0] for seed, (_, values) in own.items()}

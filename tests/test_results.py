@@ -286,7 +286,7 @@ def test_no_effect_is_rarely_called_one(direction):
     assert max(given.get("confirmed", 0), given.get("opposite", 0)) <= 0.03
 
 
-@pytest.mark.parametrize("over", ["all", "most"])
+@pytest.mark.parametrize("over", ["all", "most", "one"])
 def test_no_effect_in_four_settings_is_rarely_called_one(over):
     given = shares(lambda random: judging.judge(settings_of_chance(random, 0, number=4, direction="higher"), over)[0])
     assert max(given.get("confirmed", 0), given.get("opposite", 0)) <= 0.03
@@ -309,7 +309,8 @@ def test_effects_of_twice_the_half_width_get_their_word(seeds):
 
 
 @pytest.mark.parametrize(
-    ("effect", "over", "word"), [(2, "all", "confirmed"), (2, "most", "confirmed"), (-2, "all", "opposite")]
+    ("effect", "over", "word"),
+    [(2, "all", "confirmed"), (2, "most", "confirmed"), (-2, "all", "opposite"), (2, "one", "confirmed")],
 )
 def test_effects_in_four_settings_get_their_word(effect, over, word):
     given = shares(lambda random: judging.judge(settings_of_chance(random, effect, 10, 4, direction="higher"), over)[0])
@@ -347,7 +348,7 @@ def test_as_good_is_confirmed_by_being_better_and_alike_is_not():
     assert judge(Setting(shifted(-0.35), "as high", margin=0.3)) == "not clear"
 
 
-def test_all_falls_with_one_setting_and_most_with_half_of_them():
+def test_all_falls_with_one_setting_most_with_half_and_one_with_each():
     good, bad, early = (
         Setting(shifted(1.0), "higher"),
         Setting(shifted(-1.0), "higher"),
@@ -357,6 +358,9 @@ def test_all_falls_with_one_setting_and_most_with_half_of_them():
     assert judging.judge([good, good, bad], "all")[0] == "opposite"
     assert judging.judge([good, good, bad], "most") == ("confirmed", ["confirmed", "confirmed", "opposite"])
     assert judging.judge([good, bad], "most")[0] == "opposite"
+    assert judging.judge([bad, good], "one") == ("confirmed", ["opposite", "confirmed"])
+    assert judging.judge([bad, bad], "one")[0] == "opposite"
+    assert judging.judge([bad, unclear], "one")[0] == "not clear"
     assert judging.judge([good, good, unclear], "all")[0] == "not clear"
     assert judging.judge([good, early], "all") == ("early training", ["confirmed", "early training"])
     assert judging.judge([good, None], "all") == ("not run", ["confirmed", "not run"])
@@ -550,7 +554,7 @@ def test_numbers_decide_a_claim_and_what_follows_from_it():
     assert tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["two"]).judged["k"].word == "no verdict"
 
 
-@pytest.mark.parametrize(("over", "shown"), [("all", 0), ("most", 1)])
+@pytest.mark.parametrize(("over", "shown"), [("all", 0), ("most", 1), ("one", 3)])
 def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_falls(over, shown):
     pairs = [claims.Pair(str(i), None, 0.0, effect=shifted(mean)) for i, mean in enumerate((-1.0, 0.2, 0.3, 0.4))]
     assert claims.Judged({"over": over}, pairs[::-1], "confirmed").deciding.label == str(shown)
