@@ -79,10 +79,7 @@ class Judged:
 
     @property
     def deciding(self) -> Pair | None:
-        """The measured setting by which the claim stands or falls.
-
-        Of those with its word the weakest where all must hold and the strongest where one must, else the middle one.
-        """
+        """The measured setting that decides: of those with its word the weakest of all or the strongest of one; of most the middle."""
         of_word = [pair for pair in self.pairs if pair.word == self.word] if self.claim["over"] != "most" else []
         measured = [pair for pair in of_word or self.pairs if pair.effect]
         strengths = sorted(measured, key=lambda pair: pair.effect.mean / (pair.effect.half_width or 1e-12))
@@ -164,7 +161,7 @@ class Evidence:
         return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
 
     def values(self, place: Place, prefix: str = "") -> Values:
-        """Return a quantity by seed: of the rows, or the first of "A or B" that they have; "first of CURVE"; "rounds to METHOD's CURVE";
+        """Return a quantity by seed: of the rows, or the first of "A or B" they have; "first of CURVE"; "rounds to METHOD's CURVE";
         one of these minus another; "rank correlation of A and B over methods" of all methods."""
         one, _, two = place.quantity.partition(" minus ")
         values = self._quantity(place, one, prefix)
@@ -186,8 +183,7 @@ class Evidence:
         name = quantity.removeprefix("first of ")
         who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
         if name == quantity and not goal:
-            named = (document.by_seed(one, place.method) for one in quantity.split(" or "))
-            return next((values for values in named if values), {})
+            return next(filter(None, (document.by_seed(one, place.method) for one in quantity.split(" or "))), {})
         own = self._curves(place, prefix, goal or name)
         if not goal:
             return {seed: values[0] for seed, (_, values) in own.items()}

@@ -103,16 +103,15 @@ def judge(settings: Sequence[Setting | None], over: Literal["all", "most", "one"
     """Return the word of a sentence over several settings, and that of each setting; None is a setting that was not run.
 
     "all" is confirmed if each setting is, "most" if more than half are, "one" if one is; "all" is opposite if one setting
-    is, "most" if at least half are, "one" if each is. Where fewer than all settings suffice for a word, their p values are
-    corrected for the number of settings (Holm). Where neither word follows and some settings could not decide, the word is
-    theirs.
+    is, "most" if at least half are, "one" if each is. Where fewer than all suffice for a word, their p values are corrected
+    for their number (Holm). Where neither word follows and some settings could not decide, the word is theirs.
     """
     early: list[Word | None] = [_word_before(setting) if setting else "not run" for setting in settings]
     pairs = [_p_values(setting) for setting, word in zip(settings, early, strict=True) if setting and word is None]
     in_favour, against = ([pair[side] for pair in pairs] for side in (0, 1))
-    in_favour = in_favour if over == "all" else _holm(in_favour)
-    against = against if over == "one" else _holm(against)
-    later = map(_by_p_values, in_favour, against)
+    later = map(
+        _by_p_values, in_favour if over == "all" else _holm(in_favour), against if over == "one" else _holm(against)
+    )
     words: list[Word] = [word or next(later) for word in early]
     confirmed, opposite = words.count("confirmed"), words.count("opposite")
     if not words:
