@@ -258,6 +258,18 @@ def test_varsel_without_a_budget_learns_from_the_internal_clients_alone(monkeypa
     assert not torch.allclose(varsel.internal_only(problem)["model"], alone["model"])
 
 
+def test_selective_learning_keeps_the_external_client_with_the_lowest_loss(monkeypatch):
+    monkeypatch.setattr(varsel, "_measured", lambda problem, x: {"model": x})
+    entry = {"name": "selective", "internal": ["client-0"], "budget": 1}
+    methods = [{**entry, "name": "varsel"}, entry]
+    problem = tiny([f"client-{k}" for k in range(4)], methods=methods, batch_size=24, steps=1)
+    x = problem.start()
+    losses = {k: float(problem.model.loss(x, problem.train[k])) for k in (1, 2, 3)}
+    chosen = min(losses, key=losses.get)
+    expected = varsel._average(problem, x, [0, chosen], torch.Generator())  # all rows a step: no chance in it
+    torch.testing.assert_close(varsel.selective(problem)["model"], expected)
+
+
 def test_fedprox_is_pulled_back_to_the_model_of_its_round(monkeypatch):
     monkeypatch.setattr(varsel, "_measured", lambda problem, x: {"model": x})
     methods = [{"name": "varsel", "internal": ["client-0"]}, {"name": "fedavg"}, {"name": "fedprox", "mu": 0.0}]

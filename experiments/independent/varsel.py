@@ -1,4 +1,4 @@
-"""VaRSeL and four rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
+"""VaRSeL and five rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
 
 Some clients are internal, and only they count. g is a client's accumulated update (x - x_k) / lr, as if it were a gradient. Both
 problems for the weights are left to general solvers of scipy.
@@ -6,6 +6,7 @@ problems for the weights are left to general solvers of scipy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
 
@@ -37,14 +38,25 @@ def fedavg(problem: Problem, label: str = "fedavg") -> Values:
     random, x = generator(problem.seed, label), problem.start()
     for _ in range(problem.rounds):
         drawn = torch.randperm(len(problem.train), generator=random)[: problem.tables["run"]["clients_per_round"]]
-        sizes = torch.tensor([float(len(problem.train[k].labels)) for k in drawn])
-        local = torch.stack([sgd(problem, x, problem.train[k], random, pull=pull) for k in drawn])
-        x = (sizes / sizes.sum()) @ local
+        x = _average(problem, x, drawn.tolist(), random, pull)
     return _measured(problem, x)
 
 
 fedprox = partial(fedavg, label="fedprox")
 """The same, where local training is pulled back to the round's model."""
+
+
+def selective(problem: Problem) -> Values:
+    """SL: the average, by rows, of the internal clients and of those external ones whose loss is lowest before they train."""
+    problem, budget = problem.of("selective"), problem.entry("selective")["budget"]
+    random, x = generator(problem.seed, "selective"), problem.start()
+    internal = _internal(problem)
+    external = [k for k in range(len(problem.train)) if k not in internal]
+    for _ in range(problem.rounds):
+        losses = [float(problem.model.loss(x, problem.train[k]).detach()) for k in external]
+        kept = [external[i] for i in np.argsort(losses, kind="stable")[:budget]]
+        x = _average(problem, x, internal + kept, random)
+    return _measured(problem, x)
 
 
 def ocs(problem: Problem) -> Values:
@@ -147,6 +159,13 @@ def exact_weights(variance: float, m: int, away: Numbers, budget: float) -> Numb
     return weights
 
 
+def _average(problem: Problem, x: Tensor, clients: Sequence[int], random: torch.Generator, pull: float = 0.0) -> Tensor:
+    """What clients make of the model, averaged by their rows."""
+    sizes = torch.tensor([float(len(problem.train[k].labels)) for k in clients])
+    local = torch.stack([sgd(problem, x, problem.train[k], random, pull=pull) for k in clients])
+    return (sizes / sizes.sum()) @ local
+
+
 def _internal(problem: Problem) -> list[int]:
     names = list(problem.clients.names)
     return [names.index(name) for name in counted(problem)]
@@ -172,7 +191,7 @@ METHODS = {
     **{name: on(name, {**OURS, "fedavg": fedavg})
        for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
                     "varsel-small-shards-twins", "own-varsel-shards-1-3")},
-    **{name: on(name, {**OURS, "fedavg": fedavg, "fedprox": fedprox, "ocs": ocs})
+    **{name: on(name, {**OURS, "fedavg": fedavg, "fedprox": fedprox, "selective": selective, "ocs": ocs})
        for name in ("varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
