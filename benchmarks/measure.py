@@ -255,12 +255,21 @@ def machine() -> dict[str, Any]:
     return {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
 
 
+def cpu_of(cpuinfo: str) -> str | None:
+    """The first processor of /proc/cpuinfo with its family and model, as a virtual machine shows one name for several of a maker."""
+    lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
+    said = {name.strip(): value.strip() for name, _, value in lines}
+    if "model name" not in said:
+        return None
+    return f"{said['model name']} (family {said.get('cpu family', '?')}, model {said.get('model', '?')})"
+
+
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        found = cpu_of(Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found or platform.processor() or platform.machine()
 
 
 def commit() -> str:

@@ -175,6 +175,16 @@ def test_on_a_machine_that_was_busy_at_either_time_cpu_time_decides(check, tmp_p
     assert "w2: 0.90 of L0 in CPU time, was 1.00\n" in capsys.readouterr().out
 
 
+def test_two_processors_that_a_virtual_machine_calls_alike_are_two():
+    from benchmarks import measure
+
+    text = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\n"
+    newer, older = measure.cpu_of(text), measure.cpu_of(text.replace(": 26", ": 25"))
+    assert newer == "AMD EPYC (family 26, model 2)"
+    assert older == "AMD EPYC (family 25, model 2)"
+    assert measure.cpu_of("processor\t: 0\nBogoMIPS\t: 50.00\n") is None
+
+
 def test_a_result_of_another_machine_is_compared_with_its_commit_here(check, tmp_path, monkeypatch, capsys):
     for name in ("w1", "w2"):
         recorded(tmp_path, name, cpu="elsewhere", ratio=9.0)
