@@ -251,7 +251,7 @@ def test_every_figure_and_table_that_needs_a_run_has_a_line():
         "maxfl": {f"{kind} {n}" for kind, last in (("Fig.", 8), ("Table", 6)) for n in range(1, last + 1)},
     }
     assert all(paper["figures"] == len(have[paper["key"]]) for paper in EVIDENCE.papers)
-    assert "56 of 56 figures and tables that need a run have a line." in page.first_page(EVIDENCE)
+    assert "56 of 56 figures and tables that need a run have a line." in " ".join(page.first_page(EVIDENCE).split())
 
 
 def test_a_margin_has_its_reason_and_what_was_not_run_its_cost():
