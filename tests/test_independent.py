@@ -255,7 +255,14 @@ def test_varsel_without_a_budget_learns_from_the_internal_clients_alone(monkeypa
     assert with_others["sum of weights, last fifth"] == 0
     assert not torch.allclose(varsel.fedavg(problem)["model"], alone["model"])
     methods[1]["local"] = {"lr": LOCAL["lr"] / 2}
-    assert not torch.allclose(varsel.internal_only(problem)["model"], alone["model"])
+    assert not torch.allclose(varsel.internal_only(problem.of("internal-only"))["model"], alone["model"])
+
+
+def test_a_method_is_computed_again_with_its_own_local_settings(monkeypatch):
+    problem = tiny(methods=[{"name": "fedavg", "local": {"lr": 7.0}}, {"name": "varsel"}])
+    monkeypatch.setattr(common, "read_problem", lambda experiment, seed: problem)
+    again = common.on("any", dict.fromkeys(("fedavg", "varsel"), lambda given: {"lr": given.tables["local"]["lr"]}))
+    assert [again[label](0)["lr"] for label in ("fedavg", "varsel")] == [7.0, LOCAL["lr"]]
 
 
 def test_selective_learning_keeps_the_external_client_with_the_lowest_loss(monkeypatch):

@@ -134,8 +134,8 @@ def sgd(
 
 def on(experiment: str, methods: Mapping[str, Callable[[Problem], Values]]) -> dict[str, Callable[[int], Values]]:
     """Methods of an experiment as functions of the seed."""
-    return {label: partial(_perform, method, experiment) for label, method in methods.items()}
+    return {label: partial(_perform, method, experiment, label) for label, method in methods.items()}
 
 
-def _perform(method: Callable[[Problem], Values], experiment: str, seed: int) -> Values:
-    return method(read_problem(experiment, seed))
+def _perform(method: Callable[[Problem], Values], experiment: str, label: str, seed: int) -> Values:
+    return method(read_problem(experiment, seed).of(label))

@@ -24,7 +24,6 @@ Numbers = NDArray[np.float64]
 
 def internal_only(problem: Problem) -> Values:
     """The paper's Local Training: the internal clients' average alone."""
-    problem = problem.of("internal-only")
     random, x = generator(problem.seed, "internal-only"), problem.start()
     internal = _internal(problem)
     for _ in range(problem.rounds):
@@ -34,8 +33,8 @@ def internal_only(problem: Problem) -> Values:
 
 def fedavg(problem: Problem, label: str = "fedavg") -> Values:
     """In each round the average, by rows, of clients drawn without regard to who is internal."""
-    problem, pull = problem.of(label), problem.entry(label).get("mu", 0.0)
     random, x = generator(problem.seed, label), problem.start()
+    pull = problem.entry(label).get("mu", 0.0)
     for _ in range(problem.rounds):
         drawn = torch.randperm(len(problem.train), generator=random)[: problem.tables["run"]["clients_per_round"]]
         x = _average(problem, x, drawn.tolist(), random, pull)
@@ -48,9 +47,8 @@ fedprox = partial(fedavg, label="fedprox")
 
 def selective(problem: Problem) -> Values:
     """SL: the average, by rows, of the internal clients and of those external ones whose loss is lowest before they train."""
-    problem, budget = problem.of("selective"), problem.entry("selective")["budget"]
     random, x = generator(problem.seed, "selective"), problem.start()
-    internal = _internal(problem)
+    internal, budget = _internal(problem), problem.entry("selective")["budget"]
     external = [k for k in range(len(problem.train)) if k not in internal]
     for _ in range(problem.rounds):
         losses = [float(problem.model.loss(x, problem.train[k]).detach()) for k in external]
@@ -61,7 +59,6 @@ def selective(problem: Problem) -> Values:
 
 def ocs(problem: Problem) -> Values:
     """Optimal client sampling: all train, and a client's weighted update arrives more likely the longer it is, at most surely."""
-    problem = problem.of("ocs")
     random, x = generator(problem.seed, "ocs"), problem.start()
     sizes = torch.tensor([float(len(rows.labels)) for rows in problem.train])
     for _ in range(problem.rounds):
@@ -86,7 +83,6 @@ def chances(lengths: Tensor, expected: int) -> Tensor:
 
 def varsel(problem: Problem) -> Values:
     """Algorithm 1, with the gradient of the internal clients in the place of the unseen true one."""
-    problem = problem.of("varsel")
     random, x = generator(problem.seed, "varsel"), problem.start()
     internal, lr = _internal(problem), problem.tables["local"]["lr"]
     external = [k for k in range(len(problem.train)) if k not in internal]
