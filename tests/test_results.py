@@ -107,12 +107,12 @@ def rates_of(tables, entry):
         (
             "maxfl-rates-clusters",
             "accuracy of the models in use",
-            ["maxfl-clusters", "maxfl-figures-3-4", "maxfl-warmup-50", "maxfl-warmup-150"],
+            ["maxfl-figures-3-4", "maxfl-warmup-50", "maxfl-warmup-150"],
         ),
         (
             "maxfl-rates-leave",
             "accuracy of the models in use",
-            ["maxfl-leave", "maxfl-table-1", "maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0"],
+            ["maxfl-table-1", "maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0"],
         ),
         ("varsel-rates-shakespeare", "accuracy of the internal clients", ["varsel-shakespeare"]),
         ("varsel-rates-membranes", "Dice", ["varsel-membranes"]),

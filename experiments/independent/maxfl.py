@@ -195,13 +195,11 @@ class _Judges:
 
 RIVALS = {"fedavg": fedavg, "mwfed": mwfed, "maxfl": maxfl}
 METHODS = {
-    "maxfl-leave": on("maxfl-leave", {**RIVALS, "scaffold": scaffold}),
-    "maxfl-clusters": on("maxfl-clusters", {**RIVALS, "maxfl-tuning": maxfl_tuning, "scaffold": scaffold}),
+    "maxfl-table-1": on("maxfl-table-1", {**RIVALS, "scaffold": scaffold}),
+    "maxfl-figures-3-4": on("maxfl-figures-3-4", {**RIVALS, "maxfl-tuning": maxfl_tuning, "scaffold": scaffold}),
     **{name: on(name, {"fedavg": fedavg, "maxfl": maxfl}) for name in ("maxfl-warmup-50", "maxfl-warmup-150")},
-    **{
-        name: on(name, {"mwfed": mwfed, "maxfl": maxfl})
-        for name in ("maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0")
-    },
+    **{name: on(name, {"mwfed": mwfed, "maxfl": maxfl}) for name in ("maxfl-liars-05", "maxfl-liars-10")},
+    "maxfl-liars-gap-0": on("maxfl-liars-gap-0", {"maxfl": maxfl}),
 }
 
 

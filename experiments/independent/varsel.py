@@ -188,7 +188,7 @@ METHODS = {
        for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
                     "varsel-small-shards-twins", "own-varsel-shards-1-3")},
     **{name: on(name, {**OURS, "fedavg": fedavg, "fedprox": fedprox, "selective": selective, "ocs": ocs})
-       for name in ("varsel-shakespeare", "varsel-membranes")},
+       for name in ("varsel-cifar10", "varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
 
