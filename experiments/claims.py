@@ -25,6 +25,8 @@ CURVES = {name: name for name in NAMED} | {
 """The curve over rounds of a quantity, by which early training is known."""
 Values = dict[int, float]
 """A number by seed."""
+Claim = Mapping[str, Any]
+"""A table of the file of claims."""
 
 
 class Place(NamedTuple):
@@ -73,7 +75,7 @@ class Pair:
 class Judged:
     """A claim with its settings and its word."""
 
-    claim: Mapping[str, Any]
+    claim: Claim
     pairs: Sequence[Pair]
     word: Word
 
@@ -99,13 +101,13 @@ class Evidence:
     documents: Mapping[str, Document]
     papers: Sequence[Mapping[str, Any]]
     runs: Mapping[str, Mapping[str, Any]]
-    claims: Sequence[Mapping[str, Any]]
+    claims: Sequence[Claim]
     judged: Mapping[str, Judged] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "judged", {claim["key"]: self._judge(claim) for claim in self.claims})
 
-    def _judge(self, claim: Mapping[str, Any]) -> Judged:
+    def _judge(self, claim: Claim) -> Judged:
         pairs = [self._measure(claim, pair) for pair in self._pairs(claim)]
         blocked = claim.get("no_verdict_on", claim.get("rivals") or [claim["method"]]) if "no_verdict" in claim else ()
         settings = [
@@ -116,7 +118,7 @@ class Evidence:
         word, words = judge(settings, claim["over"])
         return Judged(claim, [replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)], word)
 
-    def _pairs(self, claim: Mapping[str, Any]) -> Iterator[Pair]:
+    def _pairs(self, claim: Claim) -> Iterator[Pair]:
         """Yield the settings of a claim."""
         against, quantities = claim.get("against", {}), claim["quantities"]
         rivals = claim.get("rivals") or [None]
@@ -129,7 +131,7 @@ class Evidence:
             named = itertools.compress((self.label(experiment), quantity, rival), several)
             yield Pair(", ".join(named), a, other if bar is None else float(bar))
 
-    def _measure(self, claim: Mapping[str, Any], pair: Pair) -> Pair:
+    def _measure(self, claim: Claim, pair: Pair) -> Pair:
         one, two = self._both(pair, "")
         if not one or (len(one) == 1 and not claim.get("computed")):
             return pair
@@ -139,9 +141,7 @@ class Evidence:
         room, early = self._room(claim, pair), self._early(claim, pair, effects)
         return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, early, second, own)
 
-    def _again(
-        self, claim: Mapping[str, Any], pair: Pair, first: Values, prefix: str
-    ) -> tuple[Interval, Agreement] | None:
+    def _again(self, claim: Claim, pair: Pair, first: Values, prefix: str) -> tuple[Interval, Agreement] | None:
         """Return the effect of a second computation, and whether it agrees with the first: by seed, unless it has own splits."""
         again = _effects(claim, *self._both(pair, prefix))
         paired = not prefix.endswith("own-")
@@ -196,7 +196,7 @@ class Evidence:
         rows = [row for row in self.documents[prefix + place.experiment].rows if row.method == place.method]
         return {row.seed: row.curves[name] for row in rows if name in row.curves}
 
-    def _room(self, claim: Mapping[str, Any], pair: Pair) -> float | None:
+    def _room(self, claim: Claim, pair: Pair) -> float | None:
         """Return what perfect help would gain over the rival, mean over the seeds that both have."""
         if "ceiling" not in claim or not isinstance(pair.b, Place):
             return None
@@ -204,7 +204,7 @@ class Evidence:
         gains = [best[seed] - rival[seed] for seed in best.keys() & rival.keys()]
         return sum(gains) / len(gains) if gains else None
 
-    def _early(self, claim: Mapping[str, Any], pair: Pair, effects: Values) -> bool:
+    def _early(self, claim: Claim, pair: Pair, effects: Values) -> bool:
         run = self.runs[pair.a.experiment]
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
@@ -215,9 +215,8 @@ class Evidence:
         if len(seeds) < 2:
             return False
         one, two = (self.curve(place, name, seeds) for place in (pair.a, pair.b))
-        rounds = sorted(one.keys() & two.keys())
-        gaps = {number: one[number] - two[number] for number in rounds}
-        end = max(rounds, default=0)
+        gaps = {number: one[number] - two[number] for number in sorted(one.keys() & two.keys())}
+        end = max(gaps, default=0)
         late = [gap for number, gap in gaps.items() if end / 2 < number <= 0.75 * end]
         later = [gap for number, gap in gaps.items() if number > 0.75 * end]
         return bool(late and later) and moves(late, later, interval([effects[seed] for seed in seeds]).half_width)
@@ -238,50 +237,42 @@ class Evidence:
     def seeds_of(self, experiment: str) -> int | None:
         """Return how many seeds its file declares; None where it has no file."""
         path = EXPERIMENTS / f"{experiment}.toml"
-        if not path.is_file():
-            return None
-        seeds = read_toml(path)["run"]["seeds"]
-        return seeds if isinstance(seeds, int) else len(seeds)
+        return int(read_toml(path)["run"]["seeds"]) if path.is_file() else None
 
 
-def margin_of(claim: Mapping[str, Any]) -> float:
+def margin_of(claim: Claim) -> float:
     """Return the margin of a claim, of a ratio its logarithm."""
     margin = float(claim.get("margin", 1.0 if claim.get("ratio") else 0.0))
     return math.log(margin) if claim.get("ratio") else margin
 
 
-def _effects(claim: Mapping[str, Any], one: Values, two: Values) -> Values:
+def _effects(claim: Claim, one: Values, two: Values) -> Values:
     """Return the differences by seed, the claimed side positive."""
     sign = -1 if claim["direction"] in ("lower", "as low") else 1
-    if claim.get("ratio"):
-        return {s: sign * math.log(one[s] / two[s]) for s in one}
-    return {s: sign * (one[s] - two[s]) for s in one}
+    return {s: sign * (math.log(one[s] / two[s]) if claim.get("ratio") else one[s] - two[s]) for s in one}
 
 
 def load() -> Evidence:
     """Read the claims and everything that was measured."""
     tables = read_toml(FILE)
     runs = {name: run for run in tables["runs"] for name in run["experiments"]}
-    documents = {path.stem: read(path.stem) for path in RESULTS.glob("*.json")}
-    second = RESULTS / "independent"
-    documents |= {f"independent/{path.stem}": read(path.stem, second) for path in second.glob("*.json")}
-    for name, file, condition in (
-        ("mean-estimation", "mean_estimation", lambda run: f"mu = {run['mu']:g}"),
-        ("byzantine", "byzantine", lambda run: run["attack"]),
-    ):
-        documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{file}.json", dict), condition)
+    files = {str(path.relative_to(RESULTS).with_suffix("")): path for path in RESULTS.rglob("*.json")}
+    documents = {name: read(path.stem, path.parent) for name, path in files.items()}
+    for name in ("mean-estimation", "byzantine"):
+        documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{name.replace('-', '_')}.json", dict))
     present = {name: document for name, document in documents.items() if document is not None}
     return Evidence(present, tables["papers"], runs, tables["claims"])
 
 
-def _plateaus(name: str, result: Any, condition: Any) -> Document:
+def _plateaus(name: str, result: Any) -> Document:
     """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
-    conditions = list(dict.fromkeys(condition(run) for run in result["runs"] if condition(run)))
+    runs = [(run, f"mu = {run['mu']:g}" if "mu" in run else run["attack"]) for run in result["runs"]]
+    conditions = list(dict.fromkeys(condition for _, condition in runs if condition))
     noted = ("method", "seed", "commit", "machine", "torch")  # the last two since they are noted
     rows = [
         Row(**{key: run[key] for key in noted if key in run}, settings="", n_train=1000, n_test=0, values=values)
-        for run in result["runs"]
-        for each in ([condition(run)] if condition(run) else conditions)
+        for run, condition in runs
+        for each in ([condition] if condition else conditions)
         for values in [{f"plateau, {each}": run["plateau"]}]
     ]
     return Document(name, 0, rows)

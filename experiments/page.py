@@ -28,6 +28,7 @@ def pages(evidence: Evidence | None = None) -> dict[Path, str]:
     evidence, rivals = evidence or load(), rivals_page.tables()
     files = {
         DOCS / "results.md": first_page(evidence, rivals_page.section(rivals)),
+        DOCS / "results" / "ours.md": own_page(evidence),
         DOCS / "results" / "claims.csv": table_of_settings(evidence),
         DOCS / "results" / "rivals.md": rivals_page.page(rivals),
     }
@@ -117,10 +118,10 @@ def _wrap(text: str, indent: str = "  ") -> str:
     return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _own(evidence: Evidence, paper: Mapping[str, Any], *, ours: bool = False) -> list[Judged]:
-    """Return the claims of a paper: those that quote it, or ours."""
-    claims = [judged for judged in evidence.judged.values() if judged.claim["paper"] == paper["key"]]
-    return [judged for judged in claims if judged.claim.get("ours", False) == ours]
+def _own(evidence: Evidence, paper: Mapping[str, Any], *, ours: bool | str = False) -> list[Judged]:
+    """Return the claims of a paper: those that quote it, ours, or ours that stand "beside" a figure of it."""
+    wanted = paper["key"], ours
+    return [one for one in evidence.judged.values() if (one.claim["paper"], one.claim.get("ours", False)) == wanted]
 
 
 def _figures(evidence: Evidence, paper: Mapping[str, Any]) -> dict[str, list[Judged]]:
@@ -176,25 +177,36 @@ def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     """Return the page of a paper: every sentence with its quotation, setting, differences and numbers."""
     parts = [f"# {paper['name']}: sentence by sentence", "", read_toml(FILE)["page"]["paper"].strip(), ""]
     parts += [_wrap(f"*{paper['title']}.* {paper['note']}", "")]
+    beside = _own(evidence, paper, ours="beside")
     for figures, claims in _figures(evidence, paper).items():
-        parts += ["", f"## {figures}", *(line for judged in claims for line in _sentence(evidence, judged))]
-        parts += ["", *_settings_of(evidence, claims)]
-    parts += ["", "## Ours", "", "Comparisons that no sentence of the paper makes; advice may follow from them."]
-    parts += [line for judged in _own(evidence, paper, ours=True) for line in _sentence(evidence, judged)]
+        parts += _section(evidence, figures, [*claims, *(one for one in beside if one.claim["figures"] == figures)])
     if curves(evidence, paper):
         parts += ["", "## Curves", "", f"![means over seeds, by round](../images/results/{paper['key']}-curves.svg)"]
     return "\n".join(parts) + "\n"
 
 
+def own_page(evidence: Evidence) -> str:
+    """Return the page of what we compare and no sentence of a paper does."""
+    parts = [read_toml(FILE)["page"]["ours"].strip()]
+    for paper in evidence.papers:
+        if claims := _own(evidence, paper, ours=True):
+            parts += _section(evidence, paper["name"], claims)
+    return "\n".join(parts) + "\n"
+
+
+def _section(evidence: Evidence, head: str, claims: Sequence[Judged]) -> list[str]:
+    lines = [line for judged in claims for line in _sentence(evidence, judged)]
+    return ["", f"## {head}", *lines, "", *_settings_of(evidence, claims)]
+
+
 def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     claim = judged.claim
     where = f'"{claim["quote"]}" ({claim["place"]})' if "quote" in claim else f"Ours, {claim['figures']}"
-    lines = ["", f"**{_upper(claim['says'])}: {judged.word}.** {where}.", ""]
     margin = f" by {claim['margin']:g}" if "margin" in claim else ""
     why = f"; {claim['why']}" if "why" in claim else ""
-    about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} settings."
+    about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} setting{'s' * (claim['over'] != 'one')}."
     notes = (f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim)
-    lines += [" ".join([about, *notes])]
+    lines = ["", f"**{_upper(claim['says'])}: {judged.word}.** {where}.", "", " ".join([about, *notes])]
     if judged.pairs:
         rows = [_row(evidence, claim, pair) for pair in judged.pairs]
         head = ("setting", "first", "second", "effect", "seeds", "room", "second computation", "verdict")
@@ -229,10 +241,8 @@ def _settings_of(evidence: Evidence, claims: Sequence[Judged]) -> list[str]:
     """Return our setting, the paper's, what differs, and where the rows come from."""
     lines, names = [], dict.fromkeys(name for judged in claims for name in judged.claim["experiments"])
     for run in {id(evidence.runs[name]): evidence.runs[name] for name in names}.values():
-        documents = [
-            evidence.documents[name] for name in run["experiments"] if name in names and name in evidence.documents
-        ]
-        rows = [row for document in documents for row in document.rows]
+        documents = [evidence.documents.get(name) for name in run["experiments"] if name in names]
+        rows = [row for document in documents if document for row in document.rows]
         lines.append(f"- Here: {run['here']}. The paper: {run['paper']}. What differs: {run['differs']}. "
                      f"Rates: {run['rates']}. {_origin(rows)}")  # fmt: skip
     return lines
@@ -267,8 +277,6 @@ def table_of_settings(evidence: Evidence) -> str:
 def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     """Return a picture of the deciding effect of each claim in units of its half-width, the claimed side to the right."""
     claims = [judged for judged in _own(evidence, paper) if judged.deciding and judged.deciding.effect.half_width]
-    if not claims:
-        return ""
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.24 * len(claims)), layout="constrained")
     for height, judged in enumerate(reversed(claims)):

@@ -484,6 +484,20 @@ def test_the_page_and_the_table_say_the_same_of_every_claim():
     assert counts == Counter(pair.word for judged in EVIDENCE.judged.values() for pair in judged.pairs)
 
 
+def test_what_no_paper_says_stands_on_a_page_of_ours_or_beside_its_figure():
+    ours = page.own_page(EVIDENCE)
+    papers = {paper["key"]: page.paper_page(EVIDENCE, paper) for paper in EVIDENCE.papers}
+    kinds = Counter()
+    for judged in EVIDENCE.judged.values():
+        kind, said = judged.claim.get("ours", False), f"{judged.claim['says'][1:]}: {judged.word}.** "
+        kinds[kind] += 1
+        assert (f"{said}Ours, {judged.claim['figures']}." in ours) == (kind is True)
+        assert (said in papers[judged.claim["paper"]]) == (kind is not True)
+    assert kinds.keys() == {False, True, "beside"}
+    section = papers["varsel"].partition("## Table 3\n")[2].partition("\n## ")[0]
+    assert "after 1,000 rounds" in section
+
+
 def test_the_readme_advises_what_the_page_does_and_nothing_else():
     readme, first = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
     block = readme.partition("<!-- advice -->")[2].partition("<!-- /advice -->")[0]
