@@ -306,13 +306,29 @@ def test_fixed_weights_are_sgd_full_and_one_client_is_sgd_ideal():
         {"name": "meritfed", "md_steps": 10, "md_step": 0.0},
         {"name": "target-only", "label": "sgd-ideal"},
         {"name": "sgd-ideal", "label": "ideal-group", "members": ["target", "near-*"]},
+        {"name": "sgd-full"},
+        {"name": "fedprox", "mu": 9.0},  # nothing pulls the first of its steps
     ]
     several, alone = (
         tiny(names, methods=methods, batch_size=24, steps=1, lr=0.5) for names in (["target", "near-1"], ["target"])
     )
-    for problem, method in ((several, meritfed.sgd_full), (several, meritfed.ideal_group), (alone, meritfed.sgd_ideal)):
+    of_all = (meritfed.sgd_full, meritfed.ideal_group, meritfed.fedprox)
+    for problem, method in (*((several, method) for method in of_all), (alone, meritfed.sgd_ideal)):
         assert meritfed.meritfed(problem) == pytest.approx(method(problem), rel=1e-5)
     assert meritfed.sgd_ideal(several)["effective collaborators, first round"] == 1
+
+
+def test_the_best_accuracy_and_the_effective_collaborators_are_those_of_all_rounds(monkeypatch):
+    methods = [{"name": "sgd-full"}, {"name": "fedprox", "mu": 9.0}]
+    problem = tiny(["target", "near-1"], methods=methods, batch_size=24, steps=2, lr=0.5, rounds=3)
+    assert meritfed.fedprox(problem)["loss of the target"] > meritfed.sgd_full(problem)["loss of the target"]
+    first, second = problem.clients.names
+    accuracies, shares = iter([0.2, 0.7, 0.4, 0.5]), iter([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
+    monkeypatch.setattr(common.Problem, "accuracy", lambda problem, x, parts: next(accuracies))
+    values = meritfed._learned(problem, "sgd-full", lambda x, updates, weights: torch.tensor(next(shares)))
+    assert (values["best accuracy over rounds"], values["accuracy of the target"]) == (0.7, 0.5)
+    assert values["effective collaborators, first steps"] == pytest.approx(5 / 3)
+    assert [values[f"weight of {name.partition('-')[0]}"] for name in (first, second)] == pytest.approx([0.75, 0.25])
 
 
 def test_weights_of_maxfl_are_the_slope_of_the_sigmoid():

@@ -40,6 +40,11 @@ def sgd_full(problem: Problem) -> Values:
     return _learned(problem, "sgd-full", lambda x, updates, weights: weights)
 
 
+def fedprox(problem: Problem) -> Values:
+    """The same, where local training is pulled back to the round's model."""
+    return _learned(problem, "fedprox", lambda x, updates, weights: weights)
+
+
 def meritfed(problem: Problem) -> Values:
     """Algorithm 1: entropic mirror descent on the target's validation loss, from the weights of the round before."""
     return _descended(problem, "meritfed", rows_of(problem.clients[TARGET].validation))
@@ -82,22 +87,27 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     names = list(problem.clients.names)
     weights = torch.full((len(names),), 1 / len(names))
-    by_round = []
-    for _ in range(problem.rounds):
-        updates = torch.stack([sgd(problem, x, rows, random) - x for rows in problem.train])
+    pull, every = problem.entry(method).get("mu", 0.0), problem.tables["run"]["evaluate"]
+    test = rows_of(problem.clients[TARGET].test)
+    by_round, accuracies = [], [problem.accuracy(x, [test])]
+    for number in range(1, problem.rounds + 1):
+        updates = torch.stack([sgd(problem, x, rows, random, pull=pull) - x for rows in problem.train])
         weights = weigh(x, updates, weights)
         x = x + weights @ updates
         by_round.append(weights)
-    test = rows_of(problem.clients[TARGET].test)
-    groups = {group: torch.tensor([name.startswith(group) for name in names]) for group in ("near", "far")}
-    every = problem.tables["run"]["evaluate"]
+        if number % every == 0 or number == problem.rounds:
+            accuracies.append(problem.accuracy(x, [test]))
+    groups = {group: torch.tensor([name.startswith(group) for name in names]) for group in (TARGET, "near", "far")}
     evaluated = by_round[every - 1 :: every]
     late = torch.stack(evaluated[len(evaluated) // 2 :])
+    effective = [float(1 / shares.square().sum()) for shares in by_round]
     return {
-        "accuracy of the target": problem.accuracy(x, [test]),
+        "accuracy of the target": accuracies[-1],
+        "best accuracy over rounds": max(accuracies),
         "loss of the target": float(problem.model.loss(x, test)),
         **{f"weight of {group}": float(late[:, inside].sum(1).mean()) for group, inside in groups.items()},
-        "effective collaborators, first round": float(1 / by_round[0].square().sum()),
+        "effective collaborators, first round": effective[0],
+        "effective collaborators, first steps": sum(effective) / len(effective),
     }
 
 
@@ -106,7 +116,11 @@ ALPHAS = (99, 50, 90, 70)
 METHODS = {
     f"meritfed-{name}": on(f"meritfed-{name}", methods)
     for name, methods in {
-        **{f"groups-{alpha}": {**BASIC, "ideal-group": ideal_group, "fedadp": fedadp} for alpha in ALPHAS},
+        **{
+            f"groups-{alpha}": {**BASIC, "ideal-group": ideal_group, "fedprox": fedprox, "fedadp": fedadp}
+            for alpha in ALPHAS
+        },
+        **{f"first-steps-{alpha}": {"meritfed": meritfed} for alpha in ALPHAS},
         **{
             f"goemotions-{alpha}": {**BASIC, "ideal-group": ideal_group, "meritfed-train": meritfed_train}
             for alpha in ALPHAS
