@@ -13,6 +13,7 @@ from coterie.config.registry import DATASETS
 from coterie.data import load
 from coterie.data.sets.fashion_mnist import DEBIAN, read_idx
 from coterie.data.sets.mean_estimation import means
+from coterie.run.tables import read_experiment
 
 needs_fashion = pytest.mark.skipif(not DEBIAN.is_dir(), reason="apt install dataset-fashion-mnist")
 
@@ -241,3 +242,23 @@ def test_scalar_clients_of_the_maxfl_toy():
     noise = torch.stack(noise) - torch.tensor([0.0, 4.0])
     assert noise.mean(0).abs().max() < 0.25
     assert (noise.std(0) - 1).abs().max() < 0.2
+
+
+@pytest.mark.parametrize("key", ["source", "name_or_folder", "options"])
+def test_a_function_that_gives_clients_names_its_arguments_as_it_likes(key, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch, coterie as ct\n\n\n"
+        "def clients(*, seed, **mine):\n"
+        "    (told,) = mine.values()\n"
+        "    part = (torch.eye(4), torch.arange(4) % 2)\n"
+        "    return ct.data.from_tensors({told: {'train': part, 'test': part}})\n"
+    )
+    assert load(f"{tmp_path}/mine.py:clients", **{key: "told"}).names == ("told",)
+    (tmp_path / "mine.toml").write_text(f"""
+methods = [{{ name = "fedavg" }}]
+data = {{ name = "{tmp_path}/mine.py:clients", {key} = "told" }}
+model = {{ name = "logistic" }}
+""")
+    assert read_experiment(tmp_path / "mine.toml").load_data(0).names == ("told",)
+    with pytest.raises(InputError, match=key):
+        load("heart-disease", **{key: "told"})

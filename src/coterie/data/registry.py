@@ -30,6 +30,7 @@ _TABLE_OPTIONS = tuple(option.name for option in options_of(Tables))
 
 def load(
     name_or_folder: str | os.PathLike[str],
+    /,
     *,
     seed: int = 0,
     split: Split | Mapping[str, Any] | None = None,
@@ -124,7 +125,7 @@ def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
 
 
 def clients_of(
-    source: Any, name: str, *, seed: int, split: Split | Mapping[str, Any] | None = None, **options: Any
+    source: Any, name: str, /, *, seed: int, split: Split | Mapping[str, Any] | None = None, **options: Any
 ) -> Clients:
     """Clients that are ready, or those that a function makes of `seed=...`, of `split=...` if there is one, and of `options`.
 
