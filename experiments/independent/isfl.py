@@ -260,7 +260,10 @@ METHODS = {
     ),
     "isfl-cifar10": on("isfl-cifar10", {"fedavg": fedavg, "isfl": isfl}),
     "isfl-figure-9": on("isfl-figure-9", {"uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}),
-    **{name: on(name, {"isfl": isfl}) for name in ("isfl-figure-8-250", "isfl-figure-8-1000", "own-isfl-table-3-98")},
+    **{
+        name: on(name, {"isfl": isfl})
+        for name in ("isfl-figure-9-all", "isfl-figure-8-250", "isfl-figure-8-1000", "own-isfl-table-3-98")
+    },
 }
 
 

@@ -112,19 +112,14 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
 
 
 BASIC = {"sgd-ideal": sgd_ideal, "sgd-full": sgd_full, "meritfed": meritfed}
+GROUPS = {**BASIC, "ideal-group": ideal_group, "meritfed-train": meritfed_train}
 ALPHAS = (99, 50, 90, 70)
 METHODS = {
     f"meritfed-{name}": on(f"meritfed-{name}", methods)
     for name, methods in {
-        **{
-            f"groups-{alpha}": {**BASIC, "ideal-group": ideal_group, "fedprox": fedprox, "fedadp": fedadp}
-            for alpha in ALPHAS
-        },
+        **{f"groups-{alpha}": {**GROUPS, "fedprox": fedprox, "fedadp": fedadp} for alpha in ALPHAS},
         **{f"first-steps-{alpha}": {"meritfed": meritfed} for alpha in ALPHAS},
-        **{
-            f"goemotions-{alpha}": {**BASIC, "ideal-group": ideal_group, "meritfed-train": meritfed_train}
-            for alpha in ALPHAS
-        },
+        **{f"goemotions-{alpha}": GROUPS for alpha in ALPHAS},
         **{f"copies-{alpha}": BASIC for alpha in (90, 50)},
     }.items()
 }
