@@ -179,7 +179,7 @@ class Evidence:
             values = {row.seed: [] for row in document.rows}
             for row in document.rows:
                 values[row.seed].append([row.values[name] for name in two])
-            return {seed: float(spearmanr(several).statistic) for seed, several in values.items()}
+            return {seed: float(spearmanr(several).statistic) for seed, several in values.items() if len(several) > 2}
         name = quantity.removeprefix("first of ")
         who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
         if name == quantity and not goal:

@@ -616,6 +616,8 @@ def test_two_quantities_are_ranked_over_the_methods_of_a_seed():
     evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
     place = claims.Place("e", "rank correlation of p, x and q, x over methods", "all methods")
     assert evidence.values(place) == pytest.approx({0: 1.0, 1: 0.5})
+    two = claims.Evidence({"e": Document("e", 3, rows[:4])}, [], {}, [])  # as in a second computation of some methods
+    assert two.values(place) == {}
 
 
 def test_own_loading_and_splits_are_compared_without_pairs():
