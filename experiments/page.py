@@ -1,4 +1,4 @@
-"""docs/results.md, a page and two pictures for each paper, a page of ours and the table of all settings, from the files of results alone."""
+"""docs/results.md, a page and two pictures for each paper, a page of ours and the table of all settings, from results alone."""
 
 from __future__ import annotations
 
