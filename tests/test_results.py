@@ -114,7 +114,11 @@ def rates_of(tables, entry):
             "accuracy of the models in use",
             ["maxfl-table-1", "maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0"],
         ),
-        ("varsel-rates-shakespeare", "accuracy of the internal clients", ["varsel-shakespeare", "varsel-shakespeare-long"]),
+        (
+            "varsel-rates-shakespeare",
+            "accuracy of the internal clients",
+            ["varsel-shakespeare", "varsel-shakespeare-long"],
+        ),
         ("varsel-rates-cifar10", "accuracy of the internal clients", ["varsel-cifar10"]),
         ("varsel-rates-membranes", "Dice", ["varsel-membranes"]),
     ],
