@@ -95,6 +95,14 @@ def test_every_row_names_a_clean_commit_of_this_history():
     assert commits <= ancestors
 
 
+def test_every_row_names_machine_pytorch_and_seconds():
+    for document in EVIDENCE.documents.values():
+        for row in document.rows:
+            assert row.machine, f"{document.name}: {row.method}, seed {row.seed}"
+            assert row.torch
+            assert row.seconds >= 0
+
+
 def rates_of(tables, entry):
     """The server's rate, the local one and the number of local steps of a method."""
     local = tables["local"] | entry.get("local", {})
