@@ -268,9 +268,9 @@ def _plateaus(name: str, result: Any) -> Document:
     """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
     runs = [(run, f"mu = {run['mu']:g}" if "mu" in run else run["attack"]) for run in result["runs"]]
     conditions = list(dict.fromkeys(condition for _, condition in runs if condition))
-    noted = ("method", "seed", "commit", "machine", "torch")  # the last two since they are noted
+    noted = ("method", "seed", "commit", "machine", "torch", "seconds")
     rows = [
-        Row(**{key: run[key] for key in noted if key in run}, settings="", n_train=1000, n_test=0, values=values)
+        Row(**{key: run[key] for key in noted}, settings="", n_train=1000, n_test=0, values=values)
         for run, condition in runs
         for each in ([condition] if condition else conditions)
         for values in [{f"plateau, {each}": run["plateau"]}]

@@ -25,7 +25,7 @@ class Row(NamedTuple):
         n_train, n_test: training rows, and test rows of one seed, of the clients that count.
         values: a number by quantity; None where it is undefined.
         curves: rounds and numbers by quantity.
-        machine: class of machine; "" of a run made before it was noted, as the two below.
+        machine: class of machine.
         torch: version of PyTorch.
         seconds: CPU time that the run took.
     """
@@ -74,8 +74,6 @@ def read(name: str, folder: Path = RESULTS) -> Document | None:
 def write(document: Document, folder: Path = RESULTS) -> None:
     """Write a document, one run a line, so that a further run adds a line."""
     head = {"name": document.name, "rounds": document.rounds}
-    later = ("machine", "torch", "seconds")  # an older row has none
-    noted = [{k: value for k, value in row._asdict().items() if value or k not in later} for row in document.rows]
-    rows = ",\n".join(json.dumps(row, allow_nan=False) for row in noted)
+    rows = ",\n".join(json.dumps(row._asdict(), allow_nan=False) for row in document.rows)
     text = f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
     write_atomically(folder / f"{document.name}.json", lambda path: path.write_text(text, encoding="utf-8"))

@@ -177,6 +177,9 @@ def test_one_client_learns_its_rows_however_they_are_drawn(method):
 def test_samplers_draw_with_replacement_and_without_one_each_row_comes_once():
     random = torch.Generator().manual_seed(3)
     assert isfl.draw(20, None, 1.0, random).tolist() == list(range(20))
+    half = isfl.draw(20, None, 0.5, random).tolist()
+    assert len(set(half)) == 10
+    assert half != sorted(half)
     assert isfl.draw(20, torch.tensor([0.0] * 19 + [1.0]), 0.25, random).tolist() == [19] * 5
     assert len(set(isfl.draw(200, torch.ones(200), 1.0, random).tolist())) < 150
 
@@ -301,6 +304,19 @@ def test_one_step_of_meritfed_multiplies_weights_by_the_exponential_of_the_slope
     assert values["effective collaborators, first round"] == pytest.approx(float(1 / (expected**2).sum()), rel=1e-5)
 
 
+@pytest.mark.parametrize(("every", "moved"), [(1, True), (2, False)])
+def test_tawt_multiplies_weights_by_the_exponential_of_the_cosine_in_its_rounds(every, moved):
+    entry = {"name": "tawt", "every": every}
+    problem = tiny(["target", "near-1", "far-1"], methods=[entry], batch_size=24, steps=1, lr=0.5)
+    x, names = problem.start(), list(problem.clients.names)
+    updates = torch.stack([common.sgd(problem, x, rows, torch.Generator()) - x for rows in problem.train])
+    cosines = torch.cosine_similarity(updates, updates[names.index("target")][None], dim=1)
+    expected = (cosines if moved else torch.zeros(3)).softmax(0)
+    values = meritfed.tawt(problem)
+    assert [values[f"weight of {name.split('-')[0]}"] for name in names] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert cosines.std() > 0.001
+
+
 def test_fixed_weights_are_sgd_full_and_one_client_is_sgd_ideal():
     methods = [
         {"name": "meritfed", "md_steps": 10, "md_step": 0.0},
@@ -349,9 +365,10 @@ def test_maxfl_with_one_client_is_fedavg_and_clients_leave_worse_models():
 
 def test_a_method_has_the_steps_and_the_servers_rate_of_its_table():
     whole = {"rounds": 1, "batch_size": 24, "lr": 0.5}
-    half = [{"name": "fedavg", "lr": 0.5, "local": {"steps": 1}}, {"name": "mwfed"}]
+    half = [{"name": "fedavg", "lr": 0.5, "local": {"steps": 1}}, {"name": "mwfed"}, {"name": "fedprox", "mu": 0.1}]
     problem = tiny(["client-0"], methods=half, steps=8, **whole)
-    assert [maxfl._rates(problem, method) for method in ("fedavg", "mwfed")] == [(1, 0.5), (8, 1.0)]
+    rates = {method: maxfl._rates(problem, method) for method in ("fedavg", "mwfed", "fedprox")}
+    assert rates == {"fedavg": (1, 0.5, 0.0), "mwfed": (8, 1.0, 0.0), "fedprox": (8, 1.0, 0.1)}
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
     slower = tiny(["client-0"], methods=[], steps=1, **{**whole, "lr": 0.25})  # one step of all rows at half the rate
     slower.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
@@ -391,7 +408,7 @@ def test_mwfed_shares_out_the_steps_by_weights_that_grow_with_every_gap(monkeypa
     monkeypatch.setattr(maxfl, "multiplicative", lambda n: lambda gaps, sizes, who: torch.tensor([0.3, 0.7]))
     taken = []
     monkeypatch.setattr(
-        maxfl, "sgd", lambda problem, x, rows, random, steps, shift=0: taken.append(steps) or x + 1 - steps
+        maxfl, "sgd", lambda problem, x, rows, random, steps, shift=0, pull=0: taken.append(steps) or x + 1 - steps
     )
     problem = tiny(rounds=1, batch_size=24, steps=5)
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
@@ -427,6 +444,7 @@ def test_each_client_prefers_what_is_better_for_it():
         own = problem.accuracy(problem.start(), [common.rows_of(clients[0].test)])
         assert judges.appeal(model) == likes
         assert judges.preferred(model) == pytest.approx(judges.accuracy(model) if likes else own)
+        assert judges.preferred(problem.start(), 200) > 0.8 > own  # each learns its own rows from there
         assert own != pytest.approx(judges.accuracy(model))
 
 

@@ -7,6 +7,7 @@ rows. Methods differ in how probable each row is. The last batch of an epoch may
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from statistics import fmean
@@ -53,6 +54,14 @@ def moon(problem: Problem) -> Values:
         return loss
 
     return _learned(problem, "moon", _every_row(problem), contrast)
+
+
+def random_rows(problem: Problem) -> Values:
+    """As many rows as the method's steps take, each at most once, drawn without regard to their class."""
+    local = problem.tables["local"]
+    once = replace(problem, tables={**problem.tables, "local": {**local, "epochs": 1}})
+    ratio = local["steps"] * local["batch_size"] / len(problem.train[0].labels)
+    return _learned(once, "random", _every_row(problem), ratio=ratio)
 
 
 def _every_row(problem: Problem) -> Chances:
@@ -209,9 +218,9 @@ def _trained(
 
 
 def draw(n: int, chance: Tensor | None, ratio: float, random: torch.Generator) -> Tensor:
-    """A share of n rows with replacement, or without chances every row once."""
+    """A share of n rows with replacement, or without chances each at most once."""
     if chance is None:
-        return torch.arange(n)
+        return torch.arange(n) if ratio == 1 else torch.randperm(n, generator=random)[: round(ratio * n)]
     return chance.multinomial(round(ratio * n), replacement=True, generator=random)
 
 
@@ -259,7 +268,9 @@ METHODS = {
         "isfl-table-3-dirichlet-2", {"fedavg": fedavg, "fedprox": fedprox, "moon": moon, "isfl": isfl}
     ),
     "isfl-cifar10": on("isfl-cifar10", {"fedavg": fedavg, "isfl": isfl}),
-    "isfl-figure-9": on("isfl-figure-9", {"uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}),
+    "isfl-figure-9": on(
+        "isfl-figure-9", {"random": random_rows, "uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}
+    ),
     **{
         name: on(name, {"isfl": isfl})
         for name in ("isfl-figure-9-all", "isfl-figure-8-250", "isfl-figure-8-1000", "own-isfl-table-3-98")

@@ -1,4 +1,4 @@
-"""MaxFL, FedAvg, SCAFFOLD and MW-Fed (Maximizing Global Model Appeal in Federated Learning), computed a second time.
+"""MaxFL, FedAvg, FedProx, SCAFFOLD and MW-Fed (Maximizing Global Model Appeal in Federated Learning), computed a second time.
 
 Each client trains alone for some steps first; its own model's losses are what the global model has to beat. Where clients may leave,
 after the mandatory rounds only those take part whose training loss it beats. Attackers report a gap of their own and add noise.
@@ -26,6 +26,11 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 def fedavg(problem: Problem) -> Values:
     """The average by rows."""
     return _learned(problem, "fedavg", lambda gaps, sizes, who: sizes / sizes.sum())
+
+
+def fedprox(problem: Problem) -> Values:
+    """The same, where local training is pulled back to the round's model."""
+    return _learned(problem, "fedprox", lambda gaps, sizes, who: sizes / sizes.sum())
 
 
 def maxfl(problem: Problem) -> Values:
@@ -103,7 +108,7 @@ def _learned(
 ) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     train, run = problem.train, problem.tables["run"]
-    steps, rate = _rates(problem, method)
+    steps, rate, pull = _rates(problem, method)
     controls = Controls(len(train), len(x))  # all 0 unless they move
     judges = {"seen": _Judges(problem, problem.clients, "alone")}
     if problem.clients.unseen is not None:
@@ -128,7 +133,7 @@ def _learned(
             taken = (steps * len(drawn) * weights).round().clamp(min=1).int() if shared_steps else [steps] * len(drawn)
             updates = torch.stack(
                 [
-                    sgd(problem, x, train[k], random, int(n), controls.shift(k)) - x
+                    sgd(problem, x, train[k], random, int(n), controls.shift(k), pull) - x
                     for k, n in zip(drawn, taken, strict=True)
                 ]
             )
@@ -144,17 +149,17 @@ def _learned(
     return {
         **{name: fmean(values) for name, values in appeal.items()},
         **{f"accuracy, {who}": judge.accuracy(x) for who, judge in judges.items()},
-        **{f"preferred-model accuracy, {who}": judge.preferred(x) for who, judge in judges.items()},
-    }
+        **{f"preferred-model accuracy{after}, {who}": judge.preferred(x, tuned) for who, judge in judges.items()
+           for after, tuned in (("", 0), (" after 5 steps", TUNING_STEPS))},
+    }  # fmt: skip
 
 
-def _rates(problem: Problem, method: str) -> tuple[int, float]:
-    """Local steps, and the server's rate eta_g; the local rate is the same for all, since it decides what clients require."""
+def _rates(problem: Problem, method: str) -> tuple[int, float, float]:
+    """Local steps, the server's rate eta_g and FedProx's mu; the local rate is the same for all: it decides what clients require."""
     entries = [m for m in problem.tables["methods"] if m.get("label", m["name"]) == method]
     entry = entries[0] if entries else {}
-    return entry.get("local", problem.tables["local"]).get("steps", problem.tables["local"]["steps"]), entry.get(
-        "lr", 1.0
-    )
+    steps = (problem.tables["local"] | entry.get("local", {}))["steps"]
+    return steps, entry.get("lr", 1.0), entry.get("mu", 0.0)
 
 
 class _Judges:
@@ -172,31 +177,34 @@ class _Judges:
     def _loss(self, x: Tensor, rows: Rows) -> Tensor:
         return self._problem.model.loss(x, rows)
 
-    def _appealing(self, x: Tensor, steps: int = 0) -> list[bool]:
-        tuned = [x] * len(self._train)
-        if steps:
-            tuned = [sgd(self._problem, x, rows, generator(self._problem.seed, f"{self._name}-tuned-{k}"), steps)
-                     for k, rows in enumerate(self._train)]  # fmt: skip
-        return [bool(self._loss(y, rows) < own) for y, rows, own in zip(tuned, self._test, self._own, strict=True)]
+    def _tuned(self, x: Tensor, steps: int) -> list[Tensor]:
+        if not steps:
+            return [x] * len(self._train)
+        return [sgd(self._problem, x, rows, generator(self._problem.seed, f"{self._name}-tuned-{k}"), steps)
+                for k, rows in enumerate(self._train)]  # fmt: skip
+
+    def _appealing(self, models: Sequence[Tensor]) -> list[bool]:
+        return [bool(self._loss(y, rows) < own) for y, rows, own in zip(models, self._test, self._own, strict=True)]
 
     def appeal(self, x: Tensor, steps: int = 0) -> float:
         """Share whose test loss is lower with the model, after so many local steps, than with their own."""
-        return fmean(self._appealing(x, steps))
+        return fmean(self._appealing(self._tuned(x, steps)))
 
     def accuracy(self, x: Tensor) -> float:
         """Mean over the clients."""
         return fmean(self._problem.accuracy(x, [rows]) for rows in self._test)
 
-    def preferred(self, x: Tensor) -> float:
-        """Mean over the clients, each with the model if it appeals to it, else with its own."""
-        chosen = [x if likes else own for likes, own in zip(self._appealing(x), self.alone, strict=True)]
+    def preferred(self, x: Tensor, steps: int = 0) -> float:
+        """Mean over the clients, each with the model, after so many local steps, if it appeals to it, else with its own."""
+        tuned = self._tuned(x, steps)
+        chosen = [y if likes else own for y, likes, own in zip(tuned, self._appealing(tuned), self.alone, strict=True)]
         return fmean(self._problem.accuracy(y, [rows]) for y, rows in zip(chosen, self._test, strict=True))
 
 
-RIVALS = {"fedavg": fedavg, "mwfed": mwfed, "maxfl": maxfl}
+RIVALS = {"fedavg": fedavg, "fedprox": fedprox, "mwfed": mwfed, "maxfl": maxfl, "scaffold": scaffold}
 METHODS = {
-    "maxfl-table-1": on("maxfl-table-1", {**RIVALS, "scaffold": scaffold}),
-    "maxfl-figures-3-4": on("maxfl-figures-3-4", {**RIVALS, "maxfl-tuning": maxfl_tuning, "scaffold": scaffold}),
+    "maxfl-table-1": on("maxfl-table-1", RIVALS),
+    "maxfl-figures-3-4": on("maxfl-figures-3-4", {**RIVALS, "maxfl-tuning": maxfl_tuning}),
     **{name: on(name, {"fedavg": fedavg, "maxfl": maxfl}) for name in ("maxfl-warmup-50", "maxfl-warmup-150")},
     **{name: on(name, {"mwfed": mwfed, "maxfl": maxfl}) for name in ("maxfl-liars-05", "maxfl-liars-10")},
     "maxfl-liars-gap-0": on("maxfl-liars-gap-0", {"maxfl": maxfl}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatch
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -65,6 +66,20 @@ def fedadp(problem: Problem) -> Values:
     return _learned(problem, "fedadp", weighed)
 
 
+def tawt(problem: Problem) -> Values:
+    """In every so many rounds weights are multiplied by the exponential of the cosine between a client's update and the target's."""
+    target, every = list(problem.clients.names).index(TARGET), problem.entry("tawt")["every"]
+    rounds = count(1)
+
+    def weighed(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        if next(rounds) % every:
+            return weights
+        cosines = torch.cosine_similarity(updates, updates[target][None], dim=1)
+        return (weights.clamp(min=1e-30).log() + cosines).softmax(0)
+
+    return _learned(problem, "tawt", weighed)
+
+
 def gompertz(angle: Tensor) -> Tensor:
     """FedAdp's map with its constant 5: from 5 at small angles to 0 at large ones."""
     return 5 * (1 - (-(-5 * (angle - 1)).exp()).exp())
@@ -117,7 +132,7 @@ ALPHAS = (99, 50, 90, 70)
 METHODS = {
     f"meritfed-{name}": on(f"meritfed-{name}", methods)
     for name, methods in {
-        **{f"groups-{alpha}": {**GROUPS, "fedprox": fedprox, "fedadp": fedadp} for alpha in ALPHAS},
+        **{f"groups-{alpha}": {**GROUPS, "fedprox": fedprox, "fedadp": fedadp, "tawt": tawt} for alpha in ALPHAS},
         **{f"first-steps-{alpha}": {"meritfed": meritfed} for alpha in ALPHAS},
         **{f"goemotions-{alpha}": GROUPS for alpha in ALPHAS},
         **{f"copies-{alpha}": BASIC for alpha in (90, 50)},

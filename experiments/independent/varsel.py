@@ -182,13 +182,12 @@ def _dice(problem: Problem, x: Tensor, rows: Rows) -> float:
     return float(np.mean(shares))
 
 
-OURS = {"internal-only": internal_only, "varsel": varsel}
+FEW = {"internal-only": internal_only, "varsel": varsel, "fedavg": fedavg}
 METHODS = {
-    **{name: on(name, {**OURS, "fedavg": fedavg})
-       for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
-                    "varsel-small-shards-twins", "own-varsel-shards-1-3")},
-    **{name: on(name, {**OURS, "fedavg": fedavg, "fedprox": fedprox, "selective": selective, "ocs": ocs})
-       for name in ("varsel-cifar10", "varsel-shakespeare", "varsel-membranes")},
+    **{name: on(name, FEW) for name in ("varsel-shards-long", "own-varsel-shards-1-3")},
+    **{name: on(name, {**FEW, "selective": selective}) for name in ("varsel-shards-1-3", "varsel-shards-3-5")},
+    **{name: on(name, {**FEW, "fedprox": fedprox, "selective": selective, "ocs": ocs})
+       for name in ("varsel-shards-3-3", "varsel-small-shards-twins", "varsel-cifar10", "varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
 
