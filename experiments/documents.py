@@ -27,7 +27,7 @@ class Row(NamedTuple):
         curves: rounds and numbers by quantity.
         machine: class of machine.
         torch: version of PyTorch.
-        seconds: CPU time that the run took.
+        seconds: CPU time that the run took; of the two benchmarks whose runs end in a plateau, time on the clock.
     """
 
     method: str

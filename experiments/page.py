@@ -252,10 +252,8 @@ def _origin(rows: Sequence[Row]) -> str:
     if not rows:
         return "No row yet."
     commits = ", ".join(sorted({row.commit for row in rows}))
-    machines = ", ".join(sorted({f"{row.machine}, PyTorch {row.torch}" for row in rows if row.machine}))
-    seconds = sum(row.seconds for row in rows)
-    made = f"; {machines}" + (f"; {seconds:,.0f} s" if seconds else "") if machines else ""
-    return f"{len(rows)} rows of {commits}{made}."
+    machines = ", ".join(sorted({f"{row.machine}, PyTorch {row.torch}" for row in rows}))
+    return f"{len(rows)} rows of {commits}; {machines}; {sum(row.seconds for row in rows):,.0f} s."
 
 
 def table_of_settings(evidence: Evidence) -> str:
