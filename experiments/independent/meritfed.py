@@ -22,18 +22,9 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def sgd_ideal(problem: Problem) -> Values:
     """Clients of the target's own distribution: the target, and its twin if it has one."""
-    return _of_group(problem, "sgd-ideal")
-
-
-def ideal_group(problem: Problem) -> Values:
-    """Ours: the target and those who resemble it."""
-    return _of_group(problem, "ideal-group")
-
-
-def _of_group(problem: Problem, label: str) -> Values:
-    members = problem.entry(label).get("members", [TARGET])
+    members = problem.entry("sgd-ideal").get("members", [TARGET])
     inside = torch.tensor([float(any(fnmatch(name, m) for m in members)) for name in problem.clients.names])
-    return _learned(problem, label, lambda x, updates, weights: inside / inside.sum())
+    return _learned(problem, "sgd-ideal", lambda x, updates, weights: inside / inside.sum())
 
 
 def sgd_full(problem: Problem) -> Values:
@@ -127,7 +118,7 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
 
 
 BASIC = {"sgd-ideal": sgd_ideal, "sgd-full": sgd_full, "meritfed": meritfed}
-GROUPS = {**BASIC, "ideal-group": ideal_group, "meritfed-train": meritfed_train}
+GROUPS = {**BASIC, "meritfed-train": meritfed_train}
 ALPHAS = (99, 50, 90, 70)
 METHODS = {
     f"meritfed-{name}": on(f"meritfed-{name}", methods)
