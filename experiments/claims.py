@@ -82,7 +82,8 @@ class Judged:
     @property
     def deciding(self) -> Pair | None:
         """The measured setting that decides: of those with its word the weakest of all or the strongest of one; of most the middle."""
-        of_word = [pair for pair in self.pairs if pair.word == self.word] if self.claim["over"] != "most" else []
+        middle_of_all = self.claim["over"] == "most" and self.word != "not clear"
+        of_word = [] if middle_of_all else [pair for pair in self.pairs if pair.word == self.word]
         measured = [pair for pair in of_word or self.pairs if pair.effect]
         strengths = sorted(measured, key=lambda pair: pair.effect.mean / (pair.effect.half_width or 1e-12))
         rank = {"all": 0, "most": (len(strengths) - 1) // 2, "one": -1}[self.claim["over"]]

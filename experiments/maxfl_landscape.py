@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.solvers import appeal
 from experiments.documents import Document, Row, write
-from experiments.running import provenance
+from experiments.running import provenance, shared
 
 NAME = "maxfl_landscape"
 NEAR, FAR = (0.25, 0.5, 1.0), (1.1, 2.0, 4.0, 9.0)
@@ -122,7 +122,7 @@ def measure(seeds: int = 20) -> Document:
         for case in CASES:
             for method, shares in three_clients(case, seed).items():
                 values.setdefault((method, seed), {}).update(shares)
-    about = provenance(started)
+    about = shared(provenance(started), len(values))
     rows = [Row(method, seed, "", n_train=1, n_test=0, values=by, **about) for (method, seed), by in values.items()]
     return Document(NAME, 0, rows)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.solvers import appeal
 from experiments.documents import Document, Row, write
-from experiments.running import provenance
+from experiments.running import provenance, shared
 
 NAME = "maxfl_toy"
 
@@ -51,8 +51,9 @@ def appeals(offset: Tensor, distance: Tensor, error: Tensor) -> float:
 
 def measure(seeds: int = 20, runs: int = 10_000) -> Document:
     """Return appeal by gamma_G^2 for plain averaging and for MaxFL with each surrogate, over `runs` draws a seed."""
-    started, rows = time.process_time(), []
+    rows = []
     for seed in range(seeds):
+        started = time.process_time()
         values: dict[str, dict[str, float | None]] = {"average": {}, "maxfl": {}, "maxfl-relu": {}}
         for squared in MONTE_CARLO["maxfl"]:
             truth = torch.tensor([[0.0], [2 * math.sqrt(squared)]], dtype=torch.float64)
@@ -66,10 +67,8 @@ def measure(seeds: int = 20, runs: int = 10_000) -> Document:
             }
             for method, offset in offsets.items():
                 values[method][f"appeal, gamma² = {squared}"] = appeals(offset, distance, error)
-        rows += [
-            Row(method, seed, "", n_train=runs, n_test=0, values=by, **provenance(started))
-            for method, by in values.items()
-        ]
+        about = shared(provenance(started), len(values))
+        rows += [Row(method, seed, "", n_train=runs, n_test=0, values=by, **about) for method, by in values.items()]
     return Document(NAME, 0, rows)
 
 

@@ -165,7 +165,7 @@ def format_effect(claim: Mapping[str, Any], pair: Pair | None, effect: Interval 
 
 
 def _with_sign(value: float) -> str:
-    digits = f"{value:+.3g}" if abs(value) >= 5e-5 else "+0"
+    digits = f"{value:+.3g}" if abs(value) >= 5e-7 else "+0"
     return digits if "e" not in digits else f"{value:+.6f}" if abs(value) < 1 else f"{value:+,.0f}"
 
 

@@ -30,7 +30,7 @@ from coterie.run.result import Run
 from coterie.study.preflight import model_to_train, run_settings, train
 from coterie.study.search import tune
 from experiments.documents import RESULTS, ROOT, Document, Row, read
-from experiments.running import provenance, put, settings_of
+from experiments.running import provenance, put, settings_of, shared
 
 FILE = ROOT / "experiments" / "rivals.toml"
 LOSS, ACCURACY, VALIDATION = "log-loss", "accuracy", "validation log-loss"
@@ -137,8 +137,7 @@ def _try_settings(problem: Problem, entry: MethodEntry, results: Path) -> None:
     started = time.process_time()
     alone = replace(experiment.with_methods([entry]), run=replace(experiment.run, seeds=(seed,)))
     trials = tune(alone)[1]
-    origin = provenance(started)
-    origin["seconds"] = round(origin["seconds"] / len(trials), 1)
+    origin = shared(provenance(started), len(trials))
     for trial in trials:
         loss = float(f"{trial.loss:.6g}") if math.isfinite(trial.loss) else None
         settings = settings_with(problem, entry.label, trial.setting)

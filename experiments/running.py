@@ -65,6 +65,11 @@ def provenance(started: float) -> dict[str, Any]:
     }
 
 
+def shared(about: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return where and when rows were made together, each with its share of the seconds."""
+    return {**about, "seconds": round(about["seconds"] / rows, 1)}
+
+
 def settings_of(tables: Mapping[str, Any], method: str) -> str:
     """A hash of what the numbers of one method depend on, as it is written in the file.
 
