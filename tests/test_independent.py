@@ -280,6 +280,25 @@ def test_selective_learning_keeps_the_external_client_with_the_lowest_loss(monke
     torch.testing.assert_close(varsel.selective(problem)["model"], expected)
 
 
+def test_per_fl_steps_from_one_step_ahead_and_each_internal_client_takes_one_more(monkeypatch):
+    monkeypatch.setattr(varsel, "_measured", lambda problem, *models: {"models": models})
+    methods = [{"name": "varsel", "internal": ["client-0", "client-1"]}, {"name": "perfedavg"}]
+    problem = tiny(methods=methods, batch_size=24, steps=1, lr=0.5)  # all rows a step: no chance in it
+    x, gradient = problem.start(), problem.model.gradient
+    learned = torch.stack([x - 0.5 * gradient(x - 0.5 * gradient(x, rows), rows) for rows in problem.train]).mean(0)
+    used = [learned - 0.5 * gradient(learned, rows) for rows in problem.train]
+    torch.testing.assert_close(torch.stack(varsel.perfedavg(problem)["models"]), torch.stack(used))
+
+
+def test_each_internal_client_is_tested_with_its_own_model():
+    problem = tiny(methods=[{"name": "varsel", "internal": ["client-0", "client-1"]}])
+    good = common.sgd(problem, problem.start(), problem.train[0], torch.Generator(), steps=200)
+    one, bad = varsel._measured(problem, good), varsel._measured(problem, -good)
+    (mixed,) = varsel._measured(problem, good, -good).values()
+    assert 2 * mixed == pytest.approx(sum(one.values()) + sum(bad.values()))
+    assert one != bad
+
+
 def test_fedprox_is_pulled_back_to_the_model_of_its_round(monkeypatch):
     monkeypatch.setattr(varsel, "_measured", lambda problem, x: {"model": x})
     methods = [{"name": "varsel", "internal": ["client-0"]}, {"name": "fedavg"}, {"name": "fedprox", "mu": 0.0}]

@@ -1,4 +1,4 @@
-"""VaRSeL and five rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
+"""VaRSeL and six rivals (Rethinking Client Reweighting for Selfish Federated Learning, Tables 2 to 4), computed a second time.
 
 Some clients are internal, and only they count. g is a client's accumulated update (x - x_k) / lr, as if it were a gradient. Both
 problems for the weights are left to general solvers of scipy.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
+from itertools import islice
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, minimize, minimize_scalar
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Values, batches, generator, on, rows_of, sgd
 from experiments.independent.networks import Rows
 
 Numbers = NDArray[np.float64]
@@ -68,6 +70,26 @@ def ocs(problem: Problem) -> Values:
         arrived = torch.rand(len(likely), generator=random) < likely
         x = x + (updates[arrived] / likely[arrived].unsqueeze(1)).sum(0)
     return _measured(problem, x)
+
+
+def perfedavg(problem: Problem) -> Values:
+    """Per-FL, first order: the average of models that learn to be good after one more step, which internal clients take on all rows."""
+    random, x = generator(problem.seed, "perfedavg"), problem.start()
+    local, count = problem.tables["local"], problem.tables["run"]["clients_per_round"]
+
+    def learned(rows: Rows) -> Tensor:
+        y, own = x, (len(rows.labels), local["batch_size"], random)
+        for inner, outer in islice(zip(batches(*own), batches(*own), strict=True), local["steps"]):
+            ahead = y - local["lr"] * problem.model.gradient(y, rows.at(inner), random)
+            y = y - local["lr"] * problem.model.gradient(ahead, rows.at(outer), random)
+        return y
+
+    for _ in range(problem.rounds):
+        drawn = torch.randperm(len(problem.train), generator=random)[:count]
+        x = torch.stack([learned(problem.train[k]) for k in drawn]).mean(0)
+    return _measured(
+        problem, *(x - local["lr"] * problem.model.gradient(x, problem.train[k]) for k in _internal(problem))
+    )
 
 
 def chances(lengths: Tensor, expected: int) -> Tensor:
@@ -167,11 +189,16 @@ def _internal(problem: Problem) -> list[int]:
     return [names.index(name) for name in counted(problem)]
 
 
-def _measured(problem: Problem, x: Tensor) -> Values:
+def _measured(problem: Problem, *models: Tensor) -> Values:
+    """Of one model, or of one for each internal client."""
     tests = [rows_of(problem.clients[name].test) for name in counted(problem)]
     if problem.tables["run"].get("metrics") == ["experiments/membranes.py:dice"]:
-        return {"Dice": _dice(problem, x, tests[0])}  # the internal clients have the same test rows
-    return {"accuracy of the internal clients": problem.accuracy(x, tests)}
+        return {
+            "Dice": fmean(_dice(problem, x, tests[0]) for x in models)
+        }  # the internal clients have the same test rows
+    each = models if len(models) > 1 else models * len(tests)
+    hits = sum(problem.model.hits(x, rows) for x, rows in zip(each, tests, strict=True))
+    return {"accuracy of the internal clients": hits / sum(int((rows.labels >= 0).sum()) for rows in tests)}
 
 
 def _dice(problem: Problem, x: Tensor, rows: Rows) -> float:
@@ -186,7 +213,7 @@ FEW = {"internal-only": internal_only, "varsel": varsel, "fedavg": fedavg}
 METHODS = {
     **{name: on(name, FEW) for name in ("varsel-shards-long", "own-varsel-shards-1-3")},
     **{name: on(name, {**FEW, "selective": selective}) for name in ("varsel-shards-1-3", "varsel-shards-3-5")},
-    **{name: on(name, {**FEW, "fedprox": fedprox, "selective": selective, "ocs": ocs})
+    **{name: on(name, {**FEW, "fedprox": fedprox, "selective": selective, "ocs": ocs, "perfedavg": perfedavg})
        for name in ("varsel-shards-3-3", "varsel-small-shards-twins", "varsel-cifar10", "varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
