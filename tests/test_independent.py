@@ -339,16 +339,20 @@ def test_tawt_multiplies_weights_by_the_exponential_of_the_cosine_in_its_rounds(
 def test_fixed_weights_are_sgd_full_and_one_client_is_sgd_ideal():
     methods = [
         {"name": "meritfed", "md_steps": 10, "md_step": 0.0},
-        {"name": "target-only", "label": "sgd-ideal"},
-        {"name": "sgd-ideal", "label": "ideal-group", "members": ["target", "near-*"]},
         {"name": "sgd-full"},
         {"name": "fedprox", "mu": 9.0},  # nothing pulls the first of its steps
     ]
-    several, alone = (
-        tiny(names, methods=methods, batch_size=24, steps=1, lr=0.5) for names in (["target", "near-1"], ["target"])
+    only, group = {"name": "target-only", "label": "sgd-ideal"}, {"name": "sgd-ideal", "members": ["target", "near-*"]}
+    alone, several, grouped = (
+        tiny(names, methods=[*methods, ideal], batch_size=24, steps=1, lr=0.5)
+        for names, ideal in ((["target"], only), (["target", "near-1"], only), (["target", "near-1"], group))
     )
-    of_all = (meritfed.sgd_full, meritfed.ideal_group, meritfed.fedprox)
-    for problem, method in (*((several, method) for method in of_all), (alone, meritfed.sgd_ideal)):
+    for problem, method in (
+        (alone, meritfed.sgd_ideal),
+        (grouped, meritfed.sgd_ideal),
+        (several, meritfed.sgd_full),
+        (several, meritfed.fedprox),
+    ):
         assert meritfed.meritfed(problem) == pytest.approx(method(problem), rel=1e-5)
     assert meritfed.sgd_ideal(several)["effective collaborators, first round"] == 1
 
