@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = [name for name in arguments.only.split(",") if name]
     for line in run_missing(kinds, select(steps, named), minutes=arguments.minutes, jobs=arguments.jobs):
         print(line, flush=True)
-    page.write()
+    page.write(page.pages())
     return 0
 
 

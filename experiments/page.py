@@ -23,14 +23,11 @@ MARKS = {"confirmed": ("o", "black", "black"), "opposite": ("X", "black", "black
 
 def pages(evidence: Evidence | None = None) -> dict[Path, str]:
     """Return all files of the documentation that are written here, with their text."""
-    from experiments import rivals_page  # reads the rules of this page without all that runs methods
-
-    evidence, rivals = evidence or load(), rivals_page.tables()
+    evidence = evidence or load()
     files = {
-        DOCS / "results.md": first_page(evidence, rivals_page.section(rivals)),
+        DOCS / "results.md": first_page(evidence),
         DOCS / "results" / "ours.md": own_page(evidence),
         DOCS / "results" / "claims.csv": table_of_settings(evidence),
-        DOCS / "results" / "rivals.md": rivals_page.page(rivals),
     }
     for paper in evidence.papers:
         files[DOCS / "results" / f"{paper['key']}.md"] = paper_page(evidence, paper)
@@ -40,13 +37,12 @@ def pages(evidence: Evidence | None = None) -> dict[Path, str]:
         explained = DOCS / "explanation" / f"{paper['key']}.md"
         lines = _wrap(_advice_for(evidence, paper), "")
         files[explained] = between_marks(explained.read_text(encoding="utf-8"), "advice", lines)
-    text = between_marks(README.read_text(encoding="utf-8"), "advice", advice(evidence))
-    return {**files, README: between_marks(text, "rivals", rivals_page.readme(rivals))}
+    return {**files, README: between_marks(README.read_text(encoding="utf-8"), "advice", advice(evidence))}
 
 
-def write() -> None:
-    """Write all of them."""
-    for path, text in pages().items():
+def write(files: Mapping[Path, str]) -> None:
+    """Write files of the documentation."""
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
 
@@ -71,8 +67,8 @@ def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     return " ".join(sentences) or "Our runs do not yet decide what to advise."
 
 
-def first_page(evidence: Evidence, rivals: str = "") -> str:
-    """Return docs/results.md, with this part about rivals."""
+def first_page(evidence: Evidence) -> str:
+    """Return docs/results.md."""
     texts = read_toml(FILE)["page"]
     parts = [texts["head"].strip(), "", _counts(evidence, texts["counts"]), "", texts["legend"].strip()]
     for paper in evidence.papers:
@@ -80,7 +76,7 @@ def first_page(evidence: Evidence, rivals: str = "") -> str:
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
         parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
-    parts += ["", rivals, "", texts["opposite"].strip(), ""]
+    parts += ["", texts["opposite"].strip(), ""]
     for paper in evidence.papers:
         opposite = [judged for judged in _own(evidence, paper) if judged.word == "opposite"]
         parts += [_opposite(evidence, judged, texts["line"].replace("PAPER", paper["name"])) for judged in opposite]
@@ -339,4 +335,4 @@ def _svg(plt: Any, figure: Any) -> str:
 
 
 if __name__ == "__main__":
-    write()
+    write(pages())

@@ -1,7 +1,7 @@
 """Rivals beside our methods: each is tuned by 8 trials with one seed and then run with ten others (`experiments/rivals.toml`).
 
 `python -m experiments.rivals --minutes 60` runs what is missing, problem by problem: first the trials of each method, then seed by
-seed. Each finished run is at once a row of experiments/results, and the pages are written at the end.
+seed. Each finished run is at once a row of experiments/results, and the page of rivals is written at the end.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def _put(problem: Problem, name: str, row: Row, results: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write the pages."""
-    from experiments import page
+    """Run what is missing, then write the page of rivals."""
+    from experiments import rivals_page  # which reads the problems of this module
 
     parser = argparse.ArgumentParser(prog="python -m experiments.rivals", description=__doc__)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing later")
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     for line in run_missing(options.minutes, only=[name for name in options.only.split(",") if name]):
         print(line, flush=True)
-    page.write()
+    rivals_page.write()
     return 0
 
 

@@ -1,4 +1,7 @@
-"""What docs/results.md, docs/results/rivals.md and the README say of rivals, from the rows of `experiments.rivals` alone."""
+"""docs/results/rivals.md and what the README says of rivals, from the rows of `experiments.rivals` alone.
+
+`make results` does not import this: who wins where is another work than the evidence about the papers.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,21 @@ from scipy.special import stdtrit
 
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.judging import LEVEL, Interval
+from experiments.page import DOCS, README, between_marks
+from experiments.page import write as write_files
 from experiments.rivals import ACCURACY, LOSS, Problem, chosen, problems
 
 OURS = ("meritfed", "meritfed-cheap")
 """Labels of the method that the rivals are compared with: the paper's form, else its cheap form."""
 ALONE = "alone"
-TITLE = "## Rivals: who wins where"
+TITLE = "# Rivals: who wins where"
 NO_ROWS = "No problem has all of its runs yet. `make rivals` runs what is missing."
+MADE = """
+## How this page is made
+
+Code writes this page from `experiments/rivals.toml` and the files in `experiments/results`
+(`make rivals-page`). A test compares it byte by byte. `make rivals` runs what is missing first.
+""".strip()
 
 
 class Standing(NamedTuple):
@@ -123,10 +134,27 @@ def over_seeds(values: Sequence[float] | np.ndarray, ratio: float, *, comparison
     return Interval(mean, mean - half, mean + half, error, count)
 
 
-def section(found: Sequence[Table]) -> str:
-    """Return the part of docs/results.md about rivals."""
+def pages() -> dict[Path, str]:
+    """Return the page of rivals, and the README with its sentences about them."""
+    found = tables()
+    sentences = between_marks(README.read_text(encoding="utf-8"), "rivals", readme(found))
+    return {DOCS / "results" / "rivals.md": page(found), README: sentences}
+
+
+def write() -> None:
+    """Write both."""
+    write_files(pages())
+
+
+def page(found: Sequence[Table]) -> str:
+    """Return docs/results/rivals.md: who wins where, then the numbers and settings of each problem."""
     if not found:
-        return f"{TITLE}\n\n{NO_ROWS}"
+        return f"{TITLE}\n\n{NO_ROWS}\n\n{MADE}\n"
+    return "\n\n".join([_ranks(found), *_all_numbers(found), MADE]) + "\n"
+
+
+def _ranks(found: Sequence[Table]) -> str:
+    """Return who is best on each problem, and the ranks of all methods."""
     lines = [
         TITLE,
         "",
@@ -135,7 +163,7 @@ def section(found: Sequence[Table]) -> str:
             f"trials with seed 99, judged on validation rows, and then {found[0].seeds} seeds with its best setting. Ranks are by "
             "test log-loss, mean over clients, with 95 % intervals; 1 is best. Seeds split the same rows anew, and the intervals "
             "allow for that. A mean with brackets is over so many problems alone, those on which the method runs: do not compare it "
-            "with the others. Losses, accuracies and settings: [rivals](results/rivals.md)."
+            "with the others. [Losses, accuracies and settings](#numbers-and-settings) are below."
         ),
         "",
     ]
@@ -193,23 +221,16 @@ def _upper(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def page(found: Sequence[Table]) -> str:
-    """Return docs/results/rivals.md."""
-    parts = [
-        "# Rivals: numbers and settings",
-        "",
-        _wrap(
-            "This page has the numbers behind [who wins where](../results.md#rivals-who-wins-where). Read it before you quote "
-            "one. Log-loss and accuracy are those of each client's test rows, each client counting once. *Better than ours* is the "
-            "log-loss of MeritFed less that of the method, with an interval whose level is shared among all rivals (Bonferroni). "
-            "*Worse than alone* is the share of clients whose log-loss is higher than that of training alone."
-        ),
-    ]
-    if not found:
-        parts += ["", NO_ROWS]
-    for table in found:
-        parts += ["", f"## {_upper(table.problem.title)}", "", *_numbers(table)]
-    return "\n".join(parts) + "\n"
+def _all_numbers(found: Sequence[Table]) -> list[str]:
+    """Return what the columns mean, and a table for each problem."""
+    columns = _wrap(
+        "Read this before you quote a number. Log-loss and accuracy are those of each client's test rows, each client counting "
+        "once. *Better than ours* is the log-loss of MeritFed less that of the method, with an interval whose level is shared "
+        "among all rivals (Bonferroni). *Worse than alone* is the share of clients whose log-loss is higher than that of training "
+        "alone."
+    )
+    problem_by_problem = ["\n".join([f"### {_upper(t.problem.title)}", "", *_numbers(t)]) for t in found]
+    return ["## Numbers and settings", columns, *problem_by_problem]
 
 
 def _numbers(table: Table) -> list[str]:
@@ -258,7 +279,7 @@ def readme(found: Sequence[Table]) -> str:
     )
     if lost := "; ".join(table.problem.title for table in found if any(s.gain.low > 0 for s in table.standings)):
         text += f" Rivals are clearly better than MeritFed on {lost}."
-    text += " [Who wins where](docs/results.md#rivals-who-wins-where)."
+    text += " [Who wins where](docs/results/rivals.md)."
     return _wrap(text)
 
 
@@ -268,3 +289,7 @@ def _wrap(text: str, indent: str = "") -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    write()

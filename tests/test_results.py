@@ -223,17 +223,24 @@ left_out = { fedper = "the head is the whole model" }
     assert by_label["fedavg"].loss.mean == pytest.approx(np.mean([v["log-loss"] for v in losses.values()]))
     of_clients = [v for name, v in losses[0].items() if name.startswith("log-loss, ")]
     assert losses[0]["log-loss"] == pytest.approx(np.mean(of_clients), rel=1e-4)
-    for text in (rivals_page.section([table]), rivals_page.page([table])):
+    ranks, numbers = rivals_page.page([table]).split("## Numbers and settings")
+    for text in (ranks, numbers):
         assert all(f"`{s.label}`" in text for s in table.standings)
+    assert rivals_page.NO_ROWS in rivals_page.page([])
     assert "the best rival is" in rivals_page.readme([table])
     for low, is_better in ((0.05, True), (-0.05, False)):
         standings = [s._replace(gain=judging.Interval(0.1, low, 0.25, 0.05, 3)) for s in table.standings]
         said = rivals_page.readme([table._replace(standings=standings)])
         assert ("are clearly better than MeritFed on four hospitals" in said.replace("\n", " ")) == is_better
-    assert "Without all runs yet" not in rivals_page.section([table])
+    assert "Without all runs yet" not in rivals_page.page([table])
     other = table.problem._replace(name="other", title="another problem")
     monkeypatch.setattr(rivals_page, "problems", lambda: [table.problem, other])
-    assert "Without all runs yet: another problem" in rivals_page.section([table])
+    assert "Without all runs yet: another problem" in rivals_page.page([table])
+
+
+def test_the_page_of_rivals_is_written_from_the_files_byte_by_byte():
+    for path, text in rivals_page.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make rivals-page`"
 
 
 def test_intervals_over_seeds_allow_for_rows_that_are_split_anew():
@@ -496,7 +503,9 @@ def test_the_page_is_written_from_the_files_byte_by_byte():
         path for path in written if path.suffix == ".svg"
     }
     assert set((ROOT / "docs" / "results").iterdir()) == {
-        path for path in written if path.parent.name == "results" and path.suffix != ".svg"
+        path
+        for path in (*written, ROOT / "docs" / "results" / "rivals.md")
+        if path.parent.name == "results" and path.suffix != ".svg"
     }
     assert len(written[ROOT / "docs" / "results.md"].encode()) < 60_000
 
