@@ -19,7 +19,7 @@ from coterie.models.specs import CharLSTM
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
     from benchmarks import byzantine, mean_estimation
-    from experiments import maxfl_landscape, maxfl_toy
+    from experiments import judging, maxfl_landscape, maxfl_toy
     from experiments.documents import read
     from experiments.independent import __main__ as command
     from experiments.independent import common, isfl, landscape, maxfl, meritfed, networks, own, plateaus, varsel
@@ -28,16 +28,30 @@ with pytest.MonkeyPatch.context() as patch:
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
 
-def tiny(clients=("client-0", "client-1"), rows=24, classes=3, methods=(), hidden=(5,), rounds=1, **local):
-    """A problem with easy images, whose clients all have every class and the same test rows."""
-    random = torch.Generator().manual_seed(1)
+def tiny(
+    clients=("client-0", "client-1"),
+    rows=24,
+    classes=3,
+    methods=(),
+    hidden=(5,),
+    rounds=1,
+    seed=0,
+    shifted=(),
+    **local,
+):
+    """A problem with easy images, whose clients all have every class and the same test rows.
+
+    Training labels of the clients in `shifted` are one too high, and so are those of the test rows if it has "test".
+    """
+    random = torch.Generator().manual_seed(1 + seed)
     labels = torch.arange(rows) % classes
 
-    def images():
-        return torch.randn(rows, 6, generator=random) + 4 * torch.eye(6)[labels], labels
+    def images(whose=""):
+        inputs = torch.randn(rows, 6, generator=random) + 4 * torch.eye(6)[labels]
+        return inputs, (labels + (whose in shifted)) % classes
 
-    test = images()
-    parts = {name: {"train": images(), "validation": images(), "test": test} for name in clients}
+    test = images("test")
+    parts = {name: {"train": images(name), "validation": images(), "test": test} for name in clients}
     data = ct.data.from_tensors(parts, server=images())
     appeal = {"leave": True, "mandatory_rounds": rounds // 2}
     run = {"rounds": rounds, "clients_per_round": len(clients), "evaluate": 1, "appeal": appeal}
@@ -321,6 +335,25 @@ def test_one_step_of_meritfed_multiplies_weights_by_the_exponential_of_the_slope
     assert expected.std() > 0.001
     assert values["weight of near"] == pytest.approx(float(expected[1]), abs=1e-6)
     assert values["effective collaborators, first round"] == pytest.approx(float(1 / (expected**2).sum()), rel=1e-5)
+
+
+def test_a_planted_fault_is_seen_to_disagree():
+    """MeritFed gains on SGD Full where most have wrong labels; then its weights go the wrong way, or test labels are shifted."""
+    others = ["far-1", "far-2"]
+
+    def gain(seed, training, md_step=5.0, shifted=others):
+        methods = [{"name": "meritfed", "md_steps": 5, "md_step": md_step}, {"name": "sgd-full"}]
+        split = tiny(["target", *others], methods=methods, hidden=(), rounds=10, lr=0.2, seed=seed, shifted=shifted)
+        problem = replace(split, seed=training)  # the same rows with other random numbers
+        one, two = (method(problem)["accuracy of the target"] for method in (meritfed.meritfed, meritfed.sgd_full))
+        return one - two
+
+    first = [gain(seed, seed) for seed in range(6)]
+    bound = np.mean(first) / 2
+    assert judging.compare(first, [gain(seed, 100 + seed) for seed in range(6)], bound) == "agrees"
+    assert judging.compare(first, [gain(seed, 100 + seed, md_step=-5.0) for seed in range(6)], bound) == "differs"
+    tested = [gain(seed, 100 + seed, shifted=[*others, "test"]) for seed in range(6)]
+    assert judging.compare(first, tested, bound) == "differs"
 
 
 @pytest.mark.parametrize(("every", "moved"), [(1, True), (2, False)])

@@ -462,32 +462,6 @@ def test_with_own_splits_the_gap_has_the_error_of_both_effects():
     assert judging.compare(first, far[1:4], just + 1e-9, paired=False) == "too few seeds to tell"
 
 
-def test_a_planted_fault_is_seen_to_disagree():
-    """A softmax regression learns blobs twice; then the second descends the wrong way, or is tested on shifted rows."""
-
-    def blobs(seed):
-        random = np.random.default_rng(seed)
-        labels = np.arange(300) % 3
-        return random.normal(0, 1, (300, 3)) + 2 * np.eye(3)[labels], labels
-
-    def gain(seed, training, sign=1.0, shift=0.0):
-        (inputs, labels), (tested, truth) = blobs(seed), blobs(1000 + seed)
-        weights, random = np.zeros((3, 3)), np.random.default_rng([seed, training])
-        for _ in range(60):
-            batch = random.integers(0, 300, 32)
-            scores = np.exp(inputs[batch] @ weights)
-            weights -= (
-                sign * 0.1 * inputs[batch].T @ (scores / scores.sum(1, keepdims=True) - np.eye(3)[labels[batch]]) / 32
-            )
-        return float(((tested + shift * np.eye(3)[(truth + 1) % 3]) @ weights).argmax(1).__eq__(truth).mean()) - 1 / 3
-
-    first = [gain(seed, 1) for seed in range(6)]
-    bound = np.mean(first) / 2
-    assert judging.compare(first, [gain(seed, 2) for seed in range(6)], bound) == "agrees"
-    assert judging.compare(first, [gain(seed, 2, sign=-1.0) for seed in range(6)], bound) == "differs"
-    assert judging.compare(first, [gain(seed, 2, shift=4.0) for seed in range(6)], bound) == "differs"
-
-
 # The page
 
 
