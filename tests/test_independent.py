@@ -3,6 +3,7 @@
 import gzip
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -627,14 +628,21 @@ def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
     assert [row.seed for row in read("isfl-table-3-98", tmp_path).rows] == [0, 1, 0, 1]
 
 
+def write_idx(folder, classes):
+    """Write Fashion-MNIST's four files, of few images whose pixels are their label, but the last their number."""
+    for which, rows in (("train", 240), ("t10k", 60)):
+        labels = np.arange(rows) % classes
+        images = labels[:, None, None] * np.ones((1, 28, 28))
+        images[:, -1, -1] = np.arange(rows)
+        for name, values in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            path = folder / f"{which}-{name}-ubyte.gz"
+            path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
+
+
 def test_own_loading_deals_shards_of_one_class_and_tests_on_the_clients_mix(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "FOLDERS", (tmp_path,))
-    for which, rows in (("train", 240), ("t10k", 60)):
-        images = (np.arange(rows) % 3)[:, None, None] * np.ones((1, 28, 28))  # an image's pixels are its label
-        for name, values in (("images-idx3", images), ("labels-idx1", np.arange(rows) % 3)):
-            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
-            path = tmp_path / f"{which}-{name}-ubyte.gz"
-            path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
+    write_idx(tmp_path, classes=3)
     split = {"kind": "shards", "clients": 5, "shards_per_client": 2, "shard_size": 20, "test": "label-mix"}
     sorted_ = own.deal({"data": {}, "split": split}, 0)
     assert sorted_.names == [f"client-0{i}" for i in range(5)]
@@ -652,6 +660,31 @@ def test_own_loading_deals_shards_of_one_class_and_tests_on_the_clients_mix(tmp_
     assert not torch.equal(half[0].train.labels, own.deal({"data": {"server": 6}, "split": mixed}, 1)[0].train.labels)
     library = read_pair(tmp_path, "train", 10)[0]
     assert np.array_equal(own.read_idx(tmp_path / "train-images-idx3-ubyte.gz"), library)
+
+
+def test_own_loading_deals_clusters_with_labels_of_their_own_and_turns_some_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "FOLDERS", (tmp_path,))
+    write_idx(tmp_path, classes=6)
+    split = {"kind": "clusters", "clusters": 3, "labels_per_cluster": 2, "clients": 8, "unseen": 4, "flip": 0.25}
+    split["parts"] = {"train": 0.6, "test": 0.4}
+    seen, other = (own.deal({"data": {}, "split": split}, seed) for seed in (0, 1))
+    assert (seen.names[-1], seen.unseen.names[-1], len(seen.server)) == ("client-07", "unseen-03", 0)
+    numbers, of_pair = [], Counter()
+    for group, turned in ((seen, 2), (seen.unseen, 1)):
+        right = []
+        for client in group:
+            true = [part.inputs[:, 0, 0].long() for part in (client.train, client.test)]
+            right.append(torch.equal(client.train.labels, true[0]))
+            for part, pixels in zip((client.train, client.test), true, strict=True):
+                assert torch.equal(part.labels, pixels if right[-1] else 5 - pixels)
+                numbers += part.inputs[:, -1, -1].tolist()
+            trained, tested = (pixels.bincount(minlength=6) for pixels in true)
+            assert (trained - 0.6 * (trained + tested)).abs().max() < 0.5
+            of_pair[tuple(tested.nonzero().flatten().tolist())] += 1
+        assert right.count(False) == turned
+    assert sorted(numbers) == list(range(240))
+    assert (sorted(of_pair.values()), sorted(sum(of_pair, ()))) == ([4, 4, 4], list(range(6)))
+    assert not torch.equal(seen[0].train.inputs, other[0].train.inputs)
 
 
 def test_own_samples_of_mean_estimation_have_the_three_means(monkeypatch):
