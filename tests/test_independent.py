@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -226,6 +227,57 @@ def test_a_share_that_rounding_takes_below_0_has_no_entropy(monkeypatch):
     monkeypatch.setattr(isfl, "by_class", lambda q, labels: torch.ones(len(labels)))
     values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24))
     assert values["entropy of q"] == pytest.approx([math.log(2)])
+
+
+def test_the_loss_as_drawn_is_that_of_the_last_epochs_batches_before_their_steps():
+    """Whole clients are batches here, so that the loss of each epoch is that of the model before its only step."""
+    problem = tiny(batch_size=24, epochs=1, rounds=2)
+    start = fmean(float(problem.model.loss(problem.start(), rows)) for rows in problem.train)
+    after_one = isfl.fedavg(replace(problem, tables={**problem.tables, "run": {**problem.tables["run"], "rounds": 1}}))
+    assert isfl.fedavg(problem)["training loss, as drawn"] == pytest.approx([start, after_one["training loss"]])
+    alone = tiny(["client-0"], batch_size=24, epochs=1)
+    twice = isfl.fedavg(tiny(["client-0"], batch_size=24, epochs=2))
+    assert twice["training loss, as drawn"] == pytest.approx([isfl.fedavg(alone)["training loss"]])
+
+
+def test_the_loss_as_drawn_counts_clients_by_rows_and_leaves_a_rivals_term_out():
+    problem = tiny(methods=[{"name": "fedprox", "mu": 1e4}], batch_size=24, epochs=2)
+    losses = [float(problem.model.loss(problem.start(), rows)) for rows in problem.train]
+    assert isfl.fedprox(problem)["training loss, as drawn"] == pytest.approx([fmean(losses)], abs=0.2)
+    halved = replace(problem, clients=problem.clients)
+    halved.__dict__["train"] = [problem.train[0], problem.train[1].at(torch.arange(6))]
+    first, second = (float(problem.model.loss(problem.start(), rows)) for rows in halved.train)
+    tables = {**problem.tables, "local": {**problem.tables["local"], "epochs": 1}}
+    one_epoch = replace(halved, tables=tables)
+    one_epoch.__dict__["train"] = halved.train
+    assert isfl.fedavg(one_epoch)["training loss, as drawn"] == pytest.approx([(24 * first + 6 * second) / 30])
+
+
+def test_the_loss_as_drawn_is_of_the_rows_that_were_drawn():
+    problem = tiny(batch_size=4, epochs=2)
+    rows, random = problem.train[0], torch.Generator().manual_seed(4)
+    x, drawn = problem.start(), iter([torch.tensor([0, 3]), torch.tensor([7, 7, 7])])
+    still = replace(problem, tables={**problem.tables, "local": {**problem.tables["local"], "lr": 0.0}})
+    model, logged = isfl._trained(still, x, x, rows, lambda: next(drawn), random, isfl._no_term)
+    assert torch.equal(model, x)
+    assert logged == pytest.approx(float(problem.model.loss(x, rows.at(torch.tensor([7])))))
+
+
+def test_q_of_the_first_and_the_last_client_is_kept_for_every_round():
+    values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24, rounds=3))
+    for name in ("client-0", "client-1"):
+        by_class = [values[f"q of {name}, class {i}"] for i in range(3)]
+        assert [sum(of_round) for of_round in zip(*by_class, strict=True)] == pytest.approx([1, 1, 1])
+
+
+def test_the_largest_fall_is_between_two_rounds_at_which_coterie_evaluates(monkeypatch):
+    accuracies = iter([0.9, 0.5, 0.1, 0.4, 0.2, 0.45, 0.3])  # the last is that of D_G
+    monkeypatch.setattr(common.Problem, "accuracy", lambda self, x, parts: next(accuracies))
+    problem = tiny(batch_size=24, rounds=6)
+    problem.tables["run"]["evaluate"] = 2
+    values = isfl.fedavg(problem)
+    assert values["largest fall of accuracy on D_S"] == pytest.approx(0.1)  # of 0.5, 0.4, 0.45
+    assert values["best accuracy on D_S over rounds"] == 0.5
 
 
 def test_fedprox_holds_a_local_model_at_the_global_one():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import fmean
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch.nn.functional import cosine_similarity
 
 from experiments.independent.common import Problem, Values, batches, generator, on, rows_of
 from experiments.independent.networks import Rows
+from experiments.measures import shares_of
 
 Numbers = NDArray[np.float64]
 Chances = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]
@@ -96,6 +97,8 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
     own = [shares(rows.labels, len(p)) for rows in train]
     floor = problem.entry(label)["floor"]
     closed, least, entropy = list[float](), list[float](), list[float]()
+    shown = {0: problem.clients.names[0], len(train) - 1: problem.clients.names[-1]}
+    by_name: dict[str, list[float]] = {f"{shares_of(name)}{i}": [] for name in shown.values() for i in range(len(p))}
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not local:
@@ -105,6 +108,9 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         closed.append(fmean(bound(q, p, given[2]) for q, given in zip(drawn, known, strict=True)))
         least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
         entropy.append(fmean(float(torch.special.entr(q.clamp(min=0)).sum()) for q in drawn))  # rounding goes below 0
+        for k, name in shown.items():
+            for i, share in enumerate(drawn[k].tolist()):
+                by_name[f"{shares_of(name)}{i}"].append(share)
         return [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
 
     return {
@@ -114,6 +120,7 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         "rho, optimum": least,
         "entropy of q": entropy,
         "excess of the closed form's rho": closed[-1] / least[-1] - 1,
+        **by_name,
     }
 
 
@@ -202,19 +209,21 @@ def _trained(
     drawn: Callable[[], Tensor],
     random: torch.Generator,
     term: Term,
-) -> Tensor:
-    local = problem.tables["local"]
+) -> tuple[Tensor, float]:
+    """A client's model after its epochs, and the mean loss of the last epoch's batches, each before its step and without the term."""
+    local, logged = problem.tables["local"], list[float]()
     x = start.clone().requires_grad_()
     adam = torch.optim.Adam([x], lr=local["lr"])
     size = local["batch_size"]
     for _ in range(local["epochs"]):
-        chosen = drawn()
+        chosen, logged = drawn(), []
         for batch in islice(batches(len(chosen), size, random), -(-len(chosen) // size)):
             part = rows.at(chosen[batch])
-            loss = problem.model.loss(x, part) + term(x, start, last, part)
-            x.grad = torch.autograd.grad(loss, x)[0]
+            plain = problem.model.loss(x, part)
+            logged.append(plain.item())
+            x.grad = torch.autograd.grad(plain + term(x, start, last, part), x)[0]
             adam.step()
-    return x.detach()
+    return x.detach(), fmean(logged)
 
 
 def draw(n: int, chance: Tensor | None, ratio: float, random: torch.Generator) -> Tensor:
@@ -235,20 +244,27 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     local = [x] * len(train)
     odds = chances(x, [])
     standard = rows_of(problem.clients[0].test)  # the same for every client
-    accuracy = list[float]()
+    accuracy, as_drawn = list[float](), list[float]()
     for _ in range(problem.rounds):
-        local = [
+        trained = [
             _trained(problem, x, last, rows, partial(draw, len(rows.labels), chance, ratio, random), random, term)
             for last, rows, chance in zip(local, train, odds, strict=True)
         ]
+        local = [y for y, _ in trained]
+        as_drawn.append(float((sizes / sizes.sum()) @ torch.tensor([logged for _, logged in trained])))
         x = (sizes / sizes.sum()) @ torch.stack(local)
         odds = chances(x, local)
         accuracy.append(problem.accuracy(x, [standard]))
     losses = torch.stack([problem.model.loss(x, rows) for rows in train])
+    every = problem.tables["run"]["evaluate"]
+    evaluated = accuracy[every - 1 :: every]  # the rounds of coterie's curves, so that falls are between the same ones
     return {
         "accuracy on D_S": accuracy,
+        "best accuracy on D_S over rounds": max(evaluated),
+        "largest fall of accuracy on D_S": max((one - two for one, two in pairwise(evaluated)), default=0.0),
         "accuracy on D_G": problem.accuracy(x, train),
         "training loss": float((sizes / sizes.sum()) @ losses),
+        "training loss, as drawn": as_drawn,
     }
 
 
