@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
@@ -23,6 +24,13 @@ CURVES = {name: name for name in NAMED} | {
     for kind, whose in (("", "target"), ("", "internal clients"), ("balanced ", "target"))
 }
 """The curve over rounds of a quantity, by which early training is known."""
+OF_CURVES: Mapping[str, Callable[[Sequence[Sequence[float]]], float]] = {
+    "first": lambda c: c[0][0], "first excess": lambda c: c[0][0] / c[1][0] - 1, "minimum": lambda c: min(map(min, c)),
+    "largest minimum": lambda c: max(map(min, c)), "largest fall": lambda c: max(a - b for a, b in itertools.pairwise(c[0])),
+    "largest mean": lambda c: max(map(fmean, c)), "third largest mean": lambda c: sorted(map(fmean, c))[-3],
+    "mean range": lambda c: fmean(max(v) - min(v) for v in c), "rank correlation over rounds": lambda c: spearmanr(*c).statistic,
+}  # fmt: skip
+"""A number of one curve of a run, of those of all classes, or of two that are compared."""
 Values = dict[int, float]
 """A number by seed."""
 Claim = Mapping[str, Any]
@@ -121,16 +129,17 @@ class Evidence:
 
     def _pairs(self, claim: Claim) -> Iterator[Pair]:
         """Yield the settings of a claim."""
-        against, quantities = claim.get("against", {}), claim["quantities"]
+        against, quantities = {"quantity": "{}"} | claim.get("against", {}), claim["quantities"]
         rivals = claim.get("rivals") or [None]
         bars = claim.get("bars") or [claim.get("bar")] * len(quantities)
         settings = itertools.product(claim["experiments"], zip(quantities, bars, strict=True), rivals)
         for experiment, (quantity, bar), rival in settings:
             a = Place(experiment, quantity, claim["method"])
-            other = a._replace(**against, **({"method": rival} if rival else {}))
+            named = {"quantity": against["quantity"].format(quantity)} | ({"method": rival} if rival else {})
+            other = a._replace(**against | named)
             several = len(claim["experiments"]) > 1, len(quantities) > 1, rival
-            named = itertools.compress((self.label(experiment), quantity, rival), several)
-            yield Pair(", ".join(named), a, other if bar is None else float(bar))
+            label = ", ".join(itertools.compress((self.label(experiment), quantity, rival), several))
+            yield Pair(label, a, other if bar is None else float(bar))
 
     def _measure(self, claim: Claim, pair: Pair) -> Pair:
         one, two = self._both(pair, "")
@@ -162,33 +171,29 @@ class Evidence:
         return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
 
     def values(self, place: Place, prefix: str = "") -> Values:
-        """Return a quantity by seed: of the rows, or the first of "A or B" they have; "first of CURVE"; "rounds to METHOD's CURVE";
+        """Return a quantity by seed: of the rows, or the first of "A or B" they have; "KIND of CURVE"; "rounds to METHOD's CURVE";
         one of these minus another; "rank correlation of A and B over methods" of all methods."""
         one, _, two = place.quantity.partition(" minus ")
-        values = self._quantity(place, one, prefix)
-        if two:
-            other = self._quantity(place, two, prefix)
-            values = {seed: value - other[seed] for seed, value in values.items() if seed in other}
-        return {seed: place.times * value for seed, value in values.items()}
+        values, other = (self._quantity(place, quantity, prefix) for quantity in (one, two))
+        return {s: place.times * (value - other.get(s, 0.0)) for s, value in values.items() if s in other or not two}
 
     def _quantity(self, place: Place, quantity: str, prefix: str) -> Values:
-        document = self.documents.get(prefix + place.experiment)
-        if document is None:
-            return {}
+        document = self.documents.get(prefix + place.experiment, Document("", 0, ()))
         if quantity.endswith(" over methods"):
             two = quantity.removeprefix("rank correlation of ").removesuffix(" over methods").split(" and ")
-            values = {row.seed: [] for row in document.rows}
-            for row in document.rows:
-                values[row.seed].append([row.values[name] for name in two])
+            values = {each.seed: [[row.values[name] for name in two] for row in document.rows if row.seed == each.seed]
+                      for each in document.rows}  # fmt: skip
             return {seed: float(spearmanr(several).statistic) for seed, several in values.items() if len(several) > 2}
-        name = quantity.removeprefix("first of ")
+        kind, _, name = quantity.partition(" of ")
         who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
-        if name == quantity and not goal:
-            return next(filter(None, (document.by_seed(one, place.method) for one in quantity.split(" or "))), {})
-        own = self._curves(place, prefix, goal or name)
-        if not goal:
-            return {seed: values[0] for seed, (_, values) in own.items()}
-        goals = self._curves(place._replace(method=who), prefix, goal)
+        known = next(filter(None, (document.by_seed(one, place.method) for one in quantity.split(" or "))), {})
+        if known or not document.rows or not (goal or kind in OF_CURVES):
+            return known
+        if not goal:  # "q of a client" has a curve for each class, as "q of a client, class 0"
+            several = {row.seed: [values for each, (_, values) in row.curves.items() if f"{each},".startswith(f"{name},")]
+                       for row in document.rows if row.method == place.method}  # fmt: skip
+            return {seed: float(OF_CURVES[kind](curves)) for seed, curves in several.items() if curves}
+        own, goals = (self._curves(place._replace(method=each), prefix, goal) for each in (place.method, who))
         return {seed: next((n for n, v in zip(*own[seed], strict=True) if v >= goals[seed][1][-1]), own[seed][0][-1] + 1)
                 for seed in own.keys() & goals.keys()}  # fmt: skip
 
@@ -199,17 +204,17 @@ class Evidence:
 
     def _room(self, claim: Claim, pair: Pair) -> float | None:
         """Return what perfect help would gain over the rival, mean over the seeds that both have."""
-        if "ceiling" not in claim or not isinstance(pair.b, Place):
+        covered = pair.a.experiment in claim.get("ceiling_of", claim["experiments"])
+        if "ceiling" not in claim or not covered or not isinstance(pair.b, Place):
             return None
         best, rival = self.values(Place(claim["ceiling"], pair.a.quantity, "ceiling")), self.values(pair.b)
         gains = [best[seed] - rival[seed] for seed in best.keys() & rival.keys()]
         return sum(gains) / len(gains) if gains else None
 
     def _early(self, claim: Claim, pair: Pair, effects: Values) -> bool:
-        run = self.runs[pair.a.experiment]
+        run, name = self.runs[pair.a.experiment], CURVES.get(pair.a.quantity)
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
-        name = CURVES.get(pair.a.quantity)
         if run.get("full") or name is None or not isinstance(pair.b, Place) or claim.get("ratio"):
             return False
         seeds = effects.keys() & self._curves(pair.a, "", name).keys() & self._curves(pair.b, "", name).keys()
@@ -218,8 +223,7 @@ class Evidence:
         one, two = (self.curve(place, name, seeds) for place in (pair.a, pair.b))
         gaps = {number: one[number] - two[number] for number in sorted(one.keys() & two.keys())}
         end = max(gaps, default=0)
-        late = [gap for number, gap in gaps.items() if end / 2 < number <= 0.75 * end]
-        later = [gap for number, gap in gaps.items() if number > 0.75 * end]
+        late, later = ([gaps[n] for n in gaps if low * end < n <= high * end] for low, high in ((0.5, 0.75), (0.75, 1)))
         return bool(late and later) and moves(late, later, interval([effects[seed] for seed in seeds]).half_width)
 
     def curve(self, place: Place, name: str, seeds: Collection[int] | None = None) -> dict[float, float]:
@@ -258,22 +262,20 @@ def load() -> Evidence:
     tables = read_toml(FILE)
     runs = {name: run for run in tables["runs"] for name in run["experiments"]}
     files = {str(path.relative_to(RESULTS).with_suffix("")): path for path in RESULTS.rglob("*.json")}
-    documents = {name: read(path.stem, path.parent) for name, path in files.items()}
+    documents = {name: document for name, path in files.items() if (document := read(path.stem, path.parent))}
     for name in ("mean-estimation", "byzantine"):
         documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{name.replace('-', '_')}.json", dict))
-    present = {name: document for name, document in documents.items() if document is not None}
-    return Evidence(present, tables["papers"], runs, tables["claims"])
+    return Evidence(documents, tables["papers"], runs, tables["claims"])
 
 
 def _plateaus(name: str, result: Any) -> Document:
     """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
     runs = [(run, f"mu = {run['mu']:g}" if "mu" in run else run["attack"]) for run in result["runs"]]
-    conditions = list(dict.fromkeys(condition for _, condition in runs if condition))
     noted = ("method", "seed", "commit", "machine", "torch", "seconds")
     rows = [
         Row(**{key: run[key] for key in noted}, settings="", n_train=1000, n_test=0, values=values)
         for run, condition in runs
-        for each in ([condition] if condition else conditions)
+        for each in ([condition] if condition else dict.fromkeys(other for _, other in runs if other))
         for values in [{f"plateau, {each}": run["plateau"]}]
     ]
     return Document(name, 0, rows)

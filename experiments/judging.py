@@ -109,9 +109,8 @@ def judge(settings: Sequence[Setting | None], over: Literal["all", "most", "one"
     early: list[Word | None] = [_word_before(setting) if setting else "not run" for setting in settings]
     pairs = [_p_values(setting) for setting, word in zip(settings, early, strict=True) if setting and word is None]
     in_favour, against = ([pair[side] for pair in pairs] for side in (0, 1))
-    later = map(
-        _by_p_values, in_favour if over == "all" else _holm(in_favour), against if over == "one" else _holm(against)
-    )
+    p_values = in_favour if over == "all" else _holm(in_favour), against if over == "one" else _holm(against)
+    later = map(_by_p_values, *p_values)
     words: list[Word] = [word or next(later) for word in early]
     confirmed, opposite = words.count("confirmed"), words.count("opposite")
     if not words:

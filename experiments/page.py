@@ -319,11 +319,10 @@ def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
 
 def _pyplot() -> Any:
     import matplotlib
+    from matplotlib import pyplot
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "coterie", "svg.fonttype": "path", "font.family": "DejaVu Sans"})
-    from matplotlib import pyplot
-
     return pyplot
 
 

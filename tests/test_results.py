@@ -619,6 +619,47 @@ def test_quantities_may_be_differences_and_first_values_of_curves():
     assert evidence.values(claims.Place("none", "q", "one")) == {}
 
 
+def test_curves_are_reduced_to_a_number_and_those_of_all_classes_together():
+    q = {f"q of a, class {i}": [[1, 3], values] for i, values in enumerate(([0.7, 0.5], [0.2, 0.5], [0.1, 0.0]))}
+    rho = {"rho, closed": [[1, 3, 5], [3.0, 4.0, 5.0]], "rho, least": [[1, 3, 5], [2.0, 2.5, 9.0]]}
+    rows = [Row("one", 0, "s", "c", 8, 2, {"known of a": 7.0}, {"acc": [[0, 5, 10], [0.5, 0.2, 0.4]], **q, **rho})]
+    evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
+    expected = {
+        "first of acc": 0.5,
+        "largest fall of acc": 0.3,
+        "minimum of q of a": 0.0,
+        "largest minimum of q of a": 0.5,
+        "largest mean of q of a": 0.6,
+        "third largest mean of q of a": 0.05,
+        "mean range of q of a": 0.2,
+        "first excess of rho": 0.5,
+        "rank correlation over rounds of rho": 1.0,
+        "known of a": 7.0,
+    }
+    found = {name: evidence.values(claims.Place("e", name, "one"))[0] for name in expected}
+    assert found == pytest.approx(expected)
+    assert evidence.values(claims.Place("e", "first of q of b", "one")) == {}
+
+
+def test_each_quantity_is_compared_with_its_own_where_the_claim_says_so():
+    curves = {"a": [[1, 2], [1.0, 3.0]], "b": [[1, 2], [5.0, 6.0]]}
+    rows = [Row("one", s, "s", "c", 8, 2, {"a": 3.0, "b": 6.0}, curves) for s in (0, 1)]
+    tiny = tiny_evidence(HIGH, LOW, quantities=["a", "b"], rivals=[], against={"quantity": "first of {}"})
+    pairs = claims.Evidence({"e": Document("e", 2, rows)}, tiny.papers, tiny.runs, tiny.claims).judged["k"].pairs
+    assert [pair.effect.mean for pair in pairs] == [2.0, 1.0]
+
+
+def test_a_ceiling_of_some_experiments_is_no_room_of_the_others():
+    rows = [Row(m, s, "s", "c", 8, 2, {"q": v}) for m, v in (("one", 0.9), ("two", 0.8)) for s in (0, 1)]
+    best = Document("best", 2, [Row("ceiling", s, "s", "c", 8, 2, {"q": 1.0}) for s in (0, 1)])
+    tiny = tiny_evidence(HIGH, LOW)
+    claim = tiny.claims[0] | {"experiments": ["e", "f"], "ceiling": "best", "ceiling_of": ["f"]}
+    run = {**tiny.runs["e"], "experiments": ["e", "f"]}
+    documents = {"e": Document("e", 2, rows), "f": Document("f", 2, rows), "best": best}
+    pairs = claims.Evidence(documents, tiny.papers, {"e": run, "f": run}, [claim]).judged["k"].pairs
+    assert [pair.room for pair in pairs] == [None, pytest.approx(0.2)]
+
+
 def test_two_quantities_are_ranked_over_the_methods_of_a_seed():
     numbers = {"a": (1.0, 3.0), "b": (2.0, 5.0), "c": (3.0, 4.0)}
     rows = [

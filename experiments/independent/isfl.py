@@ -280,6 +280,10 @@ METHODS = {
             "isfl-.01": partial(isfl, label="isfl-.01"),
         },
     ),
+    "isfl-table-3-dirichlet-4": on(
+        "isfl-table-3-dirichlet-4",
+        {"fedavg": fedavg, "uniform-is": uniform_is, "pj-is": pj_is, "isfedavg": isfedavg, "isfl": isfl},
+    ),
     "isfl-table-3-dirichlet-2": on(
         "isfl-table-3-dirichlet-2", {"fedavg": fedavg, "fedprox": fedprox, "moon": moon, "isfl": isfl}
     ),
