@@ -27,7 +27,6 @@ CURVES = {name: name for name in NAMED} | {
 OF_CURVES: Mapping[str, Callable[[Sequence[Sequence[float]]], float]] = {
     "first": lambda c: c[0][0], "first excess": lambda c: c[0][0] / c[1][0] - 1, "minimum": lambda c: min(map(min, c)),
     "largest minimum": lambda c: max(map(min, c)), "largest fall": lambda c: max(a - b for a, b in itertools.pairwise(c[0])),
-    "largest mean": lambda c: max(map(fmean, c)), "third largest mean": lambda c: sorted(map(fmean, c))[-3],
     "mean range": lambda c: fmean(max(v) - min(v) for v in c), "rank correlation over rounds": lambda c: spearmanr(*c).statistic,
 }  # fmt: skip
 """A number of one curve of a run, of those of all classes, or of two that are compared."""

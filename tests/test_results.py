@@ -629,8 +629,6 @@ def test_curves_are_reduced_to_a_number_and_those_of_all_classes_together():
         "largest fall of acc": 0.3,
         "minimum of q of a": 0.0,
         "largest minimum of q of a": 0.5,
-        "largest mean of q of a": 0.6,
-        "third largest mean of q of a": 0.05,
         "mean range of q of a": 0.2,
         "first excess of rho": 0.5,
         "rank correlation over rounds of rho": 1.0,
