@@ -26,8 +26,9 @@ CURVES = {name: name for name in NAMED} | {
 """The curve over rounds of a quantity, by which early training is known."""
 OF_CURVES: Mapping[str, Callable[[Sequence[Sequence[float]]], float]] = {
     "first": lambda c: c[0][0], "first excess": lambda c: c[0][0] / c[1][0] - 1, "minimum": lambda c: min(map(min, c)),
-    "largest minimum": lambda c: max(map(min, c)), "largest fall": lambda c: max(a - b for a, b in itertools.pairwise(c[0])),
-    "mean range": lambda c: fmean(max(v) - min(v) for v in c), "rank correlation over rounds": lambda c: spearmanr(*c).statistic,
+    "largest minimum": lambda c: max(map(min, c)), "mean range": lambda c: fmean(max(v) - min(v) for v in c),
+    "largest fall": lambda c: max(0.0, *(a - b for a, b in itertools.pairwise(c[0]))),
+    "rank correlation over rounds": lambda c: spearmanr(*c).statistic,
 }  # fmt: skip
 """A number of one curve of a run, of those of all classes, or of two that are compared."""
 Values = dict[int, float]

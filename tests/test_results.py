@@ -627,6 +627,7 @@ def test_curves_are_reduced_to_a_number_and_those_of_all_classes_together():
     expected = {
         "first of acc": 0.5,
         "largest fall of acc": 0.3,
+        "largest fall of rho, closed": 0.0,
         "minimum of q of a": 0.0,
         "largest minimum of q of a": 0.5,
         "mean range of q of a": 0.2,

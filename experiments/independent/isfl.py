@@ -261,7 +261,7 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     return {
         "accuracy on D_S": accuracy,
         "best accuracy on D_S over rounds": max(evaluated),
-        "largest fall of accuracy on D_S": max((one - two for one, two in pairwise(evaluated)), default=0.0),
+        "largest fall of accuracy on D_S": max([0.0, *(one - two for one, two in pairwise(evaluated))]),
         "accuracy on D_G": problem.accuracy(x, train),
         "training loss": float((sizes / sizes.sum()) @ losses),
         "training loss, as drawn": as_drawn,
