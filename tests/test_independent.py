@@ -263,6 +263,34 @@ def test_the_loss_as_drawn_is_of_the_rows_that_were_drawn():
     assert logged == pytest.approx(float(problem.model.loss(x, rows.at(torch.tensor([7])))))
 
 
+def test_classes_that_are_drawn_more_or_less_than_their_share_are_counted(monkeypatch):
+    """Client 0 has shares .8, .2 and 0; client 1 has .02, .49 and .49. Even is a third."""
+    problem = tiny(batch_size=100, epochs=1)
+    labels = [torch.arange(100) // 80, (torch.arange(100) >= 2).long() + (torch.arange(100) >= 51).long()]
+    inputs = problem.train[0].inputs[:1].expand(100, -1)
+    problem.__dict__["train"] = [networks.Rows(inputs, each) for each in labels]
+    entry = {"name": "isfl", "floor": 0.05}
+    fixed = replace(problem, tables={**problem.tables, "methods": [entry]})
+    fixed.__dict__["train"] = problem.train
+    monkeypatch.setattr(isfl, "closed_form", lambda *given: torch.tensor([0.5, 0.4, 0.1]))
+    values = isfl.isfl(fixed)
+    less, more = (
+        next(v for name, v in values.items() if part in name) for part in ("yet more than evenly", "five times")
+    )
+    assert less == [1.0]  # .556 for .8, and .4 for .49
+    assert more == [0.5]  # .5 for .02
+    one, other = -5 / 9 * math.log(5 / 9) - 4 / 9 * math.log(4 / 9), -sum(q * math.log(q) for q in (0.5, 0.4, 0.1))
+    assert values["entropy of draws by class"] == pytest.approx([(one + other) / 2])
+
+
+def test_classes_whose_gradients_stay_the_largest_have_rank_correlation_one(monkeypatch):
+    monkeypatch.setattr(isfl, "row_gradients", lambda problem, x, rows: (1.0 + rows.labels)[:, None])
+    values = isfl.isfedavg(tiny(batch_size=24, rounds=2))
+    assert values["rank correlation of class gradients with the round before"] == pytest.approx(1)
+    expected = -sum(q * math.log(q) for q in (1 / 6, 2 / 6, 3 / 6))
+    assert values["entropy of draws by class"] == pytest.approx([expected, expected])
+
+
 def test_q_of_the_first_and_the_last_client_is_kept_for_every_round():
     values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24, rounds=3))
     for name in ("client-0", "client-1"):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -84,10 +85,24 @@ def pj_is(problem: Problem) -> Values:
 
 def isfedavg(problem: Problem) -> Values:
     """Each row is as probable as the norm of its gradient at the global model is large."""
-    train = problem.train
-    return _learned(
-        problem, "isfedavg", lambda x, local: [row_gradients(problem, x, rows).norm(dim=1) for rows in train]
-    )
+    norms, entropy = list[list[Tensor]](), list[float]()
+
+    def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor]:
+        of_rows = [row_gradients(problem, x, rows).norm(dim=1) for rows in problem.train]
+        known = [(chance, rows.labels) for chance, rows in zip(of_rows, problem.train, strict=True)]
+        norms.append([torch.stack([chance[labels == i].mean() for i in labels.unique()]) for chance, labels in known])
+        entropy.append(fmean(float(torch.special.entr(draws(*each)).sum()) for each in known))
+        return of_rows
+
+    learned = _learned(problem, "isfedavg", chances)
+    pairs = [pair for before, after in pairwise(norms) for pair in zip(before, after, strict=True)]
+    return {
+        **learned,
+        "rank correlation of class gradients with the round before": fmean(
+            float(spearmanr(*p).statistic) for p in pairs
+        ),
+        "entropy of draws by class": entropy[1:],
+    }
 
 
 def isfl(problem: Problem, label: str = "isfl") -> Values:
@@ -96,7 +111,8 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
     p = shares(torch.cat([rows.labels for rows in train]), problem.model.classes)
     own = [shares(rows.labels, len(p)) for rows in train]
     floor = problem.entry(label)["floor"]
-    closed, least, entropy = list[float](), list[float](), list[float]()
+    closed, least, entropy, of_draws = list[float](), list[float](), list[float](), list[float]()
+    less, more = list[float](), list[float]()
     shown = {0: problem.clients.names[0], len(train) - 1: problem.clients.names[-1]}
     by_name: dict[str, list[float]] = {f"{shares_of(name)}{i}": [] for name in shown.values() for i in range(len(p))}
 
@@ -111,7 +127,13 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         for k, name in shown.items():
             for i, share in enumerate(drawn[k].tolist()):
                 by_name[f"{shares_of(name)}{i}"].append(share)
-        return [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
+        odds = [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
+        found = [(draws(chance, rows.labels, len(p)), p_k) for chance, rows, p_k in zip(odds, train, own, strict=True)]
+        of_draws.append(fmean(float(torch.special.entr(drawn_k).sum()) for drawn_k, _ in found))
+        even = 1 / len(p)
+        less.append(fmean(float(((d < p_k) & (d > even)).any()) for d, p_k in found))
+        more.append(fmean(float(((p_k > 0) & (p_k < even / 2) & (d > 5 * p_k)).any()) for d, p_k in found))
+        return odds
 
     return {
         **_learned(problem, label, chances, ratio=_ratio(problem, label)),
@@ -120,6 +142,9 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         "rho, optimum": least,
         "entropy of q": entropy,
         "excess of the closed form's rho": closed[-1] / least[-1] - 1,
+        "entropy of draws by class": of_draws,
+        "clients with a large class drawn less and yet more than evenly": less,
+        "clients with a small class drawn over five times its share": more,
         **by_name,
     }
 
@@ -134,6 +159,11 @@ def by_class(q: Tensor, labels: Tensor) -> Tensor:
     counts = torch.bincount(labels, minlength=len(q))
     chance = (q / counts)[labels]
     return chance / chance.sum()
+
+
+def draws(chance: Tensor, labels: Tensor, classes: int = 0) -> Tensor:
+    """How probable it is to draw a row of each class [classes]."""
+    return torch.bincount(labels, weights=chance / chance.sum(), minlength=classes)
 
 
 def row_gradients(problem: Problem, x: Tensor, rows: Rows) -> Tensor:
