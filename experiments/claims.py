@@ -26,6 +26,7 @@ CURVES = {name: name for name in NAMED} | {
 """The curve over rounds of a quantity, by which early training is known."""
 OF_CURVES: Mapping[str, Callable[[Sequence[Sequence[float]]], float]] = {
     "first": lambda c: c[0][0], "first excess": lambda c: c[0][0] / c[1][0] - 1, "minimum": lambda c: min(map(min, c)),
+    "value at two fifths": lambda c: c[0][round(0.4 * (len(c[0]) - 1))],
     "largest minimum": lambda c: max(map(min, c)), "mean range": lambda c: fmean(max(v) - min(v) for v in c),
     "largest fall": lambda c: max(0.0, *(a - b for a, b in itertools.pairwise(c[0]))),
     "rank correlation over rounds": lambda c: spearmanr(*c).statistic,
