@@ -422,6 +422,12 @@ def test_one_value_decides_only_where_there_is_no_chance():
         interval([0.3])
 
 
+def test_what_is_confirmed_or_opposite_was_read_a_third_time():
+    decided = [judged for judged in EVIDENCE.judged.values() if judged.word in ("confirmed", "opposite")]
+    unread = [judged.claim["key"] for judged in decided if "quote" in judged.claim and "read_again" not in judged.claim]
+    assert not unread
+
+
 def test_the_first_page_shows_each_opposite_with_what_checks_it():
     opposite = [judged for judged in EVIDENCE.judged.values() if judged.word == "opposite" and "quote" in judged.claim]
     block = page.first_page(EVIDENCE).partition("## What came out opposite")[2].partition("\n## ")[0]
