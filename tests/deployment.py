@@ -210,6 +210,17 @@ class Deployment:
             time.sleep(0.1)
         for name in HOSPITALS:
             self.start(name, arm=arms.get(name))
+        while missing := [name for name in HOSPITALS if not self.joined(name)]:
+            assert time.monotonic() < deadline, f"{missing} do not join\n{self.log(missing[0])}"
+            for name in missing:
+                # A kit's start.sh would: FLARE refuses a site now and then that registers in the same second as the others.
+                if self.processes[name].poll() is not None:
+                    self.start(name, arm=arms.get(name))
+            time.sleep(0.1)
+
+    def joined(self, name):
+        """Whether the server has taken in a site."""
+        return f"lient: New client {name}" in self.log("localhost")
 
     def listens(self):
         """Whether the server takes connections."""

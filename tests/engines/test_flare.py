@@ -180,15 +180,11 @@ def lonely(tmp_path_factory):
         made.stop_all()
 
 
-def joined(deployment, name):
-    return re.search(rf"[Cc]lient: New client {name}", deployment.log("localhost")) is not None
-
-
 def test_a_kit_of_the_federation_joins(lonely):
     lonely.start("cleveland")
     try:
-        wait_for(lambda: joined(lonely, "cleveland"))
-        assert joined(lonely, "cleveland")
+        wait_for(lambda: lonely.joined("cleveland"))
+        assert lonely.joined("cleveland")
     finally:
         lonely.stop("cleveland")
 
@@ -202,7 +198,7 @@ def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_pat
     try:
         wait_for(lambda: "ObjectStreamer" in lonely.log("hungary"))
         time.sleep(12)  # one with a certificate has joined within 5
-        assert not joined(lonely, "hungary")
+        assert not lonely.joined("hungary")
     finally:
         lonely.stop("hungary")
     check = lonely.coterie("site", "check", kit, check=False)
@@ -216,7 +212,7 @@ def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):
     try:
         wait_for(lambda: "CERTIFICATE_VERIFY_FAILED" in lonely.log("long-beach"))
         time.sleep(5)
-        assert not joined(lonely, "long-beach")
+        assert not lonely.joined("long-beach")
     finally:
         lonely.stop("long-beach")
     shutil.copy(lonely.kits / "long-beach" / "startup" / "rootCA.pem", other / "long-beach" / "startup")
@@ -231,7 +227,7 @@ def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
     try:
         wait_for(lambda: claim in lonely.log("localhost"))
         time.sleep(5)
-        assert not joined(lonely, "switzerland")
+        assert not lonely.joined("switzerland")
     finally:
         lonely.stop("switzerland")
     shutil.copytree(lonely.kits / "hungary", tmp_path / "switzerland")
@@ -256,7 +252,7 @@ def test_garbage_on_the_port_keeps_nobody_out(lonely):
             assert strange.recv(1) == b""  # whoever has no certificate hears nothing
     lonely.start("hungary")
     try:
-        wait_for(lambda: joined(lonely, "hungary"))
+        wait_for(lambda: lonely.joined("hungary"))
     finally:
         lonely.stop("hungary")
 
