@@ -176,7 +176,7 @@ def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     beside = _own(evidence, paper, ours="beside")
     for figures, claims in _figures(evidence, paper).items():
         parts += _section(evidence, figures, [*claims, *(one for one in beside if one.claim["figures"] == figures)])
-    if curves(evidence, paper):
+    if _panels(evidence, paper):
         parts += ["", "## Curves", "", f"![means over seeds, by round](../images/results/{paper['key']}-curves.svg)"]
     return "\n".join(parts) + "\n"
 
@@ -291,14 +291,20 @@ def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     return _svg(plt, figure)
 
 
-def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
-    """Return a panel per experiment with the curve of each method, mean over seeds."""
+def _panels(evidence: Evidence, paper: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, None]]:
+    """Return the methods that are compared, by experiment and curve."""
     panels: dict[tuple[str, str], dict[str, None]] = {}
     for judged in _own(evidence, paper):
         for a, b in ((pair.a, pair.b) for pair in judged.pairs if pair.effect and isinstance(pair.b, Place)):
             name = CURVES.get(a.quantity, "unseen")
             if "unseen" not in name and b.experiment == a.experiment:
                 panels.setdefault((a.experiment, name), {}).update({a.method: None, b.method: None})
+    return panels
+
+
+def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    """Return a panel per experiment with the curve of each method, mean over seeds."""
+    panels = _panels(evidence, paper)
     if not panels:
         return ""
     plt = _pyplot()

@@ -195,11 +195,13 @@ class Deployment:
         log.close()
         return self.processes[name]
 
-    def start_ended(self):
-        """Start again what has ended, as a kit's start.sh does: FLARE ends a site whose login is not answered for 30 s."""
+    def start_ended(self, arms=None):
+        """Start again what has ended, as a kit's start.sh does: FLARE ends a site whose login is not answered for 30 s, and refuses
+        one now and then that registers in the same second as others.
+        """
         for name in [name for name, process in self.processes.items() if process.poll() is not None]:
             self.stop(name)
-            self.start(name)
+            self.start(name, arm=(arms or {}).get(name))
 
     def start_all(self, arms=None):
         arms = arms or {}
@@ -212,15 +214,12 @@ class Deployment:
             self.start(name, arm=arms.get(name))
         while missing := [name for name in HOSPITALS if not self.joined(name)]:
             assert time.monotonic() < deadline, f"{missing} do not join\n{self.log(missing[0])}"
-            for name in missing:
-                # A kit's start.sh would: FLARE refuses a site now and then that registers in the same second as the others.
-                if self.processes[name].poll() is not None:
-                    self.start(name, arm=arms.get(name))
+            self.start_ended(arms)
             time.sleep(0.1)
 
     def joined(self, name):
         """Whether the server has taken in a site."""
-        return f"lient: New client {name}" in self.log("localhost")
+        return f"New client {name}" in self.log("localhost")
 
     def listens(self):
         """Whether the server takes connections."""
