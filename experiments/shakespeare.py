@@ -29,22 +29,24 @@ PLAYS = (
 )
 
 
-def play(*, seed: int, folder: str | None = None) -> Clients:
+def play(*, seed: int, folder: str | None = None, segments: int = 20) -> Clients:
     """The four largest roles of each play; those of play number `seed` (modulo 6) are called `internal-ROLE`.
 
     Args:
         seed: number of the play in `PLAYS`.
         folder: with `roles/PLAY.jsonl`; None looks below COTERIE_DATA.
+        segments: training segments of each role; 0: all but its last 40, which are its test rows.
     """
-    return _roles(PLAYS, PLAYS[seed % len(PLAYS)], folder)
+    return _roles(PLAYS, PLAYS[seed % len(PLAYS)], folder, segments)
 
 
-def unjudged(*, seed: int, folder: str | None = None) -> Clients:
+def unjudged(*, seed: int, folder: str | None = None, segments: int = 20) -> Clients:
     """The same of six other plays, on which rates are chosen: number `seed` (modulo 31) by alphabet, which is internal, and the next.
 
     Args:
         seed: number of the internal play among the others.
         folder: with `all_plays_roles.jsonl.gz`; None looks below COTERIE_DATA.
+        segments: as of `play`.
     """
     archive = find_folder("shakespeare", ("all_plays_roles.jsonl.gz",), folder) / "all_plays_roles.jsonl.gz"
     lines: dict[str, list[str]] = {}
@@ -58,20 +60,20 @@ def unjudged(*, seed: int, folder: str | None = None) -> Clients:
         roles.mkdir()
         for name in chosen:
             (roles / f"{name}.jsonl").write_text("".join(lines[name]), encoding="utf-8")
-        return _roles(chosen, chosen[0], unpacked)
+        return _roles(chosen, chosen[0], unpacked, segments)
 
 
-def ceiling(*, seed: int, folder: str | None = None) -> Clients:
+def ceiling(*, seed: int, folder: str | None = None, segments: int = 20) -> Clients:
     """The internal roles alone, each with the training rows of all roles."""
-    clients = play(seed=seed, folder=folder)
+    clients = play(seed=seed, folder=folder, segments=segments)
     pairs = [_pair(client.train) for client in clients]
     everything = tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     named = {c.name: {**_parts(c), "train": everything} for c in clients if c.name.startswith("internal-")}
     return ct.data.from_tensors(named, name="shakespeare", classes=clients.classes)
 
 
-def _roles(plays: Sequence[str], internal: str, folder: str | None) -> Clients:
-    roles = ct.data.load("shakespeare", plays=list(plays), folder=folder)
+def _roles(plays: Sequence[str], internal: str, folder: str | None, segments: int) -> Clients:
+    roles = ct.data.load("shakespeare", plays=list(plays), folder=folder, segments=segments)
     named = {client.name.replace(f"{internal}-", "internal-"): _parts(client) for client in roles}
     return ct.data.from_tensors(named, name="shakespeare", classes=roles.classes)
 

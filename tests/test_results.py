@@ -129,6 +129,7 @@ def rates_of(tables, entry):
             "accuracy of the internal clients",
             ["varsel-shakespeare", "varsel-shakespeare-long"],
         ),
+        ("varsel-rates-plays", "accuracy of the internal clients", ["varsel-plays"]),
         ("varsel-rates-cifar10", "accuracy of the internal clients", ["varsel-cifar10"]),
         ("varsel-rates-membranes", "Dice", ["varsel-membranes"]),
         (
@@ -878,6 +879,8 @@ def test_rates_are_chosen_on_plays_that_are_not_judged(tmp_path):
     clients = shakespeare.unjudged(seed=99, folder=str(tmp_path))  # 99 modulo 7 is 1
     expected = ["internal", "other2", "other3", "other4", "other5", "other6"]
     assert set(clients.names) == {f"{play}-{role}" for play in expected for role in ("ONE", "TWO")}
+    assert {len(client.train) for client in clients} == {20}
+    assert {len(client.train) for client in shakespeare.unjudged(seed=99, folder=str(tmp_path), segments=0)} == {10}
 
 
 def test_the_seed_chooses_the_play_whose_roles_are_internal(tmp_path):
@@ -894,3 +897,6 @@ def test_the_seed_chooses_the_play_whose_roles_are_internal(tmp_path):
     assert best.names == ("internal-ONE", "internal-TWO")
     assert len(best["internal-ONE"].train) == sum(len(client.train) for client in clients) == 12 * 20
     assert torch.equal(best["internal-ONE"].test.inputs, clients["internal-ONE"].test.inputs)
+    whole = shakespeare.play(seed=2, folder=str(tmp_path), segments=0)
+    assert {(len(client.train), len(client.test)) for client in whole} == {(10, 40)}  # 3,999 of 4,000 characters follow
+    assert len(shakespeare.ceiling(seed=2, folder=str(tmp_path), segments=0)["internal-ONE"].train) == 12 * 10

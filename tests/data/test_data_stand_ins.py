@@ -194,12 +194,23 @@ def test_a_role_is_a_client_and_labels_are_the_characters_that_follow(plays):
     assert len(clients.classes) == 97
 
 
+def test_without_a_number_of_segments_all_but_the_last_forty_train(plays):
+    longer, texts = plays / "roles" / "hamlet.jsonl", {"KING": "so be it\n" * 130, "FOOL": "so be it\n" * 110}
+    longer.write_text("\n".join(json.dumps({"role": role, "text": text}) for role, text in texts.items()))
+    clients = load("shakespeare", folder=str(plays), **{**SHORT, "segments": 0})
+    assert clients.names == ("hamlet-KING",)  # 1,169 characters follow in 47 segments; of 989 in 40 none would train
+    assert (len(clients[0].train), len(clients[0].test)) == (7, 40)
+    assert (clients[0].test.labels[-1] == IGNORED).sum() == 47 * 25 - 1169
+
+
 def test_the_largest_roles_of_the_plays_that_are_named(plays):
     one = load("shakespeare", folder=str(plays), plays=["lear"], roles_per_play=1, **SHORT)
     assert one.names == ("lear-FOOL",)
     for options, sentence in [
         ({"plays": ["leer"]}, "there is no play 'leer' in .*did you mean 'lear'"),
         ({"length": 0}, "length = 0 must be an int > 0"),
+        ({"segments": -1}, "segments = -1 must be an int >= 0"),
+        ({"segments": 0}, "no role of .* lower minimum_characters or segments"),  # none has 41 segments
         ({"minimum_characters": 999}, "no role of .* has 999 characters"),
     ]:
         with pytest.raises(InputError, match=sentence):

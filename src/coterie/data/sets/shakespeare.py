@@ -24,7 +24,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest
 from coterie.base.loss import IGNORED
 from coterie.config.data import Split
-from coterie.config.rules import SIZE
+from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset, find_folder
 from coterie.data.tensors import from_tensors
 
@@ -52,22 +52,21 @@ def shakespeare(
         plays: names of files; empty: all of them.
         minimum_characters: roles with fewer are left out.
         roles_per_play: so many of the largest roles of each play.
-        segments: training segments of each role; up to 40 later ones are its test rows.
+        segments: training segments of each role, and up to 40 later ones are its test rows; 0: all but its last 40 train.
         length: characters of a segment.
 
     Raises:
         InputError: missing or broken files, an unknown play, or a setting that no role meets.
     """
     Split.parse(split, natural="shakespeare")
-    sizes = {
-        "minimum_characters": minimum_characters,
-        "roles_per_play": roles_per_play,
-        "segments": segments,
-        "length": length,
-    }
-    for name, value in sizes.items():
-        if not SIZE.test(value):
-            raise InputError(f"shakespeare: {name} = {value!r} must be an int > 0")
+    for name, rule, value in (
+        ("minimum_characters", SIZE, minimum_characters),
+        ("roles_per_play", SIZE, roles_per_play),
+        ("segments", COUNT, segments),
+        ("length", SIZE, length),
+    ):
+        if not rule.test(value):
+            raise InputError(f"shakespeare: {name} = {value!r} must be {rule.allowed}")
     where = find_folder("shakespeare", ("roles/*.jsonl",), folder) / "roles"
     available = sorted(path.stem for path in where.glob("*.jsonl"))
     for play in plays:
@@ -77,11 +76,11 @@ def shakespeare(
     for play in plays or available:
         texts = _roles(where / f"{play}.jsonl")
         largest = sorted(texts, key=lambda role: (-len(texts[role]), role))[:roles_per_play]
-        enough = max(minimum_characters, (segments + 1) * length + 1)
+        enough = max(minimum_characters, ((segments or MOST_TESTED) + 1) * length + 1)
         for role in (role for role in largest if len(texts[role]) >= enough):
             inputs, labels = _segments(texts[role], length)
-            end = segments + MOST_TESTED
-            parts = {"train": slice(0, segments), "test": slice(segments, end)}
+            trained = segments or len(inputs) - MOST_TESTED
+            parts = {"train": slice(0, trained), "test": slice(trained, trained + MOST_TESTED)}
             clients[f"{play}-{role}"] = {part: (inputs[rows], labels[rows]) for part, rows in parts.items()}
     if not clients:
         raise InputError(
