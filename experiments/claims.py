@@ -119,10 +119,10 @@ class Evidence:
 
     def _judge(self, claim: Claim) -> Judged:
         pairs = [self._measure(claim, pair) for pair in self._pairs(claim)]
-        blocked = claim.get("no_verdict_on", claim.get("rivals") or [claim["method"]]) if "no_verdict" in claim else ()
+        only = claim.get("no_verdict_on", ())
         settings = [
-            pair.effect and Setting(pair.effect, claim["direction"], margin_of(claim), pair.room, pair.early,
-                                    (pair.b.method if isinstance(pair.b, Place) else claim["method"]) in blocked)
+            pair.effect and Setting(pair.effect, claim["direction"], margin_of(claim), pair.room, pair.early, "no_verdict" in claim
+                                    and (not only or (pair.b if isinstance(pair.b, Place) else pair.a).method in only))
             for pair in pairs
         ]  # fmt: skip
         word, words = judge(settings, claim["over"])
@@ -133,13 +133,14 @@ class Evidence:
         against, quantities = {"quantity": "{}"} | claim.get("against", {}), claim["quantities"]
         rivals = claim.get("rivals") or [None]
         bars = claim.get("bars") or [claim.get("bar")] * len(quantities)
-        settings = itertools.product(claim["experiments"], zip(quantities, bars, strict=True), rivals)
-        for experiment, (quantity, bar), rival in settings:
-            a = Place(experiment, quantity, claim["method"])
+        methods = [claim["method"]] if isinstance(claim["method"], str) else claim["method"]
+        settings = itertools.product(claim["experiments"], zip(quantities, bars, strict=True), methods, rivals)
+        for experiment, (quantity, bar), method, rival in settings:
+            a = Place(experiment, quantity, method)
             named = {"quantity": against["quantity"].format(quantity)} | ({"method": rival} if rival else {})
             other = a._replace(**against | named)
-            several = len(claim["experiments"]) > 1, len(quantities) > 1, rival
-            label = ", ".join(itertools.compress((self.label(experiment), quantity, rival), several))
+            several = len(claim["experiments"]) > 1, len(quantities) > 1, len(methods) > 1, rival
+            label = ", ".join(itertools.compress((self.label(experiment), quantity, method, rival), several))
             yield Pair(label, a, other if bar is None else float(bar))
 
     def _measure(self, claim: Claim, pair: Pair) -> Pair:

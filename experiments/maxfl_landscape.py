@@ -100,6 +100,7 @@ def three_clients(case: str, seed: int, runs: int = 1000) -> dict[str, dict[str,
             f"at least one as good, {case}": share((loss <= TOLERANCE).any(0)),
             f"both of the first two satisfied, {case}": share(satisfied[:2].all(0)),
             f"at the average, {case}": share((w - average).abs() < CLOSE),
+            f"at the average of the first two, {case}": share((w - means[:2].mean(0)).abs() < CLOSE),
             f"at one client's own mean, {case}": share(nearest < CLOSE),
         }
     return shares

@@ -72,6 +72,8 @@ def computed(method: str, seed: int) -> Values:
             f"at least one as good, {case}": float((more <= TOLERANCE).any(1).mean()),
             f"both of the first two satisfied, {case}": float((more < 0)[:, :2].all(1).mean()),
             f"at the average, {case}": float((np.abs(shift.mean(1)) < 0.1).mean()),
+            f"at the average of the first two, {case}": float((np.abs(shift[:, :2].mean(1)) < 0.1).mean()),
+            f"at one client's own mean, {case}": float((np.abs(shift).min(1) < 0.1).mean()),
         }
     return values
 
