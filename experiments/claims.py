@@ -214,16 +214,16 @@ class Evidence:
         return sum(gains) / len(gains) if gains else None
 
     def _early(self, claim: Claim, pair: Pair, effects: Values) -> bool:
-        run, name = self.runs[pair.a.experiment], CURVES.get(pair.a.quantity)
+        run, places = self.runs[pair.a.experiment], [place for place in (pair.a, pair.b) if isinstance(place, Place)]
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
-        if run.get("full") or name is None or not isinstance(pair.b, Place) or claim.get("ratio"):
+        names = [CURVES.get(place.quantity, place.quantity) for place in places]
+        seeds = set(effects).intersection(*(self._curves(place, "", name) for place, name in zip(places, names, strict=True)))
+        if run.get("full") or len(seeds) < 2:
             return False
-        seeds = effects.keys() & self._curves(pair.a, "", name).keys() & self._curves(pair.b, "", name).keys()
-        if len(seeds) < 2:
-            return False
-        one, two = (self.curve(place, name, seeds) for place in (pair.a, pair.b))
-        gaps = {number: one[number] - two[number] for number in sorted(one.keys() & two.keys())}
+        one, *two = (self.curve(place, name, seeds) for place, name in zip(places, names, strict=True))
+        scale = math.log if claim.get("ratio") else float
+        gaps = {n: scale(one[n]) - sum(scale(each[n]) for each in two) for n in sorted(set(one).intersection(*two))}
         end = max(gaps, default=0)
         late, later = ([gaps[n] for n in gaps if low * end < n <= high * end] for low, high in ((0.5, 0.75), (0.75, 1)))
         return bool(late and later) and moves(late, later, interval([effects[seed] for seed in seeds]).half_width)

@@ -339,10 +339,26 @@ def test_what_is_just_as_bad_as_the_margin_is_rarely_confirmed(direction, margin
 
 
 @pytest.mark.parametrize("seeds", [5, 20])
-def test_effects_of_twice_the_half_width_get_their_word(seeds):
-    for effect, word in ((2, "confirmed"), (-2, "opposite")):
-        given = shares(lambda random, e=effect: judge(*settings_of_chance(random, e, seeds, direction="higher")))
-        assert given[word] >= 0.95
+@pytest.mark.parametrize(
+    ("direction", "margin", "effect", "word"),
+    [
+        ("higher", 0, 2, "confirmed"),
+        ("higher", 0, -2, "opposite"),
+        ("lower", 0, 2, "confirmed"),
+        ("lower", 0, -2, "opposite"),
+        ("as high", 3, -1, "confirmed"),
+        ("as high", 3, -5, "opposite"),
+        ("as low", 3, -1, "confirmed"),
+        ("as low", 3, -5, "opposite"),
+        ("alike", 3, 1, "confirmed"),
+        ("alike", 3, 5, "opposite"),
+        ("alike", 3, -5, "opposite"),
+    ],
+)
+def test_effects_of_twice_the_half_width_beyond_the_margin_get_their_word(direction, margin, effect, word, seeds):
+    half = judging.stdtrit(seeds - 1, 0.975) / math.sqrt(seeds)
+    about = {"direction": direction, "margin": margin * half}
+    assert shares(lambda random: judge(*settings_of_chance(random, effect, seeds, **about)))[word] >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -615,6 +631,51 @@ def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word
     tiny = tiny_evidence(HIGH, LOW, quantities=["Dice"])
     evidence = claims.Evidence({"e": Document("e", 10, rows)}, tiny.papers, tiny.runs, tiny.claims)
     assert evidence.judged["k"].word == word
+
+
+@pytest.mark.parametrize(
+    ("curve", "against", "word"),
+    [
+        ([0.2, 0.6, 0.7, 0.9], {"bar": 0.5, "why": "x"}, "early training"),  # a number does not move, so the curve does
+        ([0.2, 0.9, 0.9, 0.9], {"bar": 0.5, "why": "x"}, "confirmed"),
+        ([0.2, 0.6, 0.7, 0.9], {"rivals": ["two"]}, "early training"),
+        ([0.2, 0.6, 0.7, 0.9], {"rivals": ["two"], "ratio": True}, "confirmed"),  # both grow by the same factor
+    ],
+)
+def test_early_training_is_asked_of_every_measure_that_has_a_curve(curve, against, word):
+    half = [value / 2 for value in curve]
+    rows = [
+        Row(method, seed, "s", "c", 8, 2, {"weight": values[-1] + seed / 1000}, {"weight": [[0, 6, 8, 10], values]})
+        for method, values in (("one", curve), ("two", half))
+        for seed in range(4)
+    ]
+    claim = {
+        "key": "k",
+        "experiments": ["e"],
+        "quantities": ["weight"],
+        "method": "one",
+        "direction": "higher",
+        "over": "all",
+    }
+    evidence = claims.Evidence({"e": Document("e", 10, rows)}, [], {"e": {"experiments": ["e"]}}, [claim | against])
+    assert evidence.judged["k"].word == word
+
+
+def test_a_sentence_about_several_methods_has_a_setting_for_each():
+    rows = [Row(m, s, "s", "c", 8, 2, {"q": v + s / 100}) for m, v in (("one", 3.0), ("two", 1.0)) for s in range(4)]
+    claim = {
+        "key": "k",
+        "experiments": ["e"],
+        "quantities": ["q"],
+        "method": ["one", "two"],
+        "bar": 2.0,
+        "direction": "higher",
+        "over": "all",
+    }
+    evidence = claims.Evidence({"e": Document("e", 10, rows)}, [], {"e": {"experiments": ["e"]}}, [claim])
+    judged = evidence.judged["k"]
+    assert [(pair.label, pair.word) for pair in judged.pairs] == [("one", "confirmed"), ("two", "opposite")]
+    assert judged.word == "opposite"
 
 
 def test_quantities_may_be_differences_and_first_values_of_curves():
