@@ -269,9 +269,13 @@ def test_each_claim_quotes_its_paper_in_few_words():
     folder = ROOT.parent / "shared" / "papers"
     if not folder.is_dir():
         pytest.skip("the papers are not here")
-    texts = {paper["key"]: words_of((folder / paper["text"]).read_text(encoding="utf-8")) for paper in EVIDENCE.papers}
+    texts = {paper["key"]: (folder / paper["text"]).read_text(encoding="utf-8") for paper in EVIDENCE.papers}
     for claim in QUOTED:
-        assert words_of(claim["quote"]) in texts[claim["paper"]], claim["key"]
+        text = texts[claim["paper"]]
+        assert words_of(claim["quote"]) in words_of(text), claim["key"]
+        for first, last in re.findall(r"^direction[^:]*: lines? (\d+)(?:-(\d+))?", claim["lines"]):
+            lines = text.splitlines()[int(first) - 1 : int(last or first)]
+            assert words_of(claim["quote"]) in words_of("\n".join(lines)), claim["key"]
 
 
 def figures_of(paper):
