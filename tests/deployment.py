@@ -196,9 +196,7 @@ class Deployment:
         return self.processes[name]
 
     def start_ended(self, arms=None):
-        """Start again what has ended, as a kit's start.sh does: FLARE ends a site whose login is not answered for 30 s, and refuses
-        one now and then that registers in the same second as others.
-        """
+        """Start again what has ended, as a kit's start.sh does: FLARE ends a site whose login is not answered for 30 s."""
         for name in [name for name, process in self.processes.items() if process.poll() is not None]:
             self.stop(name)
             self.start(name, arm=(arms or {}).get(name))
@@ -216,6 +214,7 @@ class Deployment:
             assert time.monotonic() < deadline, f"{missing} do not join\n{self.log(missing[0])}"
             self.start_ended(arms)
             time.sleep(0.1)
+        assert "Traceback" not in self.log("localhost"), self.log("localhost")
 
     def joined(self, name):
         """Whether the server has taken in a site."""

@@ -6,6 +6,7 @@ import itertools
 import os
 import resource
 import shutil
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -179,6 +180,21 @@ def test_a_full_disk_names_the_file(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert error.value.filename == str(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
+
+
+def test_threads_that_write_one_file_at_once_each_write_the_whole(tmp_path):
+    path = tmp_path / "list.json"
+
+    def write_while_another_does(temporary):
+        temporary.write_text("first")
+        other = threading.Thread(target=write_atomically, args=(path, lambda p: p.write_text("second, longer")))
+        other.start()
+        other.join()
+        assert path.read_text() == "second, longer"
+        assert temporary.read_text() == "first"
+
+    write_atomically(path, write_while_another_does)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("list.json", "first")]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -167,7 +168,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
 
     With `durable` the file and its folder are on the disk before this returns.
     """
-    temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp{os.getpid()}-{threading.get_ident()}")
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -8,6 +8,7 @@ port, but gets no token, is sent nothing, and sites refuse whatever it sends the
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 
 from coterie.base.errors import InputError
-from coterie.base.files import write_atomically
+from coterie.base.files import read_json, write_atomically
 from coterie.sites.flare.authority import REVOKED, serial_of
 
 REGISTERED = "registered.json"
+_CURES = {
+    REGISTERED: "remove it and start the server again, so that all sites register anew",
+    REVOKED: "copy it again from the authority's folder",
+}
 REVOKED_WORDS = "its certificate was revoked; the operator knows why"
 
 
@@ -29,24 +34,27 @@ def barred_sites(local: Path) -> dict[str, str]:
     Args:
         local: folder of the server's kit with both lists.
     """
-    revoked = _read(local / REVOKED)
-    return {name: REVOKED_WORDS for name, serial in _read(local / REGISTERED).items() if serial in revoked}
+    revoked = _read(local, REVOKED)
+    return {name: REVOKED_WORDS for name, serial in _read(local, REGISTERED).items() if serial in revoked}
 
 
 class Gate(FLComponent):  # type: ignore[misc]
-    """Refuses to register holders of revoked certificates."""
+    """Refuses to register holders of revoked certificates. FLARE takes in each site in a thread of its own."""
 
     def __init__(self) -> None:
         super().__init__()
         self._local: Path | None = None
+        self._one_by_one = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Begin to look at certificates before the first registration."""
-        if event_type != EventType.CLIENT_REGISTER_RECEIVED or self._local is not None:
+        if event_type != EventType.CLIENT_REGISTER_RECEIVED:
             return
-        server = fl_ctx.get_engine().server
-        self._local = Path(server.workspace) / "local"
-        self._watch(server.client_manager.cred_keeper.get_id_verifier(fl_ctx))
+        with self._one_by_one:
+            if self._local is None:
+                server = fl_ctx.get_engine().server
+                self._local = Path(server.workspace) / "local"
+                self._watch(server.client_manager.cred_keeper.get_id_verifier(fl_ctx))
 
     def _watch(self, verifier: Any) -> None:
         verify = verifier.verify_common_name
@@ -61,12 +69,14 @@ class Gate(FLComponent):  # type: ignore[misc]
     def note(self, name: str, serial: str) -> None:
         """Note with which certificate a site comes. Raises `InputError` if that is revoked."""
         local = self._local or Path()
-        if serial in _read(local / REVOKED):
-            raise InputError(f"{name} comes with the revoked certificate {serial}")
-        text = json.dumps({**_read(local / REGISTERED), name: serial}, indent=1)
-        write_atomically(local / REGISTERED, lambda p: p.write_text(text, encoding="utf-8"))
+        with self._one_by_one:
+            if serial in _read(local, REVOKED):
+                raise InputError(f"{name} comes with the revoked certificate {serial}")
+            text = json.dumps({**_read(local, REGISTERED), name: serial}, indent=1)
+            write_atomically(local / REGISTERED, lambda p: p.write_text(text, encoding="utf-8"))
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read(local: Path, name: str) -> dict[str, Any]:
     """Return a list of the server's kit; one that is damaged is an error, since nobody would be refused."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    path = local / name
+    return read_json(path, dict, _CURES[name]) if path.exists() else {}
