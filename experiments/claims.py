@@ -218,7 +218,9 @@ class Evidence:
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
         names = [CURVES.get(place.quantity, place.quantity) for place in places]
-        seeds = set(effects).intersection(*(self._curves(place, "", name) for place, name in zip(places, names, strict=True)))
+        seeds = set(effects).intersection(
+            *(self._curves(place, "", name) for place, name in zip(places, names, strict=True))
+        )
         if run.get("full") or len(seeds) < 2:
             return False
         one, *two = (self.curve(place, name, seeds) for place, name in zip(places, names, strict=True))

@@ -206,7 +206,10 @@ METHODS = {
     "maxfl-table-1": on("maxfl-table-1", RIVALS),
     "maxfl-figures-3-4": on("maxfl-figures-3-4", {**RIVALS, "maxfl-tuning": maxfl_tuning}),
     "own-maxfl-figures-3-4": on("own-maxfl-figures-3-4", {"fedavg": fedavg, "maxfl": maxfl}),
-    **{name: on(name, {"fedavg": fedavg, "fedprox": fedprox, "maxfl": maxfl}) for name in ("maxfl-warmup-50", "maxfl-warmup-150")},
+    **{
+        name: on(name, {"fedavg": fedavg, "fedprox": fedprox, "maxfl": maxfl})
+        for name in ("maxfl-warmup-50", "maxfl-warmup-150")
+    },
     **{name: on(name, {"mwfed": mwfed, "maxfl": maxfl}) for name in ("maxfl-liars-05", "maxfl-liars-10")},
     "maxfl-liars-gap-0": on("maxfl-liars-gap-0", {"maxfl": maxfl}),
 }
