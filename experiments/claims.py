@@ -214,16 +214,14 @@ class Evidence:
         return sum(gains) / len(gains) if gains else None
 
     def _early(self, claim: Claim, pair: Pair, effects: Values) -> bool:
-        run, places = self.runs[pair.a.experiment], [place for place in (pair.a, pair.b) if isinstance(place, Place)]
+        run, sides = self.runs[pair.a.experiment], [side for side in (pair.a, pair.b) if isinstance(side, Place)]
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
-        names = [CURVES.get(place.quantity, place.quantity) for place in places]
-        seeds = set(effects).intersection(
-            *(self._curves(place, "", name) for place, name in zip(places, names, strict=True))
-        )
+        curves = [(place, CURVES.get(place.quantity, place.quantity)) for place in sides]
+        seeds = set(effects).intersection(*(self._curves(place, "", name) for place, name in curves))
         if run.get("full") or len(seeds) < 2:
             return False
-        one, *two = (self.curve(place, name, seeds) for place, name in zip(places, names, strict=True))
+        one, *two = (self.curve(place, name, seeds) for place, name in curves)
         scale = math.log if claim.get("ratio") else float
         gaps = {n: scale(one[n]) - sum(scale(each[n]) for each in two) for n in sorted(set(one).intersection(*two))}
         end = max(gaps, default=0)
