@@ -214,7 +214,8 @@ class Deployment:
             assert time.monotonic() < deadline, f"{missing} do not join\n{self.log(missing[0])}"
             self.start_ended(arms)
             time.sleep(0.1)
-        assert "Traceback" not in self.log("localhost"), self.log("localhost")
+        noted = json.loads((self.kits / "localhost" / "local" / "registered.json").read_text())
+        assert set(HOSPITALS) <= set(noted), noted
 
     def joined(self, name):
         """Whether the server has taken in a site."""

@@ -357,32 +357,32 @@ def lines_of(made, name):
 
 @pytest.fixture
 def server(tmp_path):
-    """What a gate needs of FLARE's server: a folder and a verifier of certificates, which lets everybody in."""
+    """What a gate needs of FLARE's server: a folder and a verifier of certificates, which lets everybody in; and a gate."""
+    from coterie.sites.flare.gate import Gate
+
     (tmp_path / "local").mkdir()
     verifier = SimpleNamespace(verify_common_name=lambda **_: True)
     manager = SimpleNamespace(cred_keeper=SimpleNamespace(get_id_verifier=lambda _: verifier))
-    return SimpleNamespace(workspace=str(tmp_path), client_manager=manager, verifier=verifier)
+    return SimpleNamespace(workspace=str(tmp_path), client_manager=manager, verifier=verifier, gate=Gate())
 
 
-def register(gate, server, name, serial):
+def register(server, name, serial):
     """As FLARE does for a site that comes: tell the components, then look at the certificate."""
     from nvflare.apis.event_type import EventType
 
     context = SimpleNamespace(get_engine=lambda: SimpleNamespace(server=server))
-    gate.handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
+    server.gate.handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
     certificate = SimpleNamespace(serial_number=serial)
     return server.verifier.verify_common_name(asserted_cn=name, asserter_cert=certificate)
 
 
 def test_sites_that_register_in_the_same_moment_are_all_noted(server):
     """FLARE takes in each in a thread of its own; two that wrote the list at once left it damaged, and nobody was let in any more."""
-    from coterie.sites.flare.gate import Gate
-
-    gate, local, together = Gate(), Path(server.workspace) / "local", threading.Barrier(8)
+    local, together = Path(server.workspace) / "local", threading.Barrier(8)
 
     def come(number):
         together.wait()
-        return all(register(gate, server, f"site-{number}-{turn}", number) for turn in range(20))
+        return all(register(server, f"site-{number}-{turn}", number) for turn in range(20))
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(come, range(8)))
@@ -393,22 +393,20 @@ def test_sites_that_register_in_the_same_moment_are_all_noted(server):
 
 def test_nobody_registers_before_the_first_is_looked_at(server):
     """A second site that came while the gate began to look was once not looked at."""
-    from coterie.sites.flare.gate import Gate
-
-    gate, keeper, finished = Gate(), server.client_manager.cred_keeper, []
+    keeper, finished = server.client_manager.cred_keeper, []
     (Path(server.workspace) / "local" / "revoked.json").write_text('{"1": "first", "2": "second"}')
     begin = keeper.get_id_verifier
     with ThreadPoolExecutor(1) as thread:
 
         def begin_late(context):
             keeper.get_id_verifier = begin
-            second.append(thread.submit(register, gate, server, "second", 2))
+            second.append(thread.submit(register, server, "second", 2))
             finished.extend(wait(second, 0.5).done)
             return begin(context)
 
         second, keeper.get_id_verifier = [], begin_late
         with pytest.raises(InputError, match="first comes with the revoked certificate 1"):
-            register(gate, server, "first", 1)
+            register(server, "first", 1)
         with pytest.raises(InputError, match="second comes with the revoked certificate 2"):
             second[0].result()
     assert not finished
@@ -418,11 +416,9 @@ def test_nobody_registers_before_the_first_is_looked_at(server):
     ("name", "cure"), [("registered.json", "remove it and start the server again"), ("revoked.json", "copy it again")]
 )
 def test_a_damaged_list_of_the_server_lets_nobody_in_and_says_what_to_do(server, name, cure):
-    from coterie.sites.flare.gate import Gate
-
     (Path(server.workspace) / "local" / name).write_text('{"hungary": "1"}}')
     with pytest.raises(InputError, match=rf"{re.escape(name)} cannot be read .*{cure}"):
-        register(Gate(), server, "hungary", 1)
+        register(server, "hungary", 1)
 
 
 def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(tmp_path):
