@@ -155,15 +155,15 @@ class Evidence:
 
     def _again(self, claim: Claim, pair: Pair, first: Values, prefix: str) -> tuple[Interval, Agreement] | None:
         """Return the effect of a second computation, and whether it agrees with the first: by seed, unless it has own splits."""
-        again = _effects(claim, *self._both(pair, prefix))
+        again, computed = _effects(claim, *self._both(pair, prefix)), bool(claim.get("computed"))
         paired = not prefix.endswith("own-")
         common = sorted(first.keys() & again.keys()) if paired else sorted(again)
-        if len(common) < 2 or len(first) < 2:
+        if min(len(common), len(first)) < 2 - computed:
             return None
         gain = claim["direction"] in ("higher", "lower")
-        bound = abs(interval(list(first.values())).mean) / 2 if gain else margin_of(claim) / 2
+        bound = abs(fmean(first.values())) / 2 if gain else margin_of(claim) / 2
         one, two = [first[seed] for seed in (common if paired else first)], [again[seed] for seed in common]
-        return interval(two), compare(one, two, bound, paired=paired)
+        return interval(two, computed=computed), compare(one, two, bound, paired=paired)
 
     def _both(self, pair: Pair, prefix: str) -> tuple[Values, Values]:
         """Return the numbers of both sides over the seeds that both have; the first's alone where the second is a number."""

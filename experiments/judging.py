@@ -180,12 +180,12 @@ def compare(first: Sequence[float], second: Sequence[float], bound: float, *, pa
     """Return whether a second computation agrees with the first.
 
     Args:
-        first, second: the effect by seed in each computation.
+        first, second: the effect by seed in each computation; one value where nothing is drawn.
         bound: half the first effect; of "as good as" half the margin.
         paired: both have the same split and test rows seed by seed; else the interval of the gap has the fewer seeds' width.
     """
     if paired:
-        gap = interval(np.asarray(second, dtype=float) - np.asarray(first, dtype=float))
+        gap = interval(np.asarray(second, dtype=float) - np.asarray(first, dtype=float), computed=len(first) == 1)
     else:
         one, two = interval(first), interval(second)
         gap = _around(two.mean - one.mean, math.hypot(one.error, two.error), min(one.seeds, two.seeds))

@@ -493,10 +493,13 @@ def test_weights_of_maxfl_are_the_slope_of_the_sigmoid():
 def test_maxfl_with_one_client_is_fedavg_and_clients_leave_worse_models():
     problem = tiny(["client-0"], rounds=4, batch_size=24, steps=1, lr=0.5)  # the last two rounds are not mandatory
     assert maxfl.maxfl(problem) == maxfl.fedavg(problem)
-    assert maxfl.maxfl(problem)["GM-appeal, seen"] == 0  # 2 steps against 100 alone
+    values = maxfl.maxfl(problem)
+    assert (values["GM-appeal, seen"], values["clients in the pool, last round"]) == (0, 0)  # 2 steps against 100 alone
     model, rows = problem.model, problem.train[0]
     x = common.sgd(problem, problem.start(), rows, torch.Generator(), steps=2)
-    assert maxfl.maxfl(problem)["accuracy, seen"] == problem.accuracy(x, [common.rows_of(problem.clients[0].test)])
+    test = common.rows_of(problem.clients[0].test)
+    assert values["accuracy, seen"] == problem.accuracy(x, [test])
+    assert (values["training loss"], values["test loss"]) == (float(model.loss(x, rows)), float(model.loss(x, test)))
     assert model.loss(x, rows) < model.loss(problem.start(), rows)
 
 
@@ -526,6 +529,35 @@ def test_controls_are_the_gradients_of_the_last_steps_and_take_the_drift_out():
 def test_scaffold_of_one_client_is_fedavg():
     problem = tiny(["client-0"], rounds=2, batch_size=24, steps=4, lr=0.5)  # its control and the mean are one
     assert maxfl.scaffold(problem) == pytest.approx(maxfl.fedavg(problem))
+
+
+def test_a_meta_step_follows_the_gradient_one_step_ahead():
+    problem = tiny(["client-0"], batch_size=24, steps=1, lr=0.5)
+    rows, x = problem.train[0], problem.start()
+    ahead = x - 0.5 * problem.model.gradient(x, rows)
+    learned = common.meta_sgd(problem, x, rows, torch.Generator())
+    torch.testing.assert_close(learned, x - 0.5 * problem.model.gradient(ahead, rows))
+    problem.tables["run"]["appeal"] = {"leave": False}
+    assert maxfl.perfedavg(problem)["training loss"] == pytest.approx(float(problem.model.loss(learned, rows)))
+
+
+def test_qffl_counts_by_losses_and_without_q_all_alike():
+    losses, updates = torch.tensor([1.0, 4.0, 4.0]), torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    torch.testing.assert_close(maxfl.fair_weights(losses, updates, 0.0, 10.0), torch.full((3,), 1 / 3))
+    h = 100 * torch.tensor([1.0, 4.0, 0.0]) + 10 * losses
+    torch.testing.assert_close(maxfl.fair_weights(losses, updates, 1.0, 10.0), 10 * losses / h.sum())
+    weights = maxfl.fair_weights(losses, updates, 2.0, 10.0)
+    assert weights / weights[0] == pytest.approx(torch.tensor([1.0, 16.0, 16.0]))
+    equal = tiny(rounds=2, batch_size=24, steps=2, lr=0.5, methods=[{"name": "qffl", "q": 0.0}])
+    equal.tables["run"]["appeal"] = {"leave": False}
+    assert maxfl.qffl(equal)["training loss"] == pytest.approx(maxfl.fedavg(equal)["training loss"], rel=1e-4)
+
+
+def test_appeal_and_accuracy_that_rise_go_together_and_a_constant_goes_with_nothing():
+    assert maxfl.together([(0.1, 0.5), (0.2, 0.6), (0.4, 0.9)]) == {
+        "rank correlation of appeal and preferred accuracy": pytest.approx(1)
+    }
+    assert maxfl.together([(0.1, 0.5), (0.1, 0.6)]) == {}
 
 
 def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten():
@@ -681,6 +713,21 @@ def test_the_first_minimum_for_two_clients_is_where_the_algorithm_stays():
     assert landscape.first_minimum(distances.numpy()) == pytest.approx(stays.numpy(), rel=1e-6)
     known = maxfl_toy.MONTE_CARLO["maxfl"][5]
     assert landscape.of_two("maxfl", 0)["appeal, gamma² = 5"] == pytest.approx(known, abs=0.015)
+
+
+def test_two_clients_have_the_minima_the_rates_and_the_weight_of_the_librarys_own_iteration():
+    values, known = landscape.computed("two clients", 0), {}
+    for squared in landscape.HALVES:
+        known |= maxfl_landscape.two_clients(squared)
+    assert values == pytest.approx({"gap of the largest weight": 0.0} | known, abs=0.01)
+
+
+def test_two_clients_end_at_their_average_with_relu():
+    distances = np.array([0.0, 0.3, 2.0, 8.0])
+    assert landscape.relu_minimum(distances) == pytest.approx(distances / 2)
+    assert landscape.relu_minimum(distances) == pytest.approx(
+        maxfl_toy.minimum(torch.tensor(distances), "relu").numpy()
+    )
 
 
 def test_numbers_by_round_are_kept_and_the_last_counts(monkeypatch):

@@ -475,6 +475,7 @@ def test_a_second_computation_agrees_differs_or_has_too_few_seeds():
     first = 1 + 0.1 * np.linspace(-1, 1, 6)
     assert judging.compare(first, first + 0.05 * np.linspace(1, -1, 6), 0.5) == "agrees"
     assert judging.compare(first, -first, 0.5) == "differs"
+    assert [judging.compare([1.0], [again], 0.5) for again in (1.4, 1.6)] == ["agrees", "differs"]
     assert judging.compare(first, first + 3 * np.array([1, -1, 1, -1, 1, -1]), 0.5) == "too few seeds to tell"
 
 

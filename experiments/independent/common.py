@@ -132,6 +132,15 @@ def sgd(
     return x
 
 
+def meta_sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator) -> Tensor:
+    """The model after local steps by the gradient one step ahead, on another batch (Fallah et al. 2020, first order)."""
+    local, own = problem.tables["local"], (len(rows.labels), problem.tables["local"]["batch_size"], random)
+    for inner, outer in islice(zip(batches(*own), batches(*own), strict=True), local["steps"]):
+        ahead = x - local["lr"] * problem.model.gradient(x, rows.at(inner), random)
+        x = x - local["lr"] * problem.model.gradient(ahead, rows.at(outer), random)
+    return x
+
+
 def on(experiment: str, methods: Mapping[str, Callable[[Problem], Values]]) -> dict[str, Callable[[int], Values]]:
     """Methods of an experiment as functions of the seed."""
     return {label: partial(_perform, method, experiment, label) for label, method in methods.items()}

@@ -1,4 +1,5 @@
-"""MaxFL's optimum for three clients that estimate means (Fig. 6), and its local minimum for two (Fig. 5a), computed a second time.
+"""MaxFL's optimum for three clients that estimate means (Fig. 6), its minima and rate for two (Figs. 5 and 8), and its weight (Fig. 2),
+computed a second time.
 
 Client k's gap at w is (w - mean_k)^2, so the objective is the mean of the sigmoids of these, and its slope a sum of three terms. Its
 minima are the roots at which the slope rises, found between the points of a grid; MaxFL's optimum is the lowest of them. For two
@@ -14,7 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import expit
+from scipy.stats import spearmanr
 
 from experiments.independent.common import Values
 
@@ -23,6 +26,8 @@ TOY, TOY_RUNS, SQUARED = "maxfl_toy", 10_000, (0, 1, 2, 5, 10, 20)
 TRUE_MEANS = {"near": (0.0, 0.1, 0.2), "two near": (0.0, 0.1, 10.0)} | {
     f"far (0, {a}, {b})": (0.0, float(a), float(b)) for a in (3, 4, 5) for b in (10, 12, 15)
 }
+HALVES, BEYOND = (0.25, 0.5, 1.0, 1.1, 2.0, 4.0, 9.0), 4.0
+"""Squared distances of two clients from their middle, and how far beyond them the objective is looked at."""
 POINTS, TOLERANCE = 400, 1e-3
 """Points of the grid, and by how much a client's loss may be higher that is served as well as by its own mean."""
 Numbers = NDArray[np.float64]
@@ -58,8 +63,37 @@ def chosen(method: str, means: Numbers) -> float:
     return float(means.mean() if method == "average" else means[:2].mean())
 
 
+def of_weight() -> Values:
+    """The gap at which the slope of the sigmoid, s (1 - s), is largest."""
+    largest = minimize_scalar(
+        lambda gap: -expit(gap) * expit(-gap), bounds=(-10, 7), method="bounded", options={"xatol": 1e-9}
+    )
+    return {"gap of the largest weight": float(largest.x)}
+
+
+def of_rates() -> Values:
+    """How many minima two clients' objective has, and how its rate goes with slope and curvature, by half their squared distance."""
+    values: dict[str, float] = {}
+    for squared in HALVES:
+        means = np.array([-1.0, 1.0]) * squared**0.5
+        grid = np.linspace(means[0] - BEYOND, means[1] + BEYOND, 2 * POINTS)  # none of its points is the middle
+        slopes = np.array([slope(w, means) for w in grid])
+        gap = (grid - means[:, None]) ** 2
+        s = expit(gap)
+        curvature = (s * (1 - s) * (2 + 4 * (1 - 2 * s) * gap)).mean(0)
+        rate = 1 / (s * (1 - s)).sum(0)
+        values |= {
+            f"minima, g² = {squared:g}": float(((slopes[:-1] < 0) & (slopes[1:] > 0)).sum()),
+            f"rate and slope, g² = {squared:g}": float(spearmanr(rate, abs(slopes)).statistic),
+            f"rate and curvature, g² = {squared:g}": float(spearmanr(rate, abs(curvature)).statistic),
+        }
+    return values
+
+
 def computed(method: str, seed: int) -> Values:
-    """In which share of draws how many clients are satisfied, and how far the model lies from the average."""
+    """In which share of draws how many clients are satisfied, and how far the model lies from the average; of two clients, no draws."""
+    if method == "two clients":
+        return {**of_weight(), **of_rates()}
     values = {}
     for case, truth in TRUE_MEANS.items():
         random = np.random.default_rng([seed, *case.encode()])
@@ -95,6 +129,15 @@ def first_minimum(distance: Numbers) -> Numbers:
     return high
 
 
+def relu_minimum(distance: Numbers) -> Numbers:
+    """The same [runs] of the objective with ReLU in the place of the sigmoid, by gradient descent from a tenth of the way."""
+    offset = 0.1 * distance
+    for _ in range(100):
+        near, far = offset**2, (distance - offset) ** 2
+        offset = offset - 0.4 * ((near > 0) * offset - (far > 0) * (distance - offset))
+    return offset
+
+
 def of_two(method: str, seed: int) -> Values:
     """Appeal by the squared half distance of the true means."""
     values = {}
@@ -104,13 +147,13 @@ def of_two(method: str, seed: int) -> Values:
         order = means.argsort(axis=1)
         sorted_means, error = np.take_along_axis(means, order, 1), np.take_along_axis(noise, order, 1)
         distance = sorted_means[:, 1] - sorted_means[:, 0]
-        offset = first_minimum(distance) if method == "maxfl" else distance / 2
+        offset = {"maxfl": first_minimum, "maxfl-relu": relu_minimum, "average": lambda d: d / 2}[method](distance)
         shift = np.stack([offset, offset - distance], axis=1)
         values[f"appeal, gamma² = {squared}"] = float((shift * (shift + 2 * error) < 0).mean())
     return values
 
 
-LABELS = {NAME: ("maxfl", "average", "first two"), TOY: ("maxfl", "average")}
+LABELS = {NAME: ("two clients", "maxfl", "average", "first two"), TOY: ("maxfl", "maxfl-relu", "average")}
 METHODS = {
     name: {label: partial(of, label) for label in LABELS[name]} for name, of in ((NAME, computed), (TOY, of_two))
 }

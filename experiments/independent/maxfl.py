@@ -1,4 +1,4 @@
-"""MaxFL, FedAvg, FedProx, SCAFFOLD and MW-Fed (Maximizing Global Model Appeal in Federated Learning), computed a second time.
+"""MaxFL and its rivals (Maximizing Global Model Appeal in Federated Learning), computed a second time.
 
 Each client trains alone for some steps first; its own model's losses are what the global model has to beat. Where clients may leave,
 after the mandatory rounds only those take part whose training loss it beats. Attackers report a gap of their own and add noise.
@@ -7,13 +7,15 @@ after the mandatory rounds only those take part whose training loss it beats. At
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Values, generator, meta_sgd, on, rows_of, sgd
 from experiments.independent.networks import Rows
 
 WARM_UP_STEPS, TUNING_STEPS = 100, 5
@@ -52,6 +54,26 @@ def mwfed(problem: Problem) -> Values:
 def scaffold(problem: Problem) -> Values:
     """Karimireddy et al. (2020), Algorithm 1, option II: all clients count the same, steps are corrected by control variates."""
     return _learned(problem, "scaffold", lambda gaps, sizes, who: torch.full_like(gaps, 1 / len(gaps)), controlled=True)
+
+
+def perfedavg(problem: Problem) -> Values:
+    """Fallah et al. (2020), first order: all clients count the same."""
+    return _learned(problem, "perfedavg", lambda gaps, sizes, who: torch.full_like(gaps, 1 / len(gaps)), meta=True)
+
+
+def qffl(problem: Problem, label: str = "qffl") -> Values:
+    """Li et al. (2020), Algorithm 2: the higher a client's loss, the more it counts."""
+    q, curvature = problem.entry(label)["q"], 1 / problem.tables["local"]["lr"]
+    return _learned(
+        problem, label, lambda gaps, sizes, who: gaps, fair=lambda F, updates: fair_weights(F, updates, q, curvature)
+    )
+
+
+def fair_weights(losses: Tensor, updates: Tensor, q: float, curvature: float) -> Tensor:
+    """Weights of updates [n, d] by losses F [n]: L F^q over the sum of q F^(q - 1) |L update|^2 + L F^q, with L the curvature."""
+    F = losses.double()
+    h = q * F ** (q - 1) * (curvature * updates.double()).square().sum(1) + curvature * F**q
+    return (curvature * F**q / h.sum()).float()
 
 
 class Controls:
@@ -105,6 +127,8 @@ def _learned(
     tuning: int = 0,
     shared_steps: bool = False,
     controlled: bool = False,
+    meta: bool = False,
+    fair: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     train, run = problem.train, problem.tables["run"]
@@ -118,6 +142,7 @@ def _learned(
     mandatory = run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
     attack, lies = problem.tables.get("attack", {}), attackers(problem)
     appeal: dict[str, list[float]] = {}
+    both = list[tuple[float, float]]()
     for number in range(1, problem.rounds + 1):
         stay = torch.ones_like(lies)
         if number > mandatory:
@@ -133,15 +158,21 @@ def _learned(
             taken = (steps * len(drawn) * weights).round().clamp(min=1).int() if shared_steps else [steps] * len(drawn)
             updates = torch.stack(
                 [
-                    sgd(problem, x, train[k], random, int(n), controls.shift(k), pull) - x
+                    meta_sgd(problem, x, train[k], random) - x
+                    if meta
+                    else sgd(problem, x, train[k], random, int(n), controls.shift(k), pull) - x
                     for k, n in zip(drawn, taken, strict=True)
                 ]
             )
+            if fair:
+                weights = fair(gaps + own[drawn], updates)
             if controlled:
                 controls.move(drawn, updates, steps * problem.tables["local"]["lr"])
             if attack:
                 updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
             x = x + rate * weights @ updates
+        if number % run["evaluate"] == 0:
+            both.append((judges["seen"].appeal(x), judges["seen"].preferred(x)))
         if number % run["evaluate"] == 0 and 2 * number >= problem.rounds:
             for who, judge in judges.items():
                 appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
@@ -151,7 +182,24 @@ def _learned(
         **{f"accuracy, {who}": judge.accuracy(x) for who, judge in judges.items()},
         **{f"preferred-model accuracy{after}, {who}": judge.preferred(x, tuned) for who, judge in judges.items()
            for after, tuned in (("", 0), (" after 5 steps", TUNING_STEPS))},
+        "training loss": mean_loss(problem, x, train),
+        "test loss": mean_loss(problem, x, [rows_of(client.test) for client in problem.clients]),
+        "clients in the pool, last round": float(len(pool)),
+        **together(both),
     }  # fmt: skip
+
+
+def together(both: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """How appeal and the accuracy of the preferred model go together over the rounds; empty where one never changes."""
+    if any(len(set(curve)) < 2 for curve in zip(*both, strict=True)):
+        return {}
+    return {"rank correlation of appeal and preferred accuracy": float(spearmanr(both).statistic)}
+
+
+def mean_loss(problem: Problem, x: Tensor, parts: Sequence[Rows]) -> float:
+    """Mean over all rows of the clients."""
+    sizes = [len(rows.labels) for rows in parts]
+    return fmean((float(problem.model.loss(x, rows)) for rows in parts), weights=sizes)
 
 
 def _rates(problem: Problem, method: str) -> tuple[int, float, float]:
@@ -201,10 +249,20 @@ class _Judges:
         return fmean(self._problem.accuracy(y, [rows]) for y, rows in zip(chosen, self._test, strict=True))
 
 
-RIVALS = {"fedavg": fedavg, "fedprox": fedprox, "mwfed": mwfed, "maxfl": maxfl, "scaffold": scaffold}
+RIVALS = {
+    "fedavg": fedavg,
+    "fedprox": fedprox,
+    "scaffold": scaffold,
+    "perfedavg": perfedavg,
+    "qffl": qffl,
+    "mwfed": mwfed,
+    "maxfl": maxfl,
+}
 METHODS = {
     "maxfl-table-1": on("maxfl-table-1", RIVALS),
-    "maxfl-figures-3-4": on("maxfl-figures-3-4", {**RIVALS, "maxfl-tuning": maxfl_tuning}),
+    "maxfl-figures-3-4": on(
+        "maxfl-figures-3-4", {**RIVALS, "qffl-10": partial(qffl, label="qffl-10"), "maxfl-tuning": maxfl_tuning}
+    ),
     "own-maxfl-figures-3-4": on("own-maxfl-figures-3-4", {"fedavg": fedavg, "maxfl": maxfl}),
     **{
         name: on(name, {"fedavg": fedavg, "fedprox": fedprox, "maxfl": maxfl})

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
-from itertools import islice
 from statistics import fmean
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, minimize, minimize_scalar
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, batches, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Values, generator, meta_sgd, on, rows_of, sgd
 from experiments.independent.networks import Rows
 
 Numbers = NDArray[np.float64]
@@ -76,17 +75,9 @@ def perfedavg(problem: Problem) -> Values:
     """Per-FL, first order: the average of models that learn to be good after one more step, which internal clients take on all rows."""
     random, x = generator(problem.seed, "perfedavg"), problem.start()
     local, count = problem.tables["local"], problem.tables["run"]["clients_per_round"]
-
-    def learned(rows: Rows) -> Tensor:
-        y, own = x, (len(rows.labels), local["batch_size"], random)
-        for inner, outer in islice(zip(batches(*own), batches(*own), strict=True), local["steps"]):
-            ahead = y - local["lr"] * problem.model.gradient(y, rows.at(inner), random)
-            y = y - local["lr"] * problem.model.gradient(ahead, rows.at(outer), random)
-        return y
-
     for _ in range(problem.rounds):
         drawn = torch.randperm(len(problem.train), generator=random)[:count]
-        x = torch.stack([learned(problem.train[k]) for k in drawn]).mean(0)
+        x = torch.stack([meta_sgd(problem, x, problem.train[k], random) for k in drawn]).mean(0)
     return _measured(
         problem, *(x - local["lr"] * problem.model.gradient(x, problem.train[k]) for k in _internal(problem))
     )
