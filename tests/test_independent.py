@@ -471,6 +471,37 @@ def test_fixed_weights_are_sgd_full_and_one_client_is_sgd_ideal():
     assert meritfed.sgd_ideal(several)["effective collaborators, first round"] == 1
 
 
+def test_adam_is_torchs_own_and_its_steps_can_be_derived():
+    adam, x = meritfed.Adam(0.1, 3), torch.zeros(3)
+    y = nn.Parameter(x.clone())
+    library = torch.optim.Adam([y], lr=0.1)
+    for update in (torch.tensor([1.0, 0.0, -2.0]), torch.tensor([-0.5, 0.0, 3.0])):
+        x, y.grad = x + adam.take(update), -update
+        library.step()
+    torch.testing.assert_close(x, y.detach())
+    w = torch.tensor([0.3, 0.7], dtype=torch.float64, requires_grad=True)
+    updates = torch.tensor([[1.0, 0.0, 2.0], [-0.5, 0.0, 1.0]], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda w: adam.step(w @ updates), w)
+
+
+def test_meritfed_with_adam_is_adam_where_one_client_is_alone_and_leaves_who_learns_other_labels():
+    mirror = {"label": "meritfed-a", "md_steps": 5, "md_step": 5.0, "lr": 0.01}
+    ideal = {"label": "adam-ideal", "lr": 0.01}
+    related = {"label": "adam-related", "members": ["target", "related-*"], "lr": 0.01}
+    methods = [{"name": "meritfed", **mirror}, {"name": "target-only", **ideal}, {"name": "sgd-ideal", **related}]
+    alone = tiny(["target"], methods=methods, batch_size=24, steps=1, lr=1.0, rounds=20)
+    values = meritfed.meritfed_a(alone)
+    for rival in (meritfed.adam_ideal, meritfed.adam_related):
+        assert rival(alone) == pytest.approx(values, rel=1e-4)
+    assert values["balanced accuracy of the target"] == pytest.approx(values["accuracy of the target"])  # equal classes
+    assert values["accuracy of the target"] > 0.5
+    names = ["target", "related-1", "other-1"]
+    problem = tiny(names, methods=methods, batch_size=24, steps=1, lr=1.0, rounds=20, shifted=["other-1"])
+    weights = meritfed.meritfed_a(problem)
+    assert weights["weight of other"] < 0.1 < weights["weight of related"]
+    assert meritfed.adam_related(problem)["weight of related"] == pytest.approx(0.5)
+
+
 def test_the_best_accuracy_and_the_effective_collaborators_are_those_of_all_rounds(monkeypatch):
     methods = [{"name": "sgd-full"}, {"name": "fedprox", "mu": 9.0}]
     problem = tiny(["target", "near-1"], methods=methods, batch_size=24, steps=2, lr=0.5, rounds=3)

@@ -77,7 +77,7 @@ def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
     rows = [rows_of(client.train) for client in clients]
     classes = 1 + max(int(part.labels.max()) for part in rows)
     if model.get("name") == "cnn":
-        image = clients[0].train.inputs.shape[1:]
+        image = (1, *clients[0].train.inputs.shape[1:])[-3:]
         return Problem(tables, seed, clients, Convolutional(image, model["channels"], model["units"], classes))
     hidden = HIDDEN.get(model.get("name"), model.get("hidden", []))
     widths = [rows[0].inputs.shape[1], *hidden, classes]

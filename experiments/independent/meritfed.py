@@ -1,6 +1,7 @@
-"""MeritFed for one target (Tupitsa et al., Selective Collaboration for Robust Federated Learning, Figs. 22-25), computed a second time.
+"""MeritFed for one target (Tupitsa et al., Selective Collaboration for Robust Federated Learning, Figs. 16, 17 and 22-29), computed a
+second time.
 
-All clients train locally in each round; what differs is with which weights the target adds their updates.
+All clients train locally in each round; what differs is with which weights the target adds their updates, and whether by Adam.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fnmatch import fnmatch
 from itertools import count
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -71,6 +73,63 @@ def tawt(problem: Problem) -> Values:
     return _learned(problem, "tawt", weighed)
 
 
+def adam_ideal(problem: Problem) -> Values:
+    """The target alone; Adam takes its gradients."""
+    inside = torch.tensor([float(name == TARGET) for name in problem.clients.names])
+    return _learned(problem, "adam-ideal", lambda x, updates, weights: inside, _adam(problem, "adam-ideal"))
+
+
+def adam_related(problem: Problem) -> Values:
+    """The mean of the target and its related clients; Adam takes it."""
+    members = problem.entry("adam-related")["members"]
+    inside = torch.tensor([float(any(fnmatch(name, m) for m in members)) for name in problem.clients.names])
+    return _learned(
+        problem, "adam-related", lambda x, updates, weights: inside / inside.sum(), _adam(problem, "adam-related")
+    )
+
+
+def meritfed_a(problem: Problem) -> Values:
+    """Appendix D.4: mirror descent on the validation loss of the model that Adam's step from the weighted sum leads to."""
+    entry, adam = problem.entry("meritfed-a"), _adam(problem, "meritfed-a")
+    held = rows_of(problem.clients[TARGET].validation)
+
+    def descended(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        logs = weights.clamp(min=1e-30).log()
+        for _ in range(entry["md_steps"]):
+            w = logs.softmax(0).requires_grad_()
+            (slopes,) = torch.autograd.grad(problem.model.loss(x + adam.step(w @ updates), held), w)
+            logs = (logs - entry["md_step"] * slopes).log_softmax(0)
+        return logs.softmax(0)
+
+    return _learned(problem, "meritfed-a", descended, adam)
+
+
+class Adam:
+    """Kingma and Ba (2015), Algorithm 1, with its usual constants, along updates [d]."""
+
+    def __init__(self, rate: float, size: int) -> None:
+        self.rate, self.m, self.v, self.t = rate, torch.zeros(size), torch.zeros(size), 0
+
+    def _moments(self, update: Tensor) -> tuple[Tensor, Tensor]:
+        return 0.9 * self.m + 0.1 * update, 0.999 * self.v + 0.001 * update.square()
+
+    def step(self, update: Tensor) -> Tensor:
+        """What would be added if this update came next; gradients go through."""
+        m, v = self._moments(update)
+        root = (v / (1 - 0.999 ** (self.t + 1))).clamp(min=1e-30).sqrt()  # the root of 0 has no slope
+        return self.rate * m / (1 - 0.9 ** (self.t + 1)) / (root + 1e-8)
+
+    def take(self, update: Tensor) -> Tensor:
+        """What is added; the moments remember."""
+        step = self.step(update)
+        (self.m, self.v), self.t = self._moments(update), self.t + 1
+        return step
+
+
+def _adam(problem: Problem, label: str) -> Adam:
+    return Adam(problem.entry(label)["lr"], len(problem.start()))
+
+
 def gompertz(angle: Tensor) -> Tensor:
     """FedAdp's map with its constant 5: from 5 at small angles to 0 at large ones."""
     return 5 * (1 - (-(-5 * (angle - 1)).exp()).exp())
@@ -89,7 +148,7 @@ def _descended(problem: Problem, label: str, held: Rows) -> Values:
     return _learned(problem, label, descended)
 
 
-def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
+def _learned(problem: Problem, method: str, weigh: Weigh, adam: Adam | None = None) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     names = list(problem.clients.names)
     weights = torch.full((len(names),), 1 / len(names))
@@ -99,17 +158,20 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
     for number in range(1, problem.rounds + 1):
         updates = torch.stack([sgd(problem, x, rows, random, pull=pull) - x for rows in problem.train])
         weights = weigh(x, updates, weights)
-        x = x + weights @ updates
+        x = x + (adam.take(weights @ updates) if adam else weights @ updates)
         by_round.append(weights)
         if number % every == 0 or number == problem.rounds:
             accuracies.append(problem.accuracy(x, [test]))
-    groups = {group: torch.tensor([name.startswith(group) for name in names]) for group in (TARGET, "near", "far")}
+    kinds = dict.fromkeys(name.partition("-")[0] for name in names)
+    groups = {kind: torch.tensor([name.startswith(kind) for name in names]) for kind in kinds}
+    of_classes = [test.at(test.labels == i) for i in test.labels.unique()]
     evaluated = by_round[every - 1 :: every]
     late = torch.stack(evaluated[len(evaluated) // 2 :])
     effective = [float(1 / shares.square().sum()) for shares in by_round]
     return {
         "accuracy of the target": accuracies[-1],
         "best accuracy over rounds": max(accuracies),
+        "balanced accuracy of the target": fmean(problem.model.hits(x, rows) / len(rows.labels) for rows in of_classes),
         "loss of the target": float(problem.model.loss(x, test)),
         **{f"weight of {group}": float(late[:, inside].sum(1).mean()) for group, inside in groups.items()},
         "effective collaborators, first round": effective[0],
@@ -127,6 +189,7 @@ METHODS = {
         **{f"first-steps-{alpha}": {"meritfed": meritfed} for alpha in ALPHAS},
         **{f"goemotions-{alpha}": GROUPS for alpha in ALPHAS},
         **{f"copies-{alpha}": BASIC for alpha in (90, 50)},
+        "xrays": {"adam-ideal": adam_ideal, "adam-related": adam_related, "meritfed-a": meritfed_a},
     }.items()
 }
 
