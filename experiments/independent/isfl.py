@@ -321,10 +321,8 @@ METHODS = {
     "isfl-figure-9": on(
         "isfl-figure-9", {"random": random_rows, "uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}
     ),
-    **{
-        name: on(name, {"isfl": isfl})
-        for name in ("isfl-figure-9-all", "isfl-figure-8-250", "isfl-figure-8-1000", "own-isfl-table-3-98")
-    },
+    "isfl-figure-9-all": on("isfl-figure-9-all", {"random": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
+    **{name: on(name, {"isfl": isfl}) for name in ("isfl-figure-8-250", "isfl-figure-8-1000", "own-isfl-table-3-98")},
 }
 
 
