@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
 from hospital import FEDAVG, Hospital, local
 from test_a_site_obeys_its_plan import refused
 
+from coterie.base.errors import InputError
 from coterie.base.rng import Rng, batches
 from coterie.compute.metrics import baselines, evaluate
 from coterie.compute.tasks import local_update
@@ -245,6 +248,30 @@ def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
     assert other.rows._facts(other.rows.clients).fingerprint != keyed
     assert (tmp_path / "kept" / "key").stat().st_mode & 0o077 == 0
     assert site_key(tmp_path / "kept") == (tmp_path / "kept" / "key").read_bytes()
+
+
+def test_a_site_has_one_key_also_where_two_ask_at_once(tmp_path, monkeypatch):
+    from coterie.base import files
+    from coterie.sites import rows
+
+    both, really = Barrier(2), files.os.urandom
+    monkeypatch.setattr(
+        rows.os, "urandom", lambda n: [really(n), both.wait(10)][0]
+    )  # each has looked, none has written
+    with ThreadPoolExecutor(2) as pool:
+        keys = list(pool.map(rows.site_key, [tmp_path / "kept"] * 2))
+    assert keys == [(tmp_path / "kept" / "key").read_bytes()] * 2
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("content", [b"", b"short", bytes(33)], ids=len)
+def test_a_damaged_key_is_named_and_not_used(tmp_path, content):
+    from coterie.sites.rows import site_key
+
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(InputError, match=f"key has {len(content)} bytes, and a site's key has 32; restore it"):
+        site_key(tmp_path)
+    assert (tmp_path / "key").read_bytes() == content
 
 
 def test_a_recipe_is_no_oracle_for_cells(tmp_path):

@@ -163,10 +163,11 @@ def _inside(value: Any) -> list[Any]:
 SEAL = "seal"
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = False) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = False, once: bool = False) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one.
 
-    With `durable` the file and its folder are on the disk before this returns.
+    With `durable` the file and its folder are on the disk before this returns. With `once` a file that is there stays: of several that
+    write at the same time the first wins.
     """
     temporary = path.with_name(f".{path.name}.tmp{os.getpid()}-{threading.get_ident()}")
     with naming(path):
@@ -175,11 +176,23 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
             write(temporary)
             if durable:
                 _sync(temporary)
-            os.replace(temporary, path)
+            if not (once and _linked(temporary, path)):
+                os.replace(temporary, path)
             if durable:
                 _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    """Give the file its name unless another has it; False where the file system has no links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:

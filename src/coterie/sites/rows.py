@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from coterie.base.clients import Clients
+from coterie.base.errors import require
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.compute.cohort import Shard
@@ -61,7 +62,7 @@ from coterie.sites.tables import (
 )
 from coterie.study.layout import trainings
 
-KEY_FILE = "key"
+KEY_FILE, KEY_BYTES = "key", 32
 _BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
 """Fields of a message with a model, beside its state."""
@@ -430,14 +431,22 @@ def _is_tensor(value: Any) -> bool:
 
 
 def site_key(folder: Path) -> bytes:
-    """The key of a site's fingerprints and noise, made when it is first needed; who lacks it cannot guess rows from their hash."""
+    """The key of a site's fingerprints and noise, made when it is first needed; who lacks it cannot guess rows from their hash.
+
+    Raises `InputError` for a file that is no such key: with an empty one everybody could guess.
+    """
     path = folder / KEY_FILE
+
+    def write(temporary: Path) -> None:
+        temporary.touch(0o600)
+        temporary.write_bytes(os.urandom(KEY_BYTES))
+
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        key = os.urandom(32)
-        write_atomically(path, lambda p: p.write_bytes(key))
-        path.chmod(0o600)
-    return path.read_bytes()
+        write_atomically(path, write, once=True)
+    key = path.read_bytes()
+    cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
+    require(len(key) == KEY_BYTES, f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
+    return key
 
 
 def _brief(value: Any) -> Any:
