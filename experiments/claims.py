@@ -174,9 +174,11 @@ class Evidence:
 
     def values(self, place: Place, prefix: str = "") -> Values:
         """Return a quantity by seed: of the rows, or the first of "A or B" they have; "KIND of CURVE"; "rounds to METHOD's CURVE";
-        one of these minus another; "rank correlation of A and B over methods" of all methods."""
-        one, _, two = place.quantity.partition(" minus ")
-        values, other = (self._quantity(place, quantity, prefix) for quantity in (one, two))
+        one minus another, or minus one in another experiment; "rank correlation of A and B over methods" of all methods."""
+        one, _, less = place.quantity.partition(" minus ")
+        two, _, where = less.partition(" in ")
+        there = place._replace(experiment=where or place.experiment)
+        values, other = self._quantity(place, one, prefix), self._quantity(there, two, prefix)
         return {s: place.times * (value - other.get(s, 0.0)) for s, value in values.items() if s in other or not two}
 
     def _quantity(self, place: Place, quantity: str, prefix: str) -> Values:

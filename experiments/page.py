@@ -74,8 +74,8 @@ def first_page(evidence: Evidence) -> str:
     for paper in evidence.papers:
         parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
+        parts += [f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)", ""]
         parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
-        parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
     parts += ["", texts["opposite"].strip(), ""]
     for paper in evidence.papers:
         opposite = [judged for judged in _own(evidence, paper) if judged.word == "opposite"]
@@ -204,9 +204,8 @@ def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     notes = (f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim)
     lines = ["", f"**{_upper(claim['says'])}: {judged.word}.** {where}.", "", " ".join([about, *notes])]
     if judged.pairs:
-        rows = [_row(evidence, claim, pair) for pair in judged.pairs]
         head = ("setting", "first", "second", "effect", "seeds", "room", "second computation", "verdict")
-        lines += ["", *_table(head, rows)]
+        lines += ["", *_table(head, [_row(evidence, claim, pair) for pair in judged.pairs])]
     return lines
 
 
@@ -262,9 +261,8 @@ def table_of_settings(evidence: Evidence) -> str:
         for pair in judged.pairs:
             _, one, two, effect, _, room, second, word = _row(evidence, judged.claim, pair)
             against = " ".join(map(str, pair.b)) if isinstance(pair.b, Place) else pair.b
-            count = pair.effect.seeds if pair.effect else 0
             writer.writerow((judged.claim["paper"], judged.claim["figures"], judged.claim["key"], *pair.a[:3], against, one, two,
-                             effect, count, room, second, word))  # fmt: skip
+                             effect, pair.effect.seeds if pair.effect else 0, room, second, word))  # fmt: skip
     return text.getvalue()
 
 
