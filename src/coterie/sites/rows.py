@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.compute.cohort import Shard
@@ -444,8 +444,9 @@ def site_key(folder: Path) -> bytes:
     if not path.exists():
         write_atomically(path, write, once=True)
     key = path.read_bytes()
-    cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
-    require(len(key) == KEY_BYTES, f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
+    if len(key) != KEY_BYTES:
+        cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
+        raise InputError(f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
     return key
 
 
