@@ -166,8 +166,8 @@ SEAL = "seal"
 def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = False, once: bool = False) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one.
 
-    With `durable` the file and its folder are on the disk before this returns. With `once` a file that is there stays: of several that
-    write at the same time the first wins.
+    With `durable` the file and its folder are on the disk before this returns. With `once` a file that is there stays, and of several
+    that write at the same time the first wins, where the file system has links.
     """
     temporary = path.with_name(f".{path.name}.tmp{os.getpid()}-{threading.get_ident()}")
     with naming(path):

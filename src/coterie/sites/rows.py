@@ -442,7 +442,7 @@ def site_key(folder: Path) -> bytes:
         temporary.write_bytes(os.urandom(KEY_BYTES))
 
     if not path.exists():
-        write_atomically(path, write, once=True)
+        write_atomically(path, write, durable=True, once=True)
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
