@@ -484,7 +484,7 @@ def test_adam_is_torchs_own_and_its_steps_can_be_derived():
     assert torch.autograd.gradcheck(lambda w: adam.step(w @ updates), w)
 
 
-def test_meritfed_with_adam_is_adam_where_one_client_is_alone_and_leaves_who_learns_other_labels():
+def test_meritfed_with_adam_is_adam_alone_and_leaves_other_labels():
     mirror = {"label": "meritfed-a", "md_steps": 5, "md_step": 5.0, "lr": 0.01}
     ideal = {"label": "adam-ideal", "lr": 0.01}
     related = {"label": "adam-related", "members": ["target", "related-*"], "lr": 0.01}
@@ -746,7 +746,7 @@ def test_the_first_minimum_for_two_clients_is_where_the_algorithm_stays():
     assert landscape.of_two("maxfl", 0)["appeal, gamma² = 5"] == pytest.approx(known, abs=0.015)
 
 
-def test_two_clients_have_the_minima_the_rates_and_the_weight_of_the_librarys_own_iteration():
+def test_two_clients_have_the_librarys_minima_rates_and_weight():
     values, known = landscape.computed("two clients", 0), {}
     for squared in landscape.HALVES:
         known |= maxfl_landscape.two_clients(squared)

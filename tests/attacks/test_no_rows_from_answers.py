@@ -235,7 +235,7 @@ def test_an_open_that_fails_leaves_no_rows_behind(tmp_path):
 
 
 def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
-    from coterie.sites.rows import site_key
+    from coterie.sites.secret_noise import site_key
     from coterie.sites.tables import fingerprint_of
 
     hospital = Hospital(tmp_path).begin()
@@ -260,21 +260,19 @@ def test_what_is_written_once_stays(tmp_path):
 
 def test_a_site_has_one_key_also_where_two_ask_at_once(tmp_path, monkeypatch):
     from coterie.base import files
-    from coterie.sites import rows
+    from coterie.sites import secret_noise
 
-    both, really = Barrier(2), files.os.urandom
-    monkeypatch.setattr(
-        rows.os, "urandom", lambda n: [really(n), both.wait(10)][0]
-    )  # each has looked, none has written
+    both, really = Barrier(2), files.os.urandom  # each has looked, none has written
+    monkeypatch.setattr(secret_noise.os, "urandom", lambda n: [really(n), both.wait(10)][0])
     with ThreadPoolExecutor(2) as pool:
-        keys = list(pool.map(rows.site_key, [tmp_path / "kept"] * 2))
+        keys = list(pool.map(secret_noise.site_key, [tmp_path / "kept"] * 2))
     assert keys == [(tmp_path / "kept" / "key").read_bytes()] * 2
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["key"]
 
 
 @pytest.mark.parametrize("content", [b"", b"short", bytes(33)], ids=len)
 def test_a_damaged_key_is_named_and_not_used(tmp_path, content):
-    from coterie.sites.rows import site_key
+    from coterie.sites.secret_noise import site_key
 
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(InputError, match=f"key has {len(content)} bytes, and a site's key has 32; restore it"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.compute.cohort import Shard
@@ -49,7 +47,7 @@ from coterie.sites.minima import (
     within_reach,
 )
 from coterie.sites.own_model import OwnModel
-from coterie.sites.secret_noise import KeyedVeil, under_key
+from coterie.sites.secret_noise import KeyedVeil, site_key, under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import (
     TABLE_TASKS,
@@ -62,7 +60,6 @@ from coterie.sites.tables import (
 )
 from coterie.study.layout import trainings
 
-KEY_FILE, KEY_BYTES = "key", 32
 _BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
 """Fields of a message with a model, beside its state."""
@@ -428,26 +425,6 @@ class SiteRows:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor | PerClient)
-
-
-def site_key(folder: Path) -> bytes:
-    """The key of a site's fingerprints and noise, made when it is first needed; who lacks it cannot guess rows from their hash.
-
-    Raises `InputError` for a file that is no such key: with an empty one everybody could guess.
-    """
-    path = folder / KEY_FILE
-
-    def write(temporary: Path) -> None:
-        temporary.touch(0o600)
-        temporary.write_bytes(os.urandom(KEY_BYTES))
-
-    if not path.exists():
-        write_atomically(path, write, durable=True, once=True)
-    key = path.read_bytes()
-    if len(key) != KEY_BYTES:
-        cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
-        raise InputError(f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
-    return key
 
 
 def _brief(value: Any) -> Any:

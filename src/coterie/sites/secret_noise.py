@@ -11,15 +11,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, nan
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.base.errors import InputError
+from coterie.base.files import write_atomically
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import RowError, student
 from coterie.contract.filters import Filter, Passage
@@ -30,10 +34,31 @@ from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
 from coterie.sites.minima import fewest_of
 
+KEY_FILE, KEY_BYTES = "key", 32
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
 OF_PREDICTED = ("ppv", "npv")
 """Metrics of the rows that a model calls one class: whoever chooses the model chooses how few those are."""
+
+
+def site_key(folder: Path) -> bytes:
+    """The key of a site's fingerprints and noise, made when it is first needed; who lacks it cannot guess rows from their hash.
+
+    Raises `InputError` for a file that is no such key: with an empty one everybody could guess.
+    """
+    path = folder / KEY_FILE
+
+    def write(temporary: Path) -> None:
+        temporary.touch(0o600)
+        temporary.write_bytes(os.urandom(KEY_BYTES))
+
+    if not path.exists():
+        write_atomically(path, write, durable=True, once=True)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
+        raise InputError(f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
+    return key
 
 
 def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
