@@ -485,21 +485,24 @@ def test_adam_is_torchs_own_and_its_steps_can_be_derived():
 
 
 def test_meritfed_with_adam_is_adam_alone_and_leaves_other_labels():
-    mirror = {"label": "meritfed-a", "md_steps": 5, "md_step": 5.0, "lr": 0.01}
-    ideal = {"label": "adam-ideal", "lr": 0.01}
-    related = {"label": "adam-related", "members": ["target", "related-*"], "lr": 0.01}
+    adam = {"lr": 0.01, "server_optimiser": "adam"}
+    mirror = {"label": "meritfed-a", "md_steps": 5, "md_step": 5.0, **adam}
+    ideal, related = (
+        {"label": "adam-ideal", **adam},
+        {"label": "adam-related", "members": ["target", "related-*"], **adam},
+    )
     methods = [{"name": "meritfed", **mirror}, {"name": "target-only", **ideal}, {"name": "sgd-ideal", **related}]
     alone = tiny(["target"], methods=methods, batch_size=24, steps=1, lr=1.0, rounds=20)
     values = meritfed.meritfed_a(alone)
-    for rival in (meritfed.adam_ideal, meritfed.adam_related):
-        assert rival(alone) == pytest.approx(values, rel=1e-4)
+    for rival in ("adam-ideal", "adam-related"):
+        assert meritfed.sgd_ideal(alone, rival) == pytest.approx(values, rel=1e-4)
     assert values["balanced accuracy of the target"] == pytest.approx(values["accuracy of the target"])  # equal classes
     assert values["accuracy of the target"] > 0.5
     names = ["target", "related-1", "other-1"]
     problem = tiny(names, methods=methods, batch_size=24, steps=1, lr=1.0, rounds=20, shifted=["other-1"])
     weights = meritfed.meritfed_a(problem)
     assert weights["weight of other"] < 0.1 < weights["weight of related"]
-    assert meritfed.adam_related(problem)["weight of related"] == pytest.approx(0.5)
+    assert meritfed.sgd_ideal(problem, "adam-related")["weight of related"] == pytest.approx(0.5)
 
 
 def test_the_best_accuracy_and_the_effective_collaborators_are_those_of_all_rounds(monkeypatch):
@@ -585,10 +588,10 @@ def test_qffl_counts_by_losses_and_without_q_all_alike():
 
 
 def test_appeal_and_accuracy_that_rise_go_together_and_a_constant_goes_with_nothing():
-    assert maxfl.together([(0.1, 0.5), (0.2, 0.6), (0.4, 0.9)]) == {
+    assert maxfl.together([0.1, 0.2, 0.4], [0.5, 0.6, 0.9]) == {
         "rank correlation of appeal and preferred accuracy": pytest.approx(1)
     }
-    assert maxfl.together([(0.1, 0.5), (0.1, 0.6)]) == {}
+    assert maxfl.together([0.1, 0.1], [0.5, 0.6]) == {}
 
 
 def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten():
@@ -747,7 +750,7 @@ def test_the_first_minimum_for_two_clients_is_where_the_algorithm_stays():
 
 
 def test_two_clients_have_the_librarys_minima_rates_and_weight():
-    values, known = landscape.computed("two clients", 0), {}
+    values, known = landscape.without_draws(0), {}
     for squared in landscape.HALVES:
         known |= maxfl_landscape.two_clients(squared)
     assert values == pytest.approx({"gap of the largest weight": 0.0} | known, abs=0.01)

@@ -134,7 +134,8 @@ def sgd(
 
 def meta_sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator) -> Tensor:
     """The model after local steps by the gradient one step ahead, on another batch (Fallah et al. 2020, first order)."""
-    local, own = problem.tables["local"], (len(rows.labels), problem.tables["local"]["batch_size"], random)
+    local = problem.tables["local"]
+    own = len(rows.labels), local["batch_size"], random
     for inner, outer in islice(zip(batches(*own), batches(*own), strict=True), local["steps"]):
         ahead = x - local["lr"] * problem.model.gradient(x, rows.at(inner), random)
         x = x - local["lr"] * problem.model.gradient(ahead, rows.at(outer), random)

@@ -8,7 +8,7 @@ clients it is the first root above the smaller mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -65,14 +65,15 @@ def chosen(method: str, means: Numbers) -> float:
 
 def of_weight() -> Values:
     """The gap at which the slope of the sigmoid, s (1 - s), is largest."""
+    bounds = (-10, 7)  # their middle is not the answer
     largest = minimize_scalar(
-        lambda gap: -expit(gap) * expit(-gap), bounds=(-10, 7), method="bounded", options={"xatol": 1e-9}
+        lambda gap: -expit(gap) * expit(-gap), bounds=bounds, method="bounded", options={"xatol": 1e-9}
     )
     return {"gap of the largest weight": float(largest.x)}
 
 
 def of_rates() -> Values:
-    """How many minima two clients' objective has, and how its rate goes with slope and curvature, by half their squared distance."""
+    """How many minima two clients' objective has, and how its rate goes with slope and curvature, by their squared half distance."""
     values: dict[str, float] = {}
     for squared in HALVES:
         means = np.array([-1.0, 1.0]) * squared**0.5
@@ -90,10 +91,13 @@ def of_rates() -> Values:
     return values
 
 
+def without_draws(seed: int) -> Values:
+    """What is the same for every seed."""
+    return {**of_weight(), **of_rates()}
+
+
 def computed(method: str, seed: int) -> Values:
-    """In which share of draws how many clients are satisfied, and how far the model lies from the average; of two clients, no draws."""
-    if method == "two clients":
-        return {**of_weight(), **of_rates()}
+    """In which share of draws how many clients are satisfied, and how far the model lies from the average."""
     values = {}
     for case, truth in TRUE_MEANS.items():
         random = np.random.default_rng([seed, *case.encode()])
@@ -153,11 +157,12 @@ def of_two(method: str, seed: int) -> Values:
     return values
 
 
-LABELS = {NAME: ("two clients", "maxfl", "average", "first two"), TOY: ("maxfl", "maxfl-relu", "average")}
-METHODS = {
-    name: {label: partial(of, label) for label in LABELS[name]} for name, of in ((NAME, computed), (TOY, of_two))
+METHODS: Mapping[str, Mapping[str, Callable[[int], Values]]] = {
+    NAME: {"two clients": without_draws}
+    | {label: partial(computed, label) for label in ("maxfl", "average", "first two")},
+    TOY: {label: partial(of_two, label) for label in ("maxfl", "maxfl-relu", "average")},
 }
 TABLES: Mapping[str, Mapping[str, Any]] = {
-    name: {"run": {"rounds": 0}, "methods": [{"name": label} for label in labels]} for name, labels in LABELS.items()
+    name: {"run": {"rounds": 0}, "methods": [{"name": label} for label in methods]} for name, methods in METHODS.items()
 }
 """In the place of TOML files."""

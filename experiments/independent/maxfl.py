@@ -51,22 +51,25 @@ def mwfed(problem: Problem) -> Values:
     return _learned(problem, "mwfed", multiplicative(len(problem.train)), shared_steps=True)
 
 
+def alike(gaps: Tensor, sizes: Tensor, who: Tensor) -> Tensor:
+    """All clients count the same."""
+    return torch.full_like(gaps, 1 / len(gaps))
+
+
 def scaffold(problem: Problem) -> Values:
     """Karimireddy et al. (2020), Algorithm 1, option II: all clients count the same, steps are corrected by control variates."""
-    return _learned(problem, "scaffold", lambda gaps, sizes, who: torch.full_like(gaps, 1 / len(gaps)), controlled=True)
+    return _learned(problem, "scaffold", alike, controlled=True)
 
 
 def perfedavg(problem: Problem) -> Values:
     """Fallah et al. (2020), first order: all clients count the same."""
-    return _learned(problem, "perfedavg", lambda gaps, sizes, who: torch.full_like(gaps, 1 / len(gaps)), meta=True)
+    return _learned(problem, "perfedavg", alike, meta=True)
 
 
 def qffl(problem: Problem, label: str = "qffl") -> Values:
     """Li et al. (2020), Algorithm 2: the higher a client's loss, the more it counts."""
     q, curvature = problem.entry(label)["q"], 1 / problem.tables["local"]["lr"]
-    return _learned(
-        problem, label, lambda gaps, sizes, who: gaps, fair=lambda F, updates: fair_weights(F, updates, q, curvature)
-    )
+    return _learned(problem, label, alike, fair=lambda F, updates: fair_weights(F, updates, q, curvature))
 
 
 def fair_weights(losses: Tensor, updates: Tensor, q: float, curvature: float) -> Tensor:
@@ -142,7 +145,7 @@ def _learned(
     mandatory = run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
     attack, lies = problem.tables.get("attack", {}), attackers(problem)
     appeal: dict[str, list[float]] = {}
-    both = list[tuple[float, float]]()
+    preferred = list[float]()
     for number in range(1, problem.rounds + 1):
         stay = torch.ones_like(lies)
         if number > mandatory:
@@ -172,28 +175,29 @@ def _learned(
                 updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
             x = x + rate * weights @ updates
         if number % run["evaluate"] == 0:
-            both.append((judges["seen"].appeal(x), judges["seen"].preferred(x)))
-        if number % run["evaluate"] == 0 and 2 * number >= problem.rounds:
+            preferred.append(judges["seen"].preferred(x))
             for who, judge in judges.items():
                 appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
-                appeal.setdefault(f"GM-appeal after 5 steps, {who}", []).append(judge.appeal(x, TUNING_STEPS))
+                if 2 * number >= problem.rounds:
+                    appeal.setdefault(f"GM-appeal after 5 steps, {who}", []).append(judge.appeal(x, TUNING_STEPS))
+    late = len(appeal["GM-appeal after 5 steps, seen"])
     return {
-        **{name: fmean(values) for name, values in appeal.items()},
+        **{name: fmean(values[-late:]) for name, values in appeal.items()},
         **{f"accuracy, {who}": judge.accuracy(x) for who, judge in judges.items()},
         **{f"preferred-model accuracy{after}, {who}": judge.preferred(x, tuned) for who, judge in judges.items()
            for after, tuned in (("", 0), (" after 5 steps", TUNING_STEPS))},
         "training loss": mean_loss(problem, x, train),
         "test loss": mean_loss(problem, x, [rows_of(client.test) for client in problem.clients]),
         "clients in the pool, last round": float(len(pool)),
-        **together(both),
+        **together(appeal["GM-appeal, seen"], preferred),
     }  # fmt: skip
 
 
-def together(both: Sequence[tuple[float, float]]) -> dict[str, float]:
+def together(appeal: Sequence[float], preferred: Sequence[float]) -> dict[str, float]:
     """How appeal and the accuracy of the preferred model go together over the rounds; empty where one never changes."""
-    if any(len(set(curve)) < 2 for curve in zip(*both, strict=True)):
+    if min(len(set(appeal)), len(set(preferred))) < 2:
         return {}
-    return {"rank correlation of appeal and preferred accuracy": float(spearmanr(both).statistic)}
+    return {"rank correlation of appeal and preferred accuracy": float(spearmanr(appeal, preferred).statistic)}
 
 
 def mean_loss(problem: Problem, x: Tensor, parts: Sequence[Rows]) -> float:

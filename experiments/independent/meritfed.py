@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatch
+from functools import partial
 from itertools import count
 from statistics import fmean
 
@@ -22,11 +23,12 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From the model, the updates [clients, d] and the weights so far: the weights of this round."""
 
 
-def sgd_ideal(problem: Problem) -> Values:
-    """Clients of the target's own distribution: the target, and its twin if it has one."""
-    members = problem.entry("sgd-ideal").get("members", [TARGET])
+def sgd_ideal(problem: Problem, label: str = "sgd-ideal") -> Values:
+    """The mean of these clients, by default of the target alone; Adam takes it where the entry says so."""
+    members = problem.entry(label).get("members", [TARGET])
     inside = torch.tensor([float(any(fnmatch(name, m) for m in members)) for name in problem.clients.names])
-    return _learned(problem, "sgd-ideal", lambda x, updates, weights: inside / inside.sum())
+    adam = Adam.of(problem, label) if "server_optimiser" in problem.entry(label) else None
+    return _learned(problem, label, lambda x, updates, weights: inside / inside.sum(), adam)
 
 
 def sgd_full(problem: Problem) -> Values:
@@ -73,24 +75,9 @@ def tawt(problem: Problem) -> Values:
     return _learned(problem, "tawt", weighed)
 
 
-def adam_ideal(problem: Problem) -> Values:
-    """The target alone; Adam takes its gradients."""
-    inside = torch.tensor([float(name == TARGET) for name in problem.clients.names])
-    return _learned(problem, "adam-ideal", lambda x, updates, weights: inside, _adam(problem, "adam-ideal"))
-
-
-def adam_related(problem: Problem) -> Values:
-    """The mean of the target and its related clients; Adam takes it."""
-    members = problem.entry("adam-related")["members"]
-    inside = torch.tensor([float(any(fnmatch(name, m) for m in members)) for name in problem.clients.names])
-    return _learned(
-        problem, "adam-related", lambda x, updates, weights: inside / inside.sum(), _adam(problem, "adam-related")
-    )
-
-
 def meritfed_a(problem: Problem) -> Values:
     """Appendix D.4: mirror descent on the validation loss of the model that Adam's step from the weighted sum leads to."""
-    entry, adam = problem.entry("meritfed-a"), _adam(problem, "meritfed-a")
+    entry, adam = problem.entry("meritfed-a"), Adam.of(problem, "meritfed-a")
     held = rows_of(problem.clients[TARGET].validation)
 
     def descended(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
@@ -110,6 +97,11 @@ class Adam:
     def __init__(self, rate: float, size: int) -> None:
         self.rate, self.m, self.v, self.t = rate, torch.zeros(size), torch.zeros(size), 0
 
+    @classmethod
+    def of(cls, problem: Problem, label: str) -> Adam:
+        """For the model of a problem, with the rate of one method."""
+        return cls(problem.entry(label)["lr"], len(problem.start()))
+
     def _moments(self, update: Tensor) -> tuple[Tensor, Tensor]:
         return 0.9 * self.m + 0.1 * update, 0.999 * self.v + 0.001 * update.square()
 
@@ -124,10 +116,6 @@ class Adam:
         step = self.step(update)
         (self.m, self.v), self.t = self._moments(update), self.t + 1
         return step
-
-
-def _adam(problem: Problem, label: str) -> Adam:
-    return Adam(problem.entry(label)["lr"], len(problem.start()))
 
 
 def gompertz(angle: Tensor) -> Tensor:
@@ -189,7 +177,8 @@ METHODS = {
         **{f"first-steps-{alpha}": {"meritfed": meritfed} for alpha in ALPHAS},
         **{f"goemotions-{alpha}": GROUPS for alpha in ALPHAS},
         **{f"copies-{alpha}": BASIC for alpha in (90, 50)},
-        "xrays": {"adam-ideal": adam_ideal, "adam-related": adam_related, "meritfed-a": meritfed_a},
+        "xrays": {"meritfed-a": meritfed_a}
+        | {name: partial(sgd_ideal, label=name) for name in ("adam-ideal", "adam-related")},
     }.items()
 }
 

@@ -250,14 +250,6 @@ def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
     assert site_key(tmp_path / "kept") == (tmp_path / "kept" / "key").read_bytes()
 
 
-def test_what_is_written_once_stays(tmp_path):
-    from coterie.base.files import write_atomically
-
-    for content in (b"first", b"second"):
-        write_atomically(tmp_path / "key", lambda p, content=content: p.write_bytes(content), once=True)
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"first"]
-
-
 def test_a_site_has_one_key_also_where_two_ask_at_once(tmp_path, monkeypatch):
     from coterie.base import files
     from coterie.sites import secret_noise

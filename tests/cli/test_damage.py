@@ -9,6 +9,7 @@ import shutil
 import threading
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -180,6 +181,17 @@ def test_a_full_disk_names_the_file(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert error.value.filename == str(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
+
+
+def test_what_is_written_once_stays_and_needs_no_links_to_be_written(tmp_path, monkeypatch):
+    def write(name, content):
+        write_atomically(tmp_path / name, lambda p: p.write_text(content), once=True)
+        return [(path.name, path.read_text()) for path in sorted(tmp_path.iterdir())]
+
+    write("key", "first")
+    assert write("key", "second") == [("key", "first")]
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
+    assert write("other", "third") == [("key", "first"), ("other", "third")]
 
 
 def test_threads_that_write_one_file_at_once_each_write_the_whole(tmp_path):

@@ -188,10 +188,8 @@ def _linked(temporary: Path, path: Path) -> bool:
     """Give the file its name unless another has it; False where the file system has no links."""
     try:
         os.link(temporary, path)
-    except FileExistsError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileExistsError)
     return True
 
 
