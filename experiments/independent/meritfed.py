@@ -1,12 +1,12 @@
 """MeritFed for one target (Tupitsa et al., Selective Collaboration for Robust Federated Learning, Figs. 16, 17 and 22-29), computed a
 second time.
 
-All clients train locally in each round; what differs is with which weights the target adds their updates, and whether by Adam.
+Clients train locally in each round; what differs is with which weights the target adds their updates, and whether by Adam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from itertools import count
@@ -25,10 +25,12 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def sgd_ideal(problem: Problem, label: str = "sgd-ideal") -> Values:
     """The mean of these clients, by default of the target alone; Adam takes it where the entry says so."""
-    members = problem.entry(label).get("members", [TARGET])
-    inside = torch.tensor([float(any(fnmatch(name, m) for m in members)) for name in problem.clients.names])
+    patterns = problem.entry(label).get("members", [TARGET])
+    members = [k for k, name in enumerate(problem.clients.names) if any(fnmatch(name, p) for p in patterns)]
+    even = torch.zeros(len(problem.train))
+    even[members] = 1 / len(members)
     adam = Adam.of(problem, label) if "server_optimiser" in problem.entry(label) else None
-    return _learned(problem, label, lambda x, updates, weights: inside / inside.sum(), adam)
+    return _learned(problem, label, lambda x, updates, weights: even, adam, members)
 
 
 def sgd_full(problem: Problem) -> Values:
@@ -136,7 +138,9 @@ def _descended(problem: Problem, label: str, held: Rows) -> Values:
     return _learned(problem, label, descended)
 
 
-def _learned(problem: Problem, method: str, weigh: Weigh, adam: Adam | None = None) -> Values:
+def _learned(
+    problem: Problem, method: str, weigh: Weigh, adam: Adam | None = None, members: Sequence[int] = ()
+) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     names = list(problem.clients.names)
     weights = torch.full((len(names),), 1 / len(names))
@@ -144,7 +148,9 @@ def _learned(problem: Problem, method: str, weigh: Weigh, adam: Adam | None = No
     test = rows_of(problem.clients[TARGET].test)
     by_round, accuracies = [], [problem.accuracy(x, [test])]
     for number in range(1, problem.rounds + 1):
-        updates = torch.stack([sgd(problem, x, rows, random, pull=pull) - x for rows in problem.train])
+        updates = torch.zeros(len(names), len(x))
+        for k in members or range(len(names)):  # clients without weight need not train
+            updates[k] = sgd(problem, x, problem.train[k], random, pull=pull) - x
         weights = weigh(x, updates, weights)
         x = x + (adam.take(weights @ updates) if adam else weights @ updates)
         by_round.append(weights)
