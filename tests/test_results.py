@@ -135,11 +135,9 @@ def rates_of(tables, entry):
         (
             "meritfed-rates-groups",
             "accuracy of the target",
-            [
-                f"meritfed-{kind}"
-                for kind in ("groups-50", "groups-70", "groups-90", "groups-99", "copies-50", "copies-90")
-            ],
+            [f"meritfed-groups-{alpha}" for alpha in (50, 70, 90, 99)],
         ),
+        ("meritfed-rates-copies", "accuracy of the target", ["meritfed-copies-50", "meritfed-copies-90"]),
         (
             "meritfed-rates-goemotions",
             "accuracy of the target",
