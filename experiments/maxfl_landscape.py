@@ -26,9 +26,10 @@ CASES = {
     "near": (0.0, 0.1, 0.2),
     "two near": (0.0, 0.1, 10.0),
     **{f"far (0, {a}, {b})": (0.0, float(a), float(b)) for a in (3, 4, 5) for b in (10, 12, 15)},
+    "far (0, 10, 30)": (0.0, 10.0, 30.0),
 }
 """True means of three clients. The paper says of Fig. 6b only that all three differ, so a grid stands for it: at (0, 5, 10) the
-average lies on the middle client's own mean."""
+average lies on the middle client's own mean. At (0, 10, 30) no client's noise reaches another."""
 GRID = 4001
 BEYOND = 4.0
 """How far left and right of the two clients the rate is looked at: the paper speaks of flat regions where |w| >> 0."""

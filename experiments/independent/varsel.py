@@ -203,10 +203,9 @@ def _dice(problem: Problem, x: Tensor, rows: Rows) -> float:
 FEW = {"internal-only": internal_only, "varsel": varsel, "fedavg": fedavg}
 METHODS = {
     **{name: on(name, FEW) for name in ("varsel-shards-long", "own-varsel-shards-1-3")},
-    **{name: on(name, {**FEW, "selective": selective}) for name in ("varsel-shards-1-3", "varsel-shards-3-5")},
     **{name: on(name, {**FEW, "fedprox": fedprox, "selective": selective, "ocs": ocs, "perfedavg": perfedavg})
-       for name in ("varsel-shards-3-3", "varsel-small-shards-twins", "varsel-cifar10", "varsel-plays", "varsel-shakespeare",
-                    "varsel-membranes")},
+       for name in ("varsel-shards-1-3", "varsel-shards-3-3", "varsel-shards-3-5", "varsel-small-shards-twins", "varsel-cifar10",
+                    "varsel-plays", "varsel-shakespeare", "varsel-membranes")},
 }  # fmt: skip
 
 
