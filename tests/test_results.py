@@ -754,7 +754,7 @@ def test_own_loading_and_splits_are_compared_without_pairs():
     (pair,) = claims.Evidence(documents, tiny.papers, tiny.runs, tiny.claims).judged["k"].pairs
     assert pair.second is None
     assert pair.own[1] == "agrees"
-    assert page._second({"direction": "higher"}, pair) == "+0.1 [+0.0852, +0.115], own split: agrees"
+    assert page._second({"direction": "higher"}, pair) == "+0.1 [+0.0852, +0.115], own split, 6 seeds: agrees"
 
 
 def test_rounds_are_counted_until_the_last_accuracy_of_another_method():
