@@ -29,7 +29,7 @@ CASES = {
     "far (0, 10, 30)": (0.0, 10.0, 30.0),
 }
 """True means of three clients. The paper says of Fig. 6b only that all three differ, so a grid stands for it: at (0, 5, 10) the
-average lies on the middle client's own mean. At (0, 10, 30) no client's noise reaches another."""
+average lies on the middle client's own mean. At (0, 10, 30) a client's noise hardly ever reaches another."""
 GRID = 4001
 BEYOND = 4.0
 """How far left and right of the two clients the rate is looked at: the paper speaks of flat regions where |w| >> 0."""

@@ -227,8 +227,8 @@ def _row(evidence: Evidence, claim: Mapping[str, Any], pair: Pair) -> tuple[str,
 
 def _second(claim: Mapping[str, Any], pair: Pair) -> str:
     """Return what the second computations say, on the same split and on one of their own."""
-    named = ((pair.second, ""), (pair.own, ", own split"))
-    answers = [f"{format_effect(claim, None, it[0])}{of}, {it[0].seeds} seeds: {it[1]}" for it, of in named if it]
+    known = [(*again, of) for again, of in ((pair.second, ""), (pair.own, ", own split")) if again]
+    answers = [f"{format_effect(claim, None, effect)}{of}, {effect.seeds} seeds: {word}" for effect, word, of in known]
     return "; ".join(answers) or "computed once"
 
 
