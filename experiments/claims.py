@@ -115,9 +115,10 @@ class Evidence:
     judged: Mapping[str, Judged] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "judged", {claim["key"]: self._judge(claim) for claim in self.claims})
+        object.__setattr__(self, "judged", {claim["key"]: self.judge(claim) for claim in self.claims})
 
-    def _judge(self, claim: Claim) -> Judged:
+    def judge(self, claim: Claim) -> Judged:
+        """Return a claim with its settings and its word."""
         pairs = [self._measure(claim, pair) for pair in self._pairs(claim)]
         only = claim.get("no_verdict_on", ())
         settings = [
@@ -250,9 +251,9 @@ class Evidence:
 
 
 def margin_of(claim: Claim) -> float:
-    """Return the margin of a claim, of a ratio its logarithm."""
+    """Return the margin of a claim, of a ratio its logarithm; `margins` of them."""
     margin = float(claim.get("margin", 1.0 if claim.get("ratio") else 0.0))
-    return math.log(margin) if claim.get("ratio") else margin
+    return claim.get("margins", 1.0) * (math.log(margin) if claim.get("ratio") else margin)
 
 
 def _effects(claim: Claim, one: Values, two: Values) -> Values:

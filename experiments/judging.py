@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-Word = Literal["confirmed", "opposite", "not clear", "cannot show here", "early training", "not run", "no verdict"]
+Word = Literal["confirmed", "opposite", "not clear", "cannot show here", "early training", "no verdict", "not run"]
 Direction = Literal["higher", "lower", "as high", "as low", "alike"]
 LEVEL = 0.05
 SEEDS = 20

@@ -6,18 +6,17 @@ import csv
 import io
 import math
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from coterie.base.files import read_toml, write_atomically
 from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load, margin_of
 from experiments.documents import ROOT, Row
-from experiments.judging import Interval
+from experiments.judging import Interval, Word
 
+MARGINS = {"half of it": 0.5, "twice as much": 2.0}
 DOCS, README = ROOT / "docs", ROOT / "README.md"
-WORDS = ("confirmed", "opposite", "not clear", "cannot show here", "early training", "no verdict", "not run")
 MARKS = {"confirmed": ("o", "black", "black"), "opposite": ("X", "black", "black"), "not clear": ("s", "white", "black")}  # fmt: skip
 
 
@@ -78,11 +77,10 @@ def first_page(evidence: Evidence) -> str:
         parts += _table(("figure", "the paper says, what we see, and the deciding effect", "verdicts"), rows)
     parts += ["", texts["opposite"].strip(), ""]
     for paper in evidence.papers:
-        opposite = [judged for judged in _own(evidence, paper) if judged.word == "opposite"]
-        parts += [_opposite(evidence, judged, texts["line"].replace("PAPER", paper["name"])) for judged in opposite]
-    parts += ["", texts["costs"].strip(), ""]
-    parts += _table(("what", "cost"), [(line["what"], line["cost"]) for line in read_toml(FILE)["costs"]])
-    return "\n".join([*parts, "", texts["made"].strip()]) + "\n"
+        line = texts["line"].replace("PAPER", paper["name"])
+        parts += [_opposite(evidence, judged, line) for judged in _own(evidence, paper) if judged.word == "opposite"]
+    costs = _table(("what", "cost"), [(line["what"], line["cost"]) for line in read_toml(FILE)["costs"]])
+    return "\n".join([*parts, "", texts["costs"].strip(), "", *costs, "", texts["made"].strip()]) + "\n"
 
 
 def _counts(evidence: Evidence, line: str) -> str:
@@ -122,15 +120,14 @@ def _own(evidence: Evidence, paper: Mapping[str, Any], *, ours: bool | str = Fal
 
 def _figures(evidence: Evidence, paper: Mapping[str, Any]) -> dict[str, list[Judged]]:
     """Return the claims of a paper by figure, tables last."""
-    by_figure: dict[str, list[Judged]] = {}
-    for judged in _own(evidence, paper):
-        by_figure.setdefault(judged.claim["figures"], []).append(judged)
-    return by_figure
+    own = _own(evidence, paper)
+    figures = dict.fromkeys(one.claim["figures"] for one in own)
+    return {each: [one for one in own if one.claim["figures"] == each] for each in figures}
 
 
 def _count_words(claims: Sequence[Judged]) -> str:
-    counts = Counter(judged.word for judged in claims)
-    return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    words = [judged.word for judged in claims]
+    return ", ".join(f"{words.count(word)} {word}" for word in get_args(Word) if word in words)
 
 
 def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> tuple[str, ...]:
@@ -183,11 +180,9 @@ def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
 
 def own_page(evidence: Evidence) -> str:
     """Return the page of what we compare and no sentence of a paper does."""
-    parts = [read_toml(FILE)["page"]["ours"].strip()]
-    for paper in evidence.papers:
-        if claims := _own(evidence, paper, ours=True):
-            parts += _section(evidence, paper["name"], claims)
-    return "\n".join(parts) + "\n"
+    claims = {paper["name"]: _own(evidence, paper, ours=True) for paper in evidence.papers}
+    sections = [line for name, own in claims.items() if own for line in _section(evidence, name, own)]
+    return "\n".join([read_toml(FILE)["page"]["ours"].strip(), *sections]) + "\n"
 
 
 def _section(evidence: Evidence, head: str, claims: Sequence[Judged]) -> list[str]:
@@ -201,7 +196,9 @@ def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     margin = f" by {claim['margin']:g}" if "margin" in claim else ""
     why = f"; {claim['why']}" if "why" in claim else ""
     about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} setting{'s' * (claim['over'] != 'one')}."
-    notes = (f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim)
+    scaled = {share: evidence.judge({**claim, "margins": factor}).word for share, factor in MARGINS.items() if margin}
+    notes = [f"With {share}: {word}." for share, word in scaled.items() if word != judged.word]
+    notes += [f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim]
     lines = ["", f"**{_upper(claim['says'])}: {judged.word}.** {where}.", "", " ".join([about, *notes])]
     if judged.pairs:
         head = ("setting", "first", "second", "effect", "seeds", "room", "second computation", "verdict")
@@ -322,11 +319,10 @@ def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
 
 
 def _pyplot() -> Any:
-    import matplotlib
     from matplotlib import pyplot
 
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "coterie", "svg.fonttype": "path", "font.family": "DejaVu Sans"})
+    pyplot.switch_backend("svg")
+    pyplot.rcParams.update({"svg.hashsalt": "coterie", "svg.fonttype": "path", "font.family": "DejaVu Sans"})
     return pyplot
 
 

@@ -289,6 +289,16 @@ def test_classes_whose_gradients_stay_the_largest_have_rank_correlation_one(monk
     assert values["rank correlation of class gradients with the round before"] == pytest.approx(1)
     expected = -sum(q * math.log(q) for q in (1 / 6, 2 / 6, 3 / 6))
     assert values["entropy of draws by class"] == pytest.approx([expected, expected])
+    assert values["rank correlation of class gradients and extra draws"] == pytest.approx([1, 1])
+
+
+def test_classes_with_smaller_constants_are_drawn_more(monkeypatch):
+    constants = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 3.0]])
+    monkeypatch.setattr(isfl, "gradient_lipschitz", lambda problem, x, local, held: constants)
+    isfl_of = partial(isfl.isfl, tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24, rounds=2))
+    assert isfl_of()["rank correlation of class constants and draws"] == pytest.approx([-1, -1])
+    monkeypatch.setattr(isfl, "closed_form", lambda p, p_k, lipschitz, floor: lipschitz)
+    assert isfl_of()["rank correlation of class constants and draws"] == pytest.approx([1, 1])
 
 
 def test_q_of_the_first_and_the_last_client_is_kept_for_every_round():
@@ -533,7 +543,9 @@ def test_maxfl_with_one_client_is_fedavg_and_clients_leave_worse_models():
     x = common.sgd(problem, problem.start(), rows, torch.Generator(), steps=2)
     test = common.rows_of(problem.clients[0].test)
     assert values["accuracy, seen"] == problem.accuracy(x, [test])
-    assert (values["training loss"], values["test loss"]) == (float(model.loss(x, rows)), float(model.loss(x, test)))
+    losses = float(model.loss(x, rows)), float(model.loss(x, test))
+    assert (values["training loss"], values["test loss"]) == losses
+    assert values["largest factor between training and test loss"] >= max(losses) / min(losses)
     assert model.loss(x, rows) < model.loss(problem.start(), rows)
 
 

@@ -85,12 +85,14 @@ def pj_is(problem: Problem) -> Values:
 
 def isfedavg(problem: Problem) -> Values:
     """Each row is as probable as the norm of its gradient at the global model is large."""
-    norms, entropy = list[list[Tensor]](), list[float]()
+    norms, entropy, follow = list[list[Tensor]](), list[float](), list[float]()
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor]:
         of_rows = [row_gradients(problem, x, rows).norm(dim=1) for rows in problem.train]
         known = [(chance, rows.labels) for chance, rows in zip(of_rows, problem.train, strict=True)]
         norms.append([torch.stack([chance[labels == i].mean() for i in labels.unique()]) for chance, labels in known])
+        more = [draws(*each) / shares(each[1], 0) for each in known]
+        follow.append(fmean(same_order(d[~d.isnan()], norm) for d, norm in zip(more, norms[-1], strict=True)))
         entropy.append(fmean(float(torch.special.entr(draws(*each)).sum()) for each in known))
         return of_rows
 
@@ -98,10 +100,9 @@ def isfedavg(problem: Problem) -> Values:
     pairs = [pair for before, after in pairwise(norms) for pair in zip(before, after, strict=True)]
     return {
         **learned,
-        "rank correlation of class gradients with the round before": fmean(
-            float(spearmanr(*p).statistic) for p in pairs
-        ),
+        "rank correlation of class gradients with the round before": fmean(same_order(*pair) for pair in pairs),
         "entropy of draws by class": entropy[1:],
+        "rank correlation of class gradients and extra draws": follow[1:],
     }
 
 
@@ -112,7 +113,7 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
     own = [shares(rows.labels, len(p)) for rows in train]
     floor = problem.entry(label)["floor"]
     closed, least, entropy, of_draws = list[float](), list[float](), list[float](), list[float]()
-    less, more = list[float](), list[float]()
+    less, more, follow = list[float](), list[float](), list[float]()
     shown = {0: problem.clients.names[0], len(train) - 1: problem.clients.names[-1]}
     by_name: dict[str, list[float]] = {f"{shares_of(name)}{i}": [] for name in shown.values() for i in range(len(p))}
 
@@ -132,6 +133,8 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         of_draws.append(fmean(float(torch.special.entr(drawn_k).sum()) for drawn_k, _ in found))
         even = 1 / len(p)
         less.append(fmean(float(((d < p_k) & (d > even)).any()) for d, p_k in found))
+        constants = [(d[p_k > 0], L[p_k > 0]) for (d, p_k), (_, _, L, _) in zip(found, known, strict=True)]
+        follow.append(fmean(same_order(*each) for each in constants))
         more.append(fmean(float(((p_k > 0) & (p_k < even / 2) & (d > 5 * p_k)).any()) for d, p_k in found))
         return odds
 
@@ -145,8 +148,14 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         "entropy of draws by class": of_draws,
         "clients with a large class drawn less and yet more than evenly": less,
         "clients with a small class drawn over five times its share": more,
+        "rank correlation of class constants and draws": follow,
         **by_name,
     }
+
+
+def same_order(one: Tensor, other: Tensor) -> float:
+    """Spearman's correlation, 0 where all numbers of one are equal."""
+    return float(spearmanr(one, other).statistic) if min(len(one.unique()), len(other.unique())) > 1 else 0.0
 
 
 def shares(labels: Tensor, classes: int) -> Tensor:

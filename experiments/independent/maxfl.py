@@ -135,6 +135,7 @@ def _learned(
 ) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     train, run = problem.train, problem.tables["run"]
+    test = [rows_of(client.test) for client in problem.clients]
     steps, rate, pull = _rates(problem, method)
     controls = Controls(len(train), len(x))  # all 0 unless they move
     judges = {"seen": _Judges(problem, problem.clients, "alone")}
@@ -145,7 +146,7 @@ def _learned(
     mandatory = run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
     attack, lies = problem.tables.get("attack", {}), attackers(problem)
     appeal: dict[str, list[float]] = {}
-    preferred = list[float]()
+    preferred, losses = list[float](), list[tuple[float, float]]()
     for number in range(1, problem.rounds + 1):
         stay = torch.ones_like(lies)
         if number > mandatory:
@@ -176,6 +177,7 @@ def _learned(
             x = x + rate * weights @ updates
         if number % run["evaluate"] == 0:
             preferred.append(judges["seen"].preferred(x))
+            losses.append((mean_loss(problem, x, train), mean_loss(problem, x, test)))
             for who, judge in judges.items():
                 appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
                 if 2 * number >= problem.rounds:
@@ -187,7 +189,8 @@ def _learned(
         **{f"preferred-model accuracy{after}, {who}": judge.preferred(x, tuned) for who, judge in judges.items()
            for after, tuned in (("", 0), (" after 5 steps", TUNING_STEPS))},
         "training loss": mean_loss(problem, x, train),
-        "test loss": mean_loss(problem, x, [rows_of(client.test) for client in problem.clients]),
+        "test loss": mean_loss(problem, x, test),
+        "largest factor between training and test loss": max(max(a / b, b / a) for a, b in losses),
         "clients in the pool, last round": float(len(pool)),
         **together(appeal["GM-appeal, seen"], preferred),
     }  # fmt: skip
