@@ -151,6 +151,7 @@ def run_missing(
     """
     at = places or Places()
     end = time.monotonic() + 60 * minutes
+    refused = set[tuple[str, str]]()
     for step in steps:
         files = [at.experiments / f"{name}.toml" for name in step]
         waiting = sorted((job for file in files for job in jobs_of(file, at.results)), key=lambda job: job.seed)
@@ -158,8 +159,10 @@ def run_missing(
             if isinstance(outcome, Row):
                 keep(job, outcome, at.results)
                 shutil.rmtree(at.runs / job.file.stem / f"{job.method}-{job.seed}", ignore_errors=True)
-            said = "done" if isinstance(outcome, Row) else f"skipped: {outcome}"
-            yield f"{job.file.stem}: {job.method}, seed {job.seed}: {said}"
+                yield f"{job.file.stem}: {job.method}, seed {job.seed}: done"
+            elif (why := (job.file.stem, str(outcome))) not in refused:
+                refused.add(why)
+                yield f"{job.file.stem}: skipped: {outcome}"
 
 
 def _outcomes(

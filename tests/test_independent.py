@@ -301,6 +301,20 @@ def test_classes_with_smaller_constants_are_drawn_more(monkeypatch):
     assert isfl_of()["rank correlation of class constants and draws"] == pytest.approx([1, 1])
 
 
+def test_the_server_computes_a_gradient_per_row_and_model(monkeypatch):
+    counted = 0
+
+    def count(problem, x, rows):
+        nonlocal counted
+        counted += len(rows.labels)
+        return plain(problem, x, rows)
+
+    plain = isfl.row_gradients
+    monkeypatch.setattr(isfl, "row_gradients", count)
+    values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24, rounds=1))
+    assert counted == values["gradients on the server's rows"] > 0
+
+
 def test_q_of_the_first_and_the_last_client_is_kept_for_every_round():
     values = isfl.isfl(tiny(methods=[{"name": "isfl", "floor": 0.05}], batch_size=24, rounds=3))
     for name in ("client-0", "client-1"):

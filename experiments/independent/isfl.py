@@ -149,6 +149,9 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         "clients with a large class drawn less and yet more than evenly": less,
         "clients with a small class drawn over five times its share": more,
         "rank correlation of class constants and draws": follow,
+        "gradients on the server's rows": float(
+            len(held.labels) * (1 + len(train))
+        ),  # at the mean and at each local model
         **by_name,
     }
 
@@ -307,6 +310,7 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     }
 
 
+ISFL_ALONE = ("isfl-figure-8-250", "isfl-figure-8-1000", "isfl-work-500", "isfl-work-1000", "own-isfl-table-3-98")
 METHODS = {
     "isfl-table-3-98": on(
         "isfl-table-3-98",
@@ -331,7 +335,7 @@ METHODS = {
         "isfl-figure-9", {"random": random_rows, "uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}
     ),
     "isfl-figure-9-all": on("isfl-figure-9-all", {"random": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
-    **{name: on(name, {"isfl": isfl}) for name in ("isfl-figure-8-250", "isfl-figure-8-1000", "own-isfl-table-3-98")},
+    **{name: on(name, {"isfl": isfl}) for name in ISFL_ALONE},
 }
 
 
