@@ -310,7 +310,14 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     }
 
 
-ISFL_ALONE = ("isfl-figure-8-250", "isfl-figure-8-1000", "isfl-work-500", "isfl-work-1000", "own-isfl-table-3-98")
+ISFL_ALONE = (
+    "isfl-figure-8-250",
+    "isfl-figure-8-1000",
+    "isfl-work-500",
+    "isfl-work-1000",
+    "isfl-work-table-2",
+    "own-isfl-table-3-98",
+)
 METHODS = {
     "isfl-table-3-98": on(
         "isfl-table-3-98",
