@@ -235,10 +235,9 @@ def of_appeal(run: Run) -> Measured:
         for key, word in words.items()
     }
     values = {name: last_half(curve) if "appeal" in name else last(curve) for name, curve in logged.items()}
-    pool, used = looked.logged("pool"), looked.over_rows("accuracy")
-    losses, tested = looked.over_rows("loss", "train"), looked.over_rows("loss")
-    values |= {"training loss": last(losses), "test loss": last(tested)}
-    values |= {"largest factor between training and test loss": _largest_factor(losses, tested)}
+    pool, losses = looked.logged("pool"), {split: last(looked.over_rows("loss", split)) for split in ("train", "test")}
+    values |= {f"{words} loss": losses[split] for split, words in (("train", "training"), ("test", "test"))}
+    used = looked.over_rows("accuracy")
     values |= {"clients in the pool, last round": last(pool), "accuracy of the models in use": last_half(used)}
     values["rank correlation of appeal and preferred accuracy"] = _rank_correlation(
         logged["GM-appeal, seen"], logged["preferred-model accuracy, seen"]
@@ -252,11 +251,6 @@ def _rank_correlation(one: Curve, other: Curve) -> float | None:
     if len({one[number] for number in rounds}) < 2 or len({other[number] for number in rounds}) < 2:
         return None
     return float(spearmanr([one[number] for number in rounds], [other[number] for number in rounds]).statistic)
-
-
-def _largest_factor(one: Curve, other: Curve) -> float | None:
-    """Return how far apart two curves are, as a factor, in the round where it is largest."""
-    return max((max(one[n] / other[n], other[n] / one[n]) for n in one.keys() & other.keys()), default=None)
 
 
 def of_clients(run: Run) -> Measured:

@@ -805,11 +805,6 @@ def test_appeal_and_accuracy_that_rise_together_have_rank_correlation_one():
     assert measures._rank_correlation(rising, {5: 0.1, 10: 0.1, 15: 0.1}) is None
 
 
-def test_the_largest_factor_between_two_curves_counts_in_either_direction():
-    assert measures._largest_factor({0: 1.0, 5: 2.0, 10: 1.0}, {0: 1.1, 5: 1.0, 10: 3.0}) == 3
-    assert measures._largest_factor({0: 2.0}, {5: 1.0}) is None
-
-
 # Running
 
 
