@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers rivals rivals-page mean-estimation byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -97,6 +97,9 @@ contribution: $(VENV)/.dev  ## what contributions say of four hospitals, beside 
 
 papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
 	$(BIN)/python -m experiments --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)' --jobs '$(or $(JOBS),2)'
+
+papers-again: $(VENV)/.dev  ## the same experiments in a second program, plain PyTorch, what is missing of five seeds (MINUTES=30 begins nothing later)
+	$(BIN)/python -m experiments.independent --minutes '$(or $(MINUTES),inf)'
 
 rivals: $(VENV)/.dev  ## run what is missing of all methods on six problems, tuned alike, and write docs/results/rivals.md (about an hour; MINUTES=30 begins nothing later; ONLY=hospitals)
 	$(BIN)/python -m experiments.rivals --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)'

@@ -80,7 +80,10 @@ def first_page(evidence: Evidence) -> str:
         line = texts["line"].replace("PAPER", paper["name"])
         parts += [_opposite(evidence, judged, line) for judged in _own(evidence, paper) if judged.word == "opposite"]
     costs = _table(("what", "cost"), [(line["what"], line["cost"]) for line in read_toml(FILE)["costs"]])
-    return "\n".join([*parts, "", texts["costs"].strip(), "", *costs, "", texts["made"].strip()]) + "\n"
+    first, second = (sum(row.seconds for name, one in evidence.documents.items() for row in one.rows
+                         if "rivals-" not in name and ("independent/" in name) == again) / 3600 for again in (False, True))  # fmt: skip
+    made = texts["made"].strip().format(first=first, second=second)
+    return "\n".join([*parts, "", texts["costs"].strip(), "", *costs, "", made]) + "\n"
 
 
 def _counts(evidence: Evidence, line: str) -> str:

@@ -27,7 +27,7 @@ with pytest.MonkeyPatch.context() as patch:
     from experiments.independent import common, isfl, landscape, maxfl, meritfed, networks, own, plateaus, varsel
     from experiments.membranes import UNet, dice
 
-LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
+LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2, "optimiser": "adam"}
 
 
 def tiny(
@@ -290,6 +290,16 @@ def test_classes_whose_gradients_stay_the_largest_have_rank_correlation_one(monk
     expected = -sum(q * math.log(q) for q in (1 / 6, 2 / 6, 3 / 6))
     assert values["entropy of draws by class"] == pytest.approx([expected, expected])
     assert values["rank correlation of class gradients and extra draws"] == pytest.approx([1, 1])
+
+
+def test_a_local_model_moves_as_the_optimiser_of_its_table_says():
+    whole = {"batch_size": 24, "epochs": 1, "lr": 0.5, "rounds": 1}
+    problem = tiny(["client-0"], optimiser="sgd", **whole)
+    start = problem.start().requires_grad_()
+    (gradient,) = torch.autograd.grad(problem.model.loss(start, problem.train[0]), start)
+    moved = (start - 0.5 * gradient).detach()
+    assert isfl.fedavg(problem)["training loss"] == pytest.approx(float(problem.model.loss(moved, problem.train[0])))
+    assert isfl.fedavg(tiny(["client-0"], **whole))["training loss"] != isfl.fedavg(problem)["training loss"]
 
 
 def test_classes_with_smaller_constants_are_drawn_more(monkeypatch):

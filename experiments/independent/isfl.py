@@ -255,7 +255,7 @@ def _trained(
     """A client's model after its epochs, and the mean loss of the last epoch's batches, each before its step and without the term."""
     local, logged = problem.tables["local"], list[float]()
     x = start.clone().requires_grad_()
-    adam = torch.optim.Adam([x], lr=local["lr"])
+    optimiser = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[local.get("optimiser", "sgd")]([x], lr=local["lr"])
     size = local["batch_size"]
     for _ in range(local["epochs"]):
         chosen, logged = drawn(), []
@@ -264,7 +264,7 @@ def _trained(
             plain = problem.model.loss(x, part)
             logged.append(plain.item())
             x.grad = torch.autograd.grad(plain + term(x, start, last, part), x)[0]
-            adam.step()
+            optimiser.step()
     return x.detach(), fmean(logged)
 
 
@@ -311,6 +311,7 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
 
 
 ISFL_ALONE = (
+    "isfl-figure-6-sgd",
     "isfl-figure-8-250",
     "isfl-figure-8-1000",
     "isfl-work-500",
