@@ -98,8 +98,9 @@ contribution: $(VENV)/.dev  ## what contributions say of four hospitals, beside 
 papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
 	$(BIN)/python -m experiments --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)' --jobs '$(or $(JOBS),2)'
 
-papers-again: $(VENV)/.dev  ## the same experiments in a second program, plain PyTorch, what is missing of five seeds (MINUTES=30 begins nothing later)
+papers-again: $(VENV)/.dev  ## the same experiments in a second program, plain PyTorch: what is missing of five seeds, and docs/results.md (hours; MINUTES=30 begins nothing later)
 	$(BIN)/python -m experiments.independent --minutes '$(or $(MINUTES),inf)'
+	$(BIN)/python -m experiments.page
 
 rivals: $(VENV)/.dev  ## run what is missing of all methods on six problems, tuned alike, and write docs/results/rivals.md (about an hour; MINUTES=30 begins nothing later; ONLY=hospitals)
 	$(BIN)/python -m experiments.rivals --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)'

@@ -115,11 +115,11 @@ class Evidence:
     judged: Mapping[str, Judged] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "judged", {claim["key"]: self.judge(claim) for claim in self.claims})
+        pairs = {claim["key"]: [self._measure(claim, pair) for pair in self._pairs(claim)] for claim in self.claims}
+        object.__setattr__(self, "judged", {one["key"]: self.judge(one, pairs[one["key"]]) for one in self.claims})
 
-    def judge(self, claim: Claim) -> Judged:
-        """Return a claim with its settings and its word."""
-        pairs = [self._measure(claim, pair) for pair in self._pairs(claim)]
+    def judge(self, claim: Claim, pairs: Sequence[Pair]) -> Judged:
+        """Return a claim with its measured settings and their words."""
         only = claim.get("no_verdict_on", ())
         settings = [
             pair.effect and Setting(pair.effect, claim["direction"], margin_of(claim), pair.room, pair.early, "no_verdict" in claim
@@ -251,9 +251,9 @@ class Evidence:
 
 
 def margin_of(claim: Claim) -> float:
-    """Return the margin of a claim, of a ratio its logarithm; `margins` of them."""
+    """Return the margin of a claim, of a ratio its logarithm."""
     margin = float(claim.get("margin", 1.0 if claim.get("ratio") else 0.0))
-    return claim.get("margins", 1.0) * (math.log(margin) if claim.get("ratio") else margin)
+    return math.log(margin) if claim.get("ratio") else margin
 
 
 def _effects(claim: Claim, one: Values, two: Values) -> Values:

@@ -124,13 +124,11 @@ def _own(evidence: Evidence, paper: Mapping[str, Any], *, ours: bool | str = Fal
 def _figures(evidence: Evidence, paper: Mapping[str, Any]) -> dict[str, list[Judged]]:
     """Return the claims of a paper by figure, tables last."""
     own = _own(evidence, paper)
-    figures = dict.fromkeys(one.claim["figures"] for one in own)
-    return {each: [one for one in own if one.claim["figures"] == each] for each in figures}
+    return {one.claim["figures"]: [o for o in own if o.claim["figures"] == one.claim["figures"]] for one in own}
 
 
 def _count_words(claims: Sequence[Judged]) -> str:
-    words = [judged.word for judged in claims]
-    return ", ".join(f"{words.count(word)} {word}" for word in get_args(Word) if word in words)
+    return ", ".join(f"{n} {word}" for word in get_args(Word) if (n := sum(one.word == word for one in claims)))
 
 
 def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> tuple[str, ...]:
@@ -199,8 +197,10 @@ def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     margin = f" by {claim['margin']:g}" if "margin" in claim else ""
     why = f"; {claim['why']}" if "why" in claim else ""
     about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} setting{'s' * (claim['over'] != 'one')}."
-    scaled = {share: evidence.judge({**claim, "margins": factor}).word for share, factor in MARGINS.items() if margin}
-    notes = [f"With {share}: {word}." for share, word in scaled.items() if word != judged.word]
+    others = {share: claim["margin"] ** factor if claim.get("ratio") else claim["margin"] * factor
+              for share, factor in MARGINS.items() if margin}  # fmt: skip
+    words = {share: evidence.judge({**claim, "margin": other}, judged.pairs).word for share, other in others.items()}
+    notes = [f"With {share}: {word}." for share, word in words.items() if word != judged.word]
     notes += [f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim]
     lines = ["", f"**{_upper(claim['says'])}: {judged.word}.** {where}.", "", " ".join([about, *notes])]
     if judged.pairs:

@@ -91,9 +91,10 @@ def isfedavg(problem: Problem) -> Values:
         of_rows = [row_gradients(problem, x, rows).norm(dim=1) for rows in problem.train]
         known = [(chance, rows.labels) for chance, rows in zip(of_rows, problem.train, strict=True)]
         norms.append([torch.stack([chance[labels == i].mean() for i in labels.unique()]) for chance, labels in known])
-        more = [draws(*each) / shares(each[1], 0) for each in known]
-        follow.append(fmean(same_order(d[~d.isnan()], norm) for d, norm in zip(more, norms[-1], strict=True)))
-        entropy.append(fmean(float(torch.special.entr(draws(*each)).sum()) for each in known))
+        drawn = [draws(*each) for each in known]
+        extra = [d / shares(labels, 0) for d, (_, labels) in zip(drawn, known, strict=True)]  # nan: not there
+        follow.append(fmean(same_order(e[~e.isnan()], norm) for e, norm in zip(extra, norms[-1], strict=True)))
+        entropy.append(fmean(float(torch.special.entr(d).sum()) for d in drawn))
         return of_rows
 
     learned = _learned(problem, "isfedavg", chances)
@@ -149,9 +150,7 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         "clients with a large class drawn less and yet more than evenly": less,
         "clients with a small class drawn over five times its share": more,
         "rank correlation of class constants and draws": follow,
-        "gradients on the server's rows": float(
-            len(held.labels) * (1 + len(train))
-        ),  # at the mean and at each local model
+        "gradients on the server's rows": float(len(held.labels) * (1 + len(train))),  # at the mean and at each model
         **by_name,
     }
 
