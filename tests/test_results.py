@@ -621,6 +621,21 @@ def test_of_an_opposite_claim_a_setting_that_could_not_show_it_does_not_decide()
     assert claims.Judged({"over": "all"}, pairs, "opposite").deciding.label == "opposite"
 
 
+@pytest.mark.parametrize(
+    ("margin", "ratio", "said"),
+    [
+        (0.15, False, "With half of it: confirmed."),  # the gain is .1
+        (0.06, False, "With twice as much: opposite."),
+        (0.01, False, None),
+        (1.21, True, "With half of it: confirmed."),  # 1.13 times as much; the root of the margin is 1.1
+    ],
+)
+def test_a_page_says_where_half_or_twice_a_margin_gives_another_word(margin, ratio, said):
+    evidence = tiny_evidence(HIGH, LOW, margin=margin, ratio=ratio, why="w")
+    text = page.paper_page(evidence, evidence.papers[0])
+    assert (said in text) if said else ("With " not in text)
+
+
 @pytest.mark.parametrize(("with_curves", "word"), [(0, "confirmed"), (1, "confirmed"), (2, "early training")])
 def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word):
     moving = [[0, 6, 8, 10], [0.1, 0.82, 0.90, 0.90]]  # the other stays, so the difference still moves
