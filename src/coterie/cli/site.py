@@ -61,6 +61,14 @@ def add_site_commands(jobs: Any) -> None:
     join.add_argument("--kit", metavar="FOLDER", help="the new kit; default: NAME")
     add_wheels(join)
 
+    renew = add_command(
+        jobs, "renew", "ask for a successor of the kit's certificate, or put the signed one into the kit", "site renew"
+    )
+    renew.add_argument("kit", help="the site's kit")
+    renew.add_argument(
+        "signed", nargs="?", help="the file NAME.signed.zip of the operator; without it the request is made"
+    )
+
 
 def add_wheels(parser: Any) -> None:
     """Add `--wheels` to the parser of a command that makes kits."""
@@ -70,15 +78,22 @@ def add_wheels(parser: Any) -> None:
 
 def add_operator_commands(commands: Any) -> None:
     """Add `coterie sign`, `coterie revoke`, `coterie attack` and `coterie status` to the parser."""
-    sign = add_command(commands, "sign", "sign a plan, or the request of a site that has made its own key")
+    sign = add_command(commands, "sign", "sign a plan, a site's request with its own key, or its renewal")
     sign.add_argument("plan", help="the TOML file with the [deploy] table")
-    sign.add_argument("request", nargs="?", help="the file NAME.request.zip; without it the plan is signed")
-    sign.add_argument("--fingerprint", help="SHA-256 of the site's key, as a person there says it over another channel")
+    sign.add_argument(
+        "request", nargs="?", help="the file NAME.request.zip or NAME.renewal.zip; without it the plan is signed"
+    )
+    sign.add_argument(
+        "--fingerprint",
+        help="SHA-256 of the site's key, as a person there says it over another channel; a renewal needs none",
+    )
     _add_authority(sign)
 
-    revoke = add_command(commands, "revoke", "revoke the certificates of a site, which the server then lets in no more")
+    revoke = add_command(
+        commands, "revoke", "revoke the certificates of a site or a person, and sign the list of those that are revoked"
+    )
     revoke.add_argument("plan", help="the TOML file with the [deploy] table")
-    revoke.add_argument("site", help="its name")
+    revoke.add_argument("name", nargs="?", help="whose; without it the list is dated and signed again")
     _add_authority(revoke)
 
     attack = add_command(
@@ -98,7 +113,7 @@ def add_operator_commands(commands: Any) -> None:
         commands, "status", "show which sites are connected, what runs, and when each site last answered"
     )
     status.add_argument("plan", help="the TOML file with the [deploy] table")
-    status.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+    _add_authority(status)
 
 
 def _add_authority(parser: Any) -> None:
@@ -289,7 +304,6 @@ def _request(args: argparse.Namespace) -> int:
 
 
 def _sign(args: argparse.Namespace) -> int:
-    from coterie.base.errors import InputError
     from coterie.sites.flare.join import sign
     from coterie.sites.flare.signature import sign_plan
     from coterie.sites.plan import read_plan
@@ -300,12 +314,11 @@ def _sign(args: argparse.Namespace) -> int:
         signature = sign_plan(plan, (kits or plan.parent / deployment.kits) / deployment.admin)
         _say(f"signed for {deployment.admin}: send {signature} with the plan to the sites")
         return 0
-    if args.fingerprint is None:
-        raise InputError(
-            "a request is signed with --fingerprint KEY: ask the site for the SHA-256 of its key by telephone"
-        )
     signed, request_details, fingerprint = sign(plan, Path(args.request), args.fingerprint, kits, authority)
     _say(f"signed for {request_details.subject}, with the key {request_details.key}")
+    if Path(args.request).name.endswith(".renewal.zip"):
+        _say(f"send {signed} back; the site gives coterie site renew KIT {signed.name}")
+        return 0
     _say(f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:")
     _say(fingerprint)
     return 0
@@ -314,13 +327,13 @@ def _sign(args: argparse.Namespace) -> int:
 def _revoke(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import revoke
 
-    listed, copied = revoke(Path(args.plan), args.site, *_authority_of(args))
-    _say(f"revoked: all certificates of {args.site} are on the list {listed}")
-    _say(
-        f"the server reads {copied} at each registration and before each ask"
-        if copied
-        else f"copy {listed} into local/ of the server's kit: the server reads it at each registration and before each ask"
-    )
+    listed, copied = revoke(Path(args.plan), args.name, *_authority_of(args))
+    if args.name is None:
+        _say(f"signed with today's date: {listed}")
+    else:
+        _say(f"revoked: all certificates of {args.name} are on the list {listed}")
+    reads = "reads it at each registration and before each ask, and sends it to the sites when a run begins"
+    _say(f"{copied}: the server {reads}" if copied else f"copy {listed} into local/ of the server's kit, which {reads}")
     return 0
 
 
@@ -364,7 +377,7 @@ def _authority_of(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
 def _status(args: argparse.Namespace) -> int:
     from coterie.sites.flare.status import status
 
-    for line in status(Path(args.plan), None if args.kits is None else Path(args.kits)):
+    for line in status(Path(args.plan), *_authority_of(args)):
         _say(line)
     return 0
 
@@ -377,6 +390,24 @@ def _join(args: argparse.Namespace) -> int:
     key, wheels = Path(args.key or f"{name}-key"), None if args.wheels is None else Path(args.wheels)
     join(Path(args.signed), args.fingerprint, Path(args.plan), key, kit, wheels)
     _say(f"the kit is {kit}: edit local/coterie.toml, then coterie site check {kit} and coterie site approve {kit}")
+    return 0
+
+
+def _renew(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.authority import days_left
+    from coterie.sites.flare.renewal import install, request_renewal
+
+    kit = Path(args.kit)
+    if args.signed is not None:
+        certificate = install(kit, Path(args.signed))
+        _say(f"{kit} has its new key and a certificate that ends in {days_left(certificate)} days; all else is as before")
+        _say(f"if the site runs, let it take them: {kit}/startup/stop_fl.sh, then {kit}/startup/start.sh")
+        return 0
+    archive, request_details = request_renewal(kit)
+    _say(f"send {archive} to the operator, who gives coterie sign PLAN {archive.name}")
+    _say(f"and put what comes back into the kit: coterie site renew {kit} {request_details.site}.signed.zip")
+    _say("only if the operator asks for it, tell over another channel, say by telephone, that your new key is")
+    _say(request_details.key)
     return 0
 
 
@@ -427,6 +458,7 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site log": _log,
     "site request": _request,
     "site join": _join,
+    "site renew": _renew,
     "revoke": _revoke,
     "sign": _sign,
     "attack": _attack,

@@ -89,20 +89,58 @@ def approval_file(settings_file: Path) -> Path:
 
 def approve(plan_file: Path, settings_file: Path) -> Approved:
     """Approve a plan: from now on the site answers its requests and no others. Raises `InputError` as `signature_words` does."""
+    from coterie.sites.flare.signature import signature_file
+
     approved, content = Approved.read(plan_file), plan_file.read_bytes()
     signature_words(approved, plan_file, settings_file)
-    write_atomically(approval_file(settings_file), lambda p: p.write_bytes(content))
+    kept = approval_file(settings_file)
+    if kit_of(settings_file) is not None:
+        # The signature stays beside the approval: the operator's certificate may be revoked later.
+        signature = signature_file(plan_file).read_bytes()
+        write_atomically(signature_file(kept), lambda p: p.write_bytes(signature))
+    write_atomically(kept, lambda p: p.write_bytes(content))
     return approved
 
 
-def signature_words(approved: Approved, plan_file: Path, settings_file: Path) -> str:
-    """Return a sentence about who has signed a plan. Raises `InputError` unless that is the operator whom the site's kit knows."""
-    from coterie.sites.flare.signature import check_plan
+def kit_of(settings_file: Path) -> Path | None:
+    """Return the kit in whose `local` folder a site's settings lie; None where there is no certificate of an authority."""
+    kit = settings_file.parent.parent
+    return kit if (kit / "startup" / "rootCA.pem").is_file() else None
 
-    startup = settings_file.parent.parent / "startup"
-    if not (startup / "rootCA.pem").is_file():
+
+def revoked_file(settings_file: Path) -> Path:
+    """Return where a site keeps the list of revoked certificates."""
+    return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "revoked.json")
+
+
+def check_signer_of_approval(settings_file: Path) -> None:
+    """Raise `InputError` if the signature under the approved plan is not there, or was made with a revoked certificate.
+
+    Outside a kit nobody can say who has signed.
+    """
+    from coterie.sites.flare.revocation import check_approved
+
+    kit = kit_of(settings_file)
+    if kit is not None:
+        operator = read_approval(settings_file).plan.deployment.admin
+        check_approved(approval_file(settings_file), operator, revoked_file(settings_file), kit / "startup")
+
+
+def signature_words(approved: Approved, plan_file: Path, settings_file: Path) -> str:
+    """Return a sentence about who has signed a plan.
+
+    Raises:
+        InputError: it is not the operator whom the site's kit knows, or that one's certificate is revoked.
+    """
+    from coterie.sites.flare.revocation import check_signer
+    from coterie.sites.flare.signature import check_plan, signature_file
+
+    kit = kit_of(settings_file)
+    if kit is None:
         return "not checked, since these settings lie in no kit with the certificate of an authority"
-    return check_plan(plan_file, approved.plan.deployment.admin, startup)
+    words = check_plan(plan_file, approved.plan.deployment.admin, kit / "startup")
+    check_signer(signature_file(plan_file), revoked_file(settings_file), kit / "startup")
+    return words
 
 
 def heads_in_words(log: Path, settings_file: Path) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from coterie.base.spelling import alike, quote_toml
 from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read, reading_of
-from coterie.sites.approval import Approved, approval_file, fits, plan_hash
+from coterie.sites.approval import (
+    Approved,
+    approval_file,
+    check_signer_of_approval,
+    fits,
+    kit_of,
+    plan_hash,
+    revoked_file,
+)
 from coterie.sites.descriptions import check_file
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
@@ -37,12 +46,13 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
         InputError: what does not fit, with the cure.
     """
     need_flare()
+    certificate_lines: list[str] = []
     if place.is_dir():
         plan_file = place / "local" / PLAN_FILE
         if not plan_file.is_file():
             raise InputError(f"{place} is not a kit of a site: it has no local/{PLAN_FILE}")
         site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE
-        _check_certificate(place / "startup", site)
+        certificate_lines = _check_certificate(place, site)
     else:
         plan_file = place
     approved = Approved.read(plan_file)
@@ -89,7 +99,11 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     lines.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
     lines += [f"versions  {line}" for line in compare_versions(plan_file.with_name(VERSIONS_FILE))]
     path = approval_file(settings_file)
+    lines += certificate_lines
+    lines += _revocation_lines(settings_file)
     agreed = path.is_file() and plan_hash(path) == approved.hash
+    if agreed:
+        check_signer_of_approval(settings_file)
     lines.append("approved  yes" if agreed else f"approved  no: read what it asks with coterie site approve {place}")
     lines.append("this site can join" if agreed else "this site can join once it has approved the plan")
     return lines
@@ -112,11 +126,19 @@ def _file_problems(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
     ).problems
 
 
-def _check_certificate(startup: Path, site: str) -> None:
-    """The kit's certificate is there, of its own certification authority, and of this site."""
+def _check_certificate(kit: Path, site: str) -> list[str]:
+    """Return sentences about how long the kit's certificate is valid.
+
+    Raises:
+        InputError: it is not there, not of its own authority, not of this site, not of the kit's key, or has ended.
+    """
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 
+    from coterie.sites.flare.authority import FEW_DAYS, days_left
+    from coterie.sites.flare.renewal import belongs
+
+    startup = kit / "startup"
     for name in ("client.crt", "client.key", "rootCA.pem"):
         if not (startup / name).is_file():
             raise InputError(f"{startup} has no {name}: the server refuses connections without it; get a new kit")
@@ -134,6 +156,33 @@ def _check_certificate(startup: Path, site: str) -> None:
         raise InputError(
             f"the certificate in {startup} is that of {named!r}, not of {site!r}, and the server compares; use its kit"
         )
+    if not belongs((startup / "client.key").read_bytes(), certificate):
+        raise InputError(
+            f"client.key and client.crt in {startup} do not belong together; if a renewal was interrupted, give coterie site renew "
+            f"{kit} with the signed file again, or get a new kit"
+        )
+    days, end = days_left(certificate), certificate.not_valid_after_utc.date()
+    if days < 0:
+        raise InputError(
+            f"the certificate in {startup} ended on {end}, and the server refuses it: coterie site renew {kit}, and tell the operator "
+            "the SHA-256 of the new key by telephone"
+        )
+    lines = [f"key       its certificate ends in {days} days, on {end}"]
+    if days < FEW_DAYS:
+        lines.append(f"look at   the certificate ends soon: coterie site renew {kit}")
+    return lines
+
+
+def _revocation_lines(settings_file: Path) -> list[str]:
+    """Return a sentence about the list of revoked certificates that a site holds. Raises `InputError` if it is damaged."""
+    from coterie.sites.flare.revocation import held_list
+
+    kit = kit_of(settings_file)
+    if kit is None:
+        return []
+    held = held_list(revoked_file(settings_file), kit / "startup")
+    words = "no list yet; the server sends it when a run begins" if held is None else held.words(datetime.now(UTC))
+    return [f"revoked   {words}"]
 
 
 def _check_label(settings: SiteSettings, options: Mapping[str, Any], file: Path) -> None:

@@ -102,6 +102,8 @@ class Remote(Engine):
         goes_on: whether the run begins without sites that cannot take part, as long as half of them are there.
         differs: says how the description of a site with a seed is not what the plan states of it, or "".
         barred: says why sites may not be asked, by name; it is called before each ask.
+        revoked: returns the text of the authority's list of revoked certificates, which sites are sent before they read their rows; "":
+            there is no authority.
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
@@ -120,6 +122,7 @@ class Remote(Engine):
         accept: Collection[str] = (),
         goes_on: bool = False,
         barred: Callable[[], Mapping[str, str]] = dict,
+        revoked: Callable[[], str] = str,
         differs: Callable[[str, TableDescription, int], str] = lambda site, description, seed: "",
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
@@ -133,6 +136,7 @@ class Remote(Engine):
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
         self._goes_on = goes_on
         self._plan, self._accept, self._barred, self._differs = plan, frozenset(accept), barred, differs
+        self._revoked = revoked
         self._described: dict[str, TableDescription] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
@@ -161,6 +165,9 @@ class Remote(Engine):
         options = table_options(data)
         settings = table_settings(options)
         server_file = options.pop("server_file", None)
+        revoked = self._revoked()
+        if revoked:
+            self._all("revoked", {"list": revoked}, dict)
         notes = self._all("open", {"seed": seed}, notes_of)
         recipe = self._agree_on_recipe(settings, seed)
         classes = len(recipe["label"]["classes"])

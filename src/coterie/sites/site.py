@@ -23,7 +23,7 @@ from typing import Any
 from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import Ask, Context, decode, encode, header
-from coterie.sites.approval import approval_file, read_approval
+from coterie.sites.approval import approval_file, check_signer_of_approval, kit_of, read_approval, revoked_file
 from coterie.sites.log import Log, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
@@ -49,16 +49,19 @@ class Site:
 
     def __init__(self, name: str, settings_file: Path, folder: Path) -> None:
         self.name, self.folder = name, folder
+        self._settings_file = settings_file
         self._plan_file = approval_file(settings_file)
         self._settings: SiteSettings | None = None
         self._log: Log | None = None
-        self._hash, self._unready = "", ""
+        self._hash, self._unready, self._distrust = "", "", ""
         try:
             self._settings = read_settings(settings_file)
             self._log = Log(Path(self._settings.log), reserve=RESERVE)
             self._hash = read_approval(settings_file).hash
         except InputError as error:
-            self._unready = str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
+            self._unready = self._without_paths(error)
+        else:
+            self._look_at_signer()
         self._lock = threading.Lock()
         self._strangers = _Strangers()
         self._newest = -1
@@ -109,9 +112,40 @@ class Site:
         if self._child is not None:
             self._child.close()
 
+    def _without_paths(self, error: InputError) -> str:
+        """Return a sentence about a file of the site as the server may read it."""
+        return str(error).replace(str(self._settings_file.parent), "").replace(str(Path.home()), "~")
+
+    def _look_at_signer(self) -> None:
+        """Note why the approved plan is obeyed no more: whoever has signed it may have lost that right since."""
+        try:
+            check_signer_of_approval(self._settings_file)
+            self._distrust = ""
+        except InputError as error:
+            self._distrust = self._without_paths(error)
+
+    def _take_list(self, head: Mapping[str, Any], message: bytes, caller: str) -> bytes:
+        """Keep the list of revoked certificates that the server has sent, and look again at who has signed the plan."""
+        from coterie.sites.flare.revocation import take_list
+
+        kit = kit_of(self._settings_file)
+        if kit is None:
+            return self._refuse(head, message, caller, "its settings lie in no kit, so it cannot check a list")
+        try:
+            taken = take_list(head.get("list"), revoked_file(self._settings_file), kit / "startup")
+        except InputError as error:
+            return self._refuse(head, message, caller, self._without_paths(error))
+        self._look_at_signer()
+        why = self._write(head, message, caller, "answered", 0, {"list": taken.number})
+        return _failure(head, why) if why else encode({"serial": head["serial"]})
+
     def _answer(self, head: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
+        if head.get("do") == "revoked":
+            return self._take_list(head, message, caller)
         if head.get("do") in ("head", "signed"):
             return self._end_job(head, message, caller, Path(settings.log))
+        if self._distrust:
+            return self._refuse(head, message, caller, self._distrust)
         if self._child is None:
             self._child = self._fresh(settings)
         answer, about_answer = self._child.ask(message)

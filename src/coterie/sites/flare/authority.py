@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.files import write_atomically
+from coterie.base.files import read_json, write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
 AUTHORITY = "ca"
 """Folder of the kits with the key that signs sites: it stays with the operator."""
-_KEYS, _ISSUED = "keys.json", "issued.json"
-REVOKED = "revoked.json"
-"""List of revoked certificates: of the authority, and a copy in the server's kit."""
+ROOT_CERTIFICATE, ROOT_KEY = "rootCA.pem", "rootCA.key"
+"""Files of the authority; each kit has the certificate in `startup`."""
+_KEYS, _ISSUED, _ENDS, _SUCCESSORS = "keys.json", "issued.json", "ends.json", "successors.json"
+"""Who has which public key; who has which certificate, by serial number; when each ends; the key of the one that succeeded it."""
 DAYS = 90
 """For which a certificate of a site is valid."""
+FEW_DAYS = 21
+"""From which on a person is told to renew a certificate: time for two letters and a holiday."""
 _LARGEST = 1 << 16
 """Bytes of a file in a request."""
 
@@ -97,16 +100,16 @@ def make_authority(state: Path, folder: Path, project: str) -> None:
     """Keep the authority that has signed the kits, so that more sites can be signed later."""
     authority = json.loads(state.read_text(encoding="utf-8"))
     folder.mkdir(mode=0o700, parents=True)
-    for name, key in (("rootCA.pem", "root_cert"), ("rootCA.key", "root_pri_key")):
+    for name, key in ((ROOT_CERTIFICATE, "root_cert"), (ROOT_KEY, "root_pri_key")):
         (folder / name).write_text(authority[key], encoding="utf-8")
         (folder / name).chmod(0o600)
     description = {
         "project": project,
         "provision_version": "00",
-        "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem"),
+        "rootCA_fingerprint": fingerprint_of(folder / ROOT_CERTIFICATE),
     }
     (folder / "ca.json").write_text(json.dumps(description), encoding="utf-8")
-    for name in (_KEYS, _ISSUED, REVOKED):
+    for name in (_KEYS, _ISSUED, _ENDS, _SUCCESSORS):
         (folder / name).write_text("{}", encoding="utf-8")
 
 
@@ -116,12 +119,15 @@ def keys_of_authority(authority: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    if not path.is_file():
         raise InputError(
-            f"{path} cannot be read; make the kits with coterie deploy, or say where the authority lies with --authority"
-        ) from error
+            f"there is no {path}; make the kits with coterie deploy, or say where the authority lies with --authority"
+        )
+    cure = "restore it from a backup of the authority"
+    table = read_json(path, dict, cure)
+    if not all(isinstance(value, str) for value in table.values()):
+        raise InputError(f"{path} is damaged; {cure}")
+    return table
 
 
 def _write(path: Path, table: dict[str, str]) -> None:
@@ -142,17 +148,39 @@ def note_key(authority: Path, name: str, key: str) -> None:
 def note_certificate(authority: Path, name: str, certificate: x509.Certificate) -> None:
     """Note that `name` has this certificate, and its key."""
     note_key(authority, name, key_fingerprint(certificate.public_key()))
-    _write(authority / _ISSUED, {**_read(authority / _ISSUED), serial_of(certificate): name})
+    serial, end = serial_of(certificate), certificate.not_valid_after_utc.isoformat()
+    _write(authority / _ENDS, {**_read_if_there(authority / _ENDS), serial: end})
+    _write(authority / _ISSUED, {**_read(authority / _ISSUED), serial: name})
 
 
-def revoke_certificates(authority: Path, name: str) -> tuple[dict[str, str], Path]:
-    """Put all certificates of `name` on the list of revoked ones; returns that list, by serial number, and its file."""
-    issued, path = _read(authority / _ISSUED), authority / REVOKED
-    serials = [serial for serial, holder in issued.items() if holder == name]
-    if not serials:
-        raise InputError(f"the authority has issued no certificate to {name!r}; {nearest(name, set(issued.values()))}")
-    _write(path, {**_read(path), **dict.fromkeys(serials, name)})
-    return _read(path), path
+def holders_of_certificates(authority: Path) -> dict[str, str]:
+    """Return who holds which certificate, by its serial number. Raises `InputError` if there is no such list."""
+    return _read(authority / _ISSUED)
+
+
+def ends_of_certificates(authority: Path) -> dict[str, datetime]:
+    """Return when certificates end, by serial number; of those that an earlier version has signed it is not known."""
+    return {serial: datetime.fromisoformat(end) for serial, end in _read_if_there(authority / _ENDS).items()}
+
+
+def note_successor(authority: Path, certificate: x509.Certificate, key: str) -> None:
+    """Note that a certificate is succeeded by one with the public key that has this SHA-256.
+
+    Raises:
+        InputError: another key succeeds it already. Then two parties have the old key, and one may be a thief.
+    """
+    successors = _read_if_there(authority / _SUCCESSORS)
+    if successors.setdefault(serial_of(certificate), key) != key:
+        raise InputError(
+            f"the certificate of {common_name(certificate)!r} was renewed before, with another key; ask the site: if that was a thief, "
+            "coterie revoke; if it was the site, give the SHA-256 of its new key, told by telephone, with --fingerprint"
+        )
+    _write(authority / _SUCCESSORS, successors)
+
+
+def _read_if_there(path: Path) -> dict[str, str]:
+    """Return a list that authorities of earlier versions lack."""
+    return _read(path) if path.exists() else {}
 
 
 def serial_of(certificate: x509.Certificate) -> str:
@@ -169,6 +197,24 @@ def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
     except (ValueError, TypeError, InvalidSignature):
         return False
     return bool(certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc)
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """Return the name of a certificate's holder."""
+    return attribute_of(certificate, "COMMON_NAME") or ""
+
+
+def attribute_of(certificate: x509.Certificate, name: str) -> str | None:
+    """Return an attribute of a certificate's subject, such as `ORGANIZATION_NAME`; None if it has none or several."""
+    from cryptography.x509.oid import NameOID
+
+    attributes = certificate.subject.get_attributes_for_oid(getattr(NameOID, name))
+    return str(attributes[0].value) if len(attributes) == 1 else None
+
+
+def days_left(certificate: x509.Certificate) -> int:
+    """Return for how many whole days a certificate is valid yet; negative if it has ended."""
+    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
 
 
 def certificate_of(content: bytes) -> x509.Certificate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,11 @@ from nvflare.apis.fl_context import FLContext
 
 from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
-from coterie.sites.flare.authority import REVOKED, serial_of
+from coterie.sites.flare.authority import serial_of
+from coterie.sites.flare.revocation import servers_list
 
 REGISTERED = "registered.json"
-_CURES = {
-    REGISTERED: "remove it and start the server again, so that all sites register anew",
-    REVOKED: "copy it again from the authority's folder",
-}
+_CURE = "remove it and start the server again, so that all sites register anew"
 REVOKED_WORDS = "its certificate was revoked; the operator knows why"
 
 
@@ -34,8 +33,8 @@ def barred_sites(local: Path) -> dict[str, str]:
     Args:
         local: folder of the server's kit with both lists.
     """
-    revoked = _read(local, REVOKED)
-    return {name: REVOKED_WORDS for name, serial in _read(local, REGISTERED).items() if serial in revoked}
+    revoked = _revoked(local)
+    return {name: REVOKED_WORDS for name, serial in _registered(local).items() if serial in revoked}
 
 
 class Gate(FLComponent):  # type: ignore[misc]
@@ -70,13 +69,19 @@ class Gate(FLComponent):  # type: ignore[misc]
         """Note with which certificate a site comes. Raises `InputError` if that is revoked."""
         local = self._local or Path()
         with self._one_by_one:
-            if serial in _read(local, REVOKED):
+            if serial in _revoked(local):
                 raise InputError(f"{name} comes with the revoked certificate {serial}")
-            text = json.dumps({**_read(local, REGISTERED), name: serial}, indent=1)
+            text = json.dumps({**_registered(local), name: serial}, indent=1)
             write_atomically(local / REGISTERED, lambda p: p.write_text(text, encoding="utf-8"))
 
 
-def _read(local: Path, name: str) -> dict[str, Any]:
-    """Return a list of the server's kit; one that is damaged is an error, since nobody would be refused."""
-    path = local / name
-    return read_json(path, dict, _CURES[name]) if path.exists() else {}
+def _revoked(local: Path) -> Mapping[str, str]:
+    """Return the revoked certificates by serial number."""
+    revocations = servers_list(local)
+    return {} if revocations is None else revocations.certificates
+
+
+def _registered(local: Path) -> dict[str, Any]:
+    """Return the serial numbers with which sites came; a list that is damaged is an error, since nobody would be refused."""
+    path = local / REGISTERED
+    return read_json(path, dict, _CURE) if path.exists() else {}

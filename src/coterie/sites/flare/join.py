@@ -22,7 +22,8 @@ from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import (
     AUTHORITY,
     DAYS,
-    REVOKED,
+    ROOT_CERTIFICATE,
+    ROOT_KEY,
     Request,
     certificate_of,
     fingerprint_of,
@@ -30,9 +31,9 @@ from coterie.sites.flare.authority import (
     note_certificate,
     note_key,
     read_request,
-    revoke_certificates,
 )
 from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
+from coterie.sites.flare.revocation import REVOKED, revoke_certificates
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
 
@@ -58,6 +59,12 @@ def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
         raise InputError(f"the plan has no site {site!r}; {nearest(site, deployment.sites)}")
     if folder.exists():
         raise InputError(f"{folder} exists already; it may hold a key: move it away first")
+    archive = make_request(site, folder)
+    return archive, read_request(archive)
+
+
+def make_request(site: str, folder: Path) -> Path:
+    """Let FLARE make a key and a request of `site` in a new folder; returns the request's zip file."""
     with tempfile.TemporaryDirectory() as temporary:
         participant = Path(temporary) / "site.yml"
         participant_entry = {"name": site, "type": "client", "org": organisation_of(site)}
@@ -65,19 +72,23 @@ def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
             json.dumps({"name": PROJECT, "participants": [participant_entry]}), encoding="utf-8"
         )  # JSON is YAML
         _nvflare("cert", "request", "-p", str(participant), "--out", str(folder))
-    archive = folder / f"{site}.request.zip"
-    return archive, read_request(archive)
+    return folder / f"{site}.request.zip"
 
 
 def sign(
-    plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None = None, authority: Path | None = None
+    plan_file: Path,
+    request_zip: Path,
+    fingerprint: str | None = None,
+    kits: Path | None = None,
+    authority: Path | None = None,
 ) -> tuple[Path, Request, str]:
     """Sign a site's request with the authority of the kits.
 
     Args:
         plan_file: the plan.
-        request_zip: what the site has sent.
-        fingerprint: SHA-256 of the site's public key, as a person there says it over another channel.
+        request_zip: what the site has sent, of `request` or of `renewal.request_renewal`.
+        fingerprint: SHA-256 of the site's public key, as a person there says it over another channel; None: this is a renewal, and the
+            key of the old certificate vouches for the new one.
         kits: folder of the kits; None: as the plan says.
         authority: folder of the authority; None: `ca` of the kits.
 
@@ -85,14 +96,16 @@ def sign(
         The file to send back, what the request says, and the authority's fingerprint, to be told by telephone.
 
     Raises:
-        InputError: the request is none of a site of the plan, has another key than `fingerprint` or one that another party has, or the
-            kits have no authority.
+        InputError: the request is none of a site of the plan, has another key than `fingerprint` or one that another party has, is a
+            renewal by a certificate that has ended or is revoked, or the kits have no authority.
     """
+    from coterie.sites.flare.renewal import check_renewal, read_renewal
+
     deployment = read_plan(plan_file).deployment
     authority = authority or (kits or plan_file.parent / deployment.kits) / AUTHORITY
-    if not (authority / "rootCA.key").is_file():
+    if not (authority / ROOT_KEY).is_file():
         raise InputError(
-            f"{authority} has no rootCA.key; make the kits with coterie deploy, or say where it lies with --authority"
+            f"{authority} has no {ROOT_KEY}; make the kits with coterie deploy, or say where it lies with --authority"
         )
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "request.zip"  # what is checked is what is signed
@@ -100,25 +113,41 @@ def sign(
             shutil.copy(request_zip, copy)
         else:
             raise InputError(f"there is no file {request_zip}; it is what coterie site request makes")
+        renewal = read_renewal(copy)
+        if renewal is not None:
+            copy.write_bytes(renewal.request)
         site_request = read_request(copy)
         site_request.check(deployment.sites, organisation_of(site_request.site))
-        if request_zip.name != f"{site_request.site}.request.zip":
-            raise InputError(f"{request_zip} is a request of {site_request.site!r}, not of the site that its name says")
-        if site_request.key != _read_fingerprint(fingerprint):
+        kind = "request" if renewal is None else "renewal"
+        if request_zip.name != f"{site_request.site}.{kind}.zip":
+            raise InputError(f"{request_zip} is a {kind} of {site_request.site!r}, not of the site that its name says")
+        if fingerprint is not None:
+            _check_heard(request_zip, site_request, fingerprint)
+        elif renewal is None:
             raise InputError(
-                f"the public key in {request_zip} has another SHA-256 than --fingerprint; ask the site again, by telephone: "
-                "this may be somebody else's request"
+                "a request is signed with --fingerprint KEY: ask the site for the SHA-256 of its key by telephone"
             )
         signed = request_zip.with_name(f"{site_request.site}.signed.zip")
         if signed.exists():
             raise InputError(f"{signed} exists already; remove it to sign again")
+        if renewal is not None and fingerprint is None:
+            check_renewal(renewal, site_request, authority)
         note_key(authority, site_request.site, site_request.key)
         profile = Path(temporary) / "profile.yml"
         profile.write_text(json.dumps(_profile(deployment)), encoding="utf-8")
         options = ("-c", str(authority), "--profile", str(profile), "--valid-days", str(DAYS), "--out", str(signed))
         _nvflare("cert", "approve", str(copy), *options)
-        note_certificate(authority, site_request.site, _certificates_in(signed)[1])
-    return signed, site_request, fingerprint_of(authority / "rootCA.pem")
+        note_certificate(authority, site_request.site, certificates_in(signed)[1])
+    return signed, site_request, fingerprint_of(authority / ROOT_CERTIFICATE)
+
+
+def _check_heard(request_zip: Path, site_request: Request, fingerprint: str) -> None:
+    """Raise `InputError` unless a request has the key that a person has told."""
+    if site_request.key != _read_fingerprint(fingerprint):
+        raise InputError(
+            f"the public key in {request_zip} has another SHA-256 than --fingerprint; ask the site again, by telephone: "
+            "this may be somebody else's request"
+        )
 
 
 def join(
@@ -144,7 +173,7 @@ def join(
     if kit.exists():
         raise InputError(f"{kit} exists already; give a new folder with --kit")
     expected = _read_fingerprint(fingerprint)
-    _check_authority(signed_zip, expected)
+    check_authority(signed_zip, expected, "the one that you heard of")
     with tempfile.TemporaryDirectory() as temporary:
         options = ("--request-dir", str(requested), "--fingerprint", expected, "-w", temporary)
         _nvflare("package", str(signed_zip), *options)
@@ -177,14 +206,20 @@ def _check_key(signed_zip: Path, requested: Path) -> None:
         raise InputError(f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key")
 
 
-def _check_authority(signed_zip: Path, expected: str) -> None:
-    """Raise `InputError` unless the file's authority is the one whose fingerprint was heard, valid, and has signed the certificate."""
+def check_authority(signed_zip: Path, expected: str, known: str) -> None:
+    """Raise `InputError` unless the file's authority has this fingerprint, is valid, and has signed the certificate.
+
+    Args:
+        signed_zip: what the operator has sent back.
+        expected: the fingerprint.
+        known: how the person who reads the error knows the right authority.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509 import BasicConstraints, ExtensionNotFound
 
     try:
-        authority, signed = _certificates_in(signed_zip)
+        authority, signed = certificates_in(signed_zip)
         is_authority = authority.extensions.get_extension_for_class(BasicConstraints).value.ca
         signed.verify_directly_issued_by(authority)
     except (
@@ -202,7 +237,7 @@ def _check_authority(signed_zip: Path, expected: str) -> None:
         ) from error
     if fingerprint_text(authority.fingerprint(hashes.SHA256())) != expected:
         raise InputError(
-            f"{signed_zip} comes from another authority than the one that you heard of; ask the operator again, by telephone"
+            f"{signed_zip} comes from another authority than {known}; ask the operator again, by telephone"
         )
     if not is_authority:
         raise InputError(
@@ -216,18 +251,18 @@ def _check_authority(signed_zip: Path, expected: str) -> None:
             )
 
 
-def _certificates_in(signed_zip: Path) -> tuple[x509.Certificate, x509.Certificate]:
+def certificates_in(signed_zip: Path) -> tuple[x509.Certificate, x509.Certificate]:
     """Return the certificates of the authority and of the site in a signed file."""
     with zipfile.ZipFile(signed_zip) as archive:
-        names = ["rootCA.pem", next(name for name in archive.namelist() if name.endswith(".crt"))]
+        names = [ROOT_CERTIFICATE, next(name for name in archive.namelist() if name.endswith(".crt"))]
         authority, signed = (certificate_of(archive.open(name).read(LARGEST)) for name in names)
     return authority, signed
 
 
 def revoke(
-    plan_file: Path, name: str, kits: Path | None = None, authority: Path | None = None
+    plan_file: Path, name: str | None, kits: Path | None = None, authority: Path | None = None
 ) -> tuple[Path, Path | None]:
-    """Revoke all certificates that a site has.
+    """Revoke all certificates that a site, the server or a person has; with `name` None the list is only dated and signed again.
 
     Returns:
         The authority's list, and the server's copy of it; None where the server's kit lies elsewhere, which needs a copy then.
@@ -237,7 +272,7 @@ def revoke(
     """
     deployment = read_plan(plan_file).deployment
     kits = kits or plan_file.parent / deployment.kits
-    _, path = revoke_certificates(authority or kits / AUTHORITY, name)
+    path = revoke_certificates(authority or kits / AUTHORITY, name)
     local = kits / deployment.server / "local"
     if not local.is_dir():
         return path, None

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, explain_imports
-from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, make_authority, note_certificate
+from coterie.sites.flare.authority import AUTHORITY, certificate_of, make_authority, note_certificate
+from coterie.sites.flare.revocation import REVOKED, first_list
 from coterie.sites.flare.signature import sign_plan, signature_file
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
@@ -75,7 +76,9 @@ def provision(
     for name in (deployment.server, *deployment.admins.values(), *sites):
         certificate = kits / name / "startup" / files.get(name, "client.crt")
         note_certificate(authority, name, certificate_of(certificate.read_bytes()))
-    shutil.copy(authority / REVOKED, kits / deployment.server / "local" / REVOKED)
+    revocations = first_list(authority)
+    for name in (deployment.server, *sites):
+        shutil.copy(revocations, kits / name / "local" / REVOKED)
     sign_plan(plan_file, kits / deployment.admin)
     for name in (deployment.server, *sites):
         harden(kits / name)

@@ -20,6 +20,7 @@ from coterie.sites.backend import Sites
 from coterie.sites.descriptions import difference, parse_descriptions
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.flare.gate import barred_sites
+from coterie.sites.flare.revocation import servers_list
 from coterie.sites.flare.signature import sign_head
 from coterie.sites.log import Log
 from coterie.sites.server import Remote, Status
@@ -64,7 +65,13 @@ class Coordinator:
         differs = partial(difference, parse_descriptions(plan["described"], plan["described"]), plan["seeds"])
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
-            link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), differs=differs, **options
+            link,
+            plan["run"],
+            watch=self._watch,
+            barred=lambda: barred_sites(local),
+            revoked=lambda: _text_of_list(local),
+            differs=differs,
+            **options,
         )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
@@ -113,3 +120,9 @@ class Coordinator:
 
     def _notify(self, event: Event) -> None:
         self._progress["event"] = list(event)
+
+
+def _text_of_list(local: Path) -> str:
+    """Return the list of revoked certificates in the server's kit; "" in a simulation."""
+    revocations = servers_list(local)
+    return "" if revocations is None else revocations.text

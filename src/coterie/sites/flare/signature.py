@@ -1,4 +1,4 @@
-"""Signatures of files with the key of a kit: the operator's under a plan, and the server's under the head of a site's log."""
+"""Signatures with RSA keys: the operator's under a plan, and the server's under the head of a site's log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
-from coterie.sites.flare.authority import certificate_of, issued_by
+from coterie.sites.flare.authority import ROOT_CERTIFICATE, certificate_of, common_name, issued_by
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 _PLAN, _HEAD = b"coterie plan ", b"coterie head of a log "
 """The subject of a signature stands before the signed bytes, so that none can be passed off as one about something else."""
@@ -52,14 +55,35 @@ def check_plan(plan_file: Path, operator: str, startup: Path) -> str:
 
 
 def _sign(content: bytes, key: Path, certificate: Path) -> dict[str, str]:
+    return {"signature": sign_bytes(content, key), "certificate": certificate.read_text(encoding="utf-8")}
+
+
+def sign_bytes(content: bytes, key: Path) -> str:
+    """Return the signature of bytes with a private key (RSA, PKCS #1 v1.5, SHA-256), in base64."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     private: Any = load_pem_private_key(key.read_bytes(), None)
-    signature = private.sign(content, padding.PKCS1v15(), hashes.SHA256())
-    text = certificate.read_text(encoding="utf-8")
-    return {"signature": base64.b64encode(signature).decode(), "certificate": text}
+    return base64.b64encode(private.sign(content, padding.PKCS1v15(), hashes.SHA256())).decode()
+
+
+def check_bytes(content: bytes, signature: str, certificate: x509.Certificate) -> None:
+    """Raise `InputError` unless the key of a certificate has signed these bytes, as `sign_bytes` does."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
+    key: Any = certificate.public_key()
+    try:
+        key.verify(base64.b64decode(signature), content, padding.PKCS1v15(), hashes.SHA256())
+    except InvalidSignature as error:
+        raise InputError("of another text") from error
+
+
+def signer_of(file: Path) -> x509.Certificate:
+    """Return the certificate that a signature of a plan names; `check_plan` says whether it is true."""
+    return certificate_of(json.loads(file.read_text(encoding="utf-8"))["certificate"].encode())
 
 
 def sign_head(site: str, head: str, startup: Path) -> dict[str, str]:
@@ -90,18 +114,8 @@ def _head_content(site: str, head: str, time: str) -> bytes:
 
 def _verify(content: bytes, signed: dict[str, str], name: str, startup: Path) -> None:
     """Raise `ValueError` unless somebody of this name, with a valid certificate of the kit's authority, signed these bytes."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import padding
-    from cryptography.x509.oid import NameOID
-
     certificate = certificate_of(signed["certificate"].encode())
-    require(issued_by(certificate, certificate_of((startup / "rootCA.pem").read_bytes())), "of another authority")
-    (common_name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    if common_name.value != name:
-        raise InputError(f"of {common_name.value!r}")
-    key: Any = certificate.public_key()
-    try:
-        key.verify(base64.b64decode(signed["signature"]), content, padding.PKCS1v15(), hashes.SHA256())
-    except InvalidSignature as error:
-        raise InputError("of another text") from error
+    require(issued_by(certificate, certificate_of((startup / ROOT_CERTIFICATE).read_bytes())), "of another authority")
+    if common_name(certificate) != name:
+        raise InputError(f"of {common_name(certificate)!r}")
+    check_bytes(content, signed["signature"], certificate)

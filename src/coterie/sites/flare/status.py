@@ -5,9 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from coterie.sites.flare.authority import (
+    AUTHORITY,
+    FEW_DAYS,
+    ROOT_CERTIFICATE,
+    certificate_of,
+    ends_of_certificates,
+    holders_of_certificates,
+)
+from coterie.sites.flare.revocation import authoritys_list
 from coterie.sites.flare.submit import open_session
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.settings import short
@@ -16,9 +26,20 @@ from coterie.study.progress import Event
 RUNNING = ("RUNNING", "DISPATCHED", "SUBMITTED")
 
 
-def status(plan_file: Path, kits: Path | None = None) -> list[str]:
-    """Lines about the server of a plan and its sites. Raises `InputError` if the server cannot be reached."""
+def status(plan_file: Path, kits: Path | None = None, authority: Path | None = None) -> list[str]:
+    """Lines about the server of a plan and its sites, and when certificates end.
+
+    Args:
+        plan_file: the plan.
+        kits: folder of the kits; None: as the plan says.
+        authority: folder of the authority, which knows when certificates end; None: `ca` of the kits.
+
+    Raises:
+        InputError: the server cannot be reached.
+    """
     deployment = read_plan(plan_file).deployment
+    authority = authority or (kits or plan_file.parent / deployment.kits) / AUTHORITY
+    certificates = list(certificate_lines(deployment, authority, datetime.now(UTC)))
     session = open_session(plan_file, deployment, kits)
     try:
         connected = {client.name for client in session.get_connected_client_list()}
@@ -27,7 +48,7 @@ def status(plan_file: Path, kits: Path | None = None) -> list[str]:
         if jobs:
             with suppress(Exception):  # the job may be beginning or ending
                 progress = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
-        return list(_lines(deployment, connected, bool(jobs), progress, time.time()))
+        return [*_lines(deployment, connected, bool(jobs), progress, time.time()), *certificates]
     finally:
         session.close()
 
@@ -53,3 +74,30 @@ def _run(progress: Mapping[str, Any]) -> str:
         return "a run is beginning"
     event = Event(*progress["event"])
     return f"{event.label}, seed {event.seed}, round {event.round} of {event.rounds}"
+
+
+def certificate_lines(deployment: Deployment, authority: Path, now: datetime) -> Iterator[str]:
+    """Say for how many days the certificates are valid, of each holder the last that is not revoked, and how to renew it."""
+    if not authority.is_dir():
+        yield f"certificates: say with --authority where the authority lies, to read when they end ({authority} is not there)"
+        return
+    root = certificate_of((authority / ROOT_CERTIFICATE).read_bytes())
+    ends = {AUTHORITY: root.not_valid_after_utc}
+    revoked, noted = authoritys_list(authority), ends_of_certificates(authority)
+    for serial, holder in holders_of_certificates(authority).items():
+        if serial in noted and serial not in revoked:
+            ends[holder] = max(noted[serial], ends.get(holder, noted[serial]))
+
+    yield "certificates"
+    holders = [AUTHORITY, deployment.server, *deployment.admins.values(), *deployment.sites]
+    width = max(map(len, holders))
+    for holder in holders:
+        if holder not in ends:
+            yield f"  {holder:<{width}}  none is noted"
+            continue
+        days = (ends[holder] - now).days
+        line = f"  {holder:<{width}}  ends in {days} days" if days >= 0 else f"  {holder:<{width}}  has ended"
+        if days < FEW_DAYS:
+            cure = "there, coterie site renew KIT" if holder in deployment.sites else "coterie deploy PLAN --kits NEW"
+            line += f"; renew it: {cure}"
+        yield line
