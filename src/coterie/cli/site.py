@@ -400,7 +400,9 @@ def _renew(args: argparse.Namespace) -> int:
     kit = Path(args.kit)
     if args.signed is not None:
         certificate = install(kit, Path(args.signed))
-        _say(f"{kit} has its new key and a certificate that ends in {days_left(certificate)} days; all else is as before")
+        _say(
+            f"{kit} has its new key and a certificate that ends in {days_left(certificate)} days; all else is as before"
+        )
         _say(f"if the site runs, let it take them: {kit}/startup/stop_fl.sh, then {kit}/startup/start.sh")
         return 0
     archive, request_details = request_renewal(kit)

@@ -31,7 +31,7 @@ from coterie.sites.flare.authority import (
     read_request,
     serial_of,
 )
-from coterie.sites.flare.join import check_authority, certificates_in, make_request
+from coterie.sites.flare.join import certificates_in, check_authority, make_request
 from coterie.sites.flare.revocation import authoritys_list
 from coterie.sites.flare.signature import check_bytes, sign_bytes
 

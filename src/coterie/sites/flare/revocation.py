@@ -222,14 +222,21 @@ def held_list(file: Path, startup: Path) -> RevocationList | None:
 
 
 def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
-    """Keep the list that the server has sent, and return it. Arguments as of `held_list`.
+    """Keep the list that the server has sent, and return it.
+
+    Args:
+        text: what the server has sent.
+        file: where the site keeps the list.
+        startup: folder of the site's kit with the authority's certificate.
 
     Raises:
         InputError: the authority has not signed the text, or the site holds a later list.
     """
     if not isinstance(text, str) or len(text) > LONGEST:
         raise InputError("the server sent no list of revoked certificates")
-    sent = parse_list(text, startup / ROOT_CERTIFICATE, "the list of revoked certificates that the server sent", _SERVERS_CURE)
+    sent = parse_list(
+        text, startup / ROOT_CERTIFICATE, "the list of revoked certificates that the server sent", _SERVERS_CURE
+    )
     with _alone(file.parent):  # jobs run at once, and each brings a list
         held = held_list(file, startup)
         if held is not None and held != sent and sent.number <= held.number:
@@ -247,7 +254,8 @@ def check_signer(signature: Path, file: Path, startup: Path) -> None:
 
     Args:
         signature: the signature, which `signature.check_plan` has verified.
-        file, startup: as of `held_list`.
+        file: where the site keeps the list.
+        startup: folder of the site's kit with the authority's certificate.
     """
     held = held_list(file, startup)
     serial = serial_of(signer_of(signature))
@@ -264,7 +272,8 @@ def check_approved(plan_file: Path, operator: str, file: Path, startup: Path) ->
     Args:
         plan_file: the site's own copy of the plan.
         operator: the name of the operator.
-        file, startup: as of `held_list`.
+        file: where the site keeps the list.
+        startup: folder of the site's kit with the authority's certificate.
     """
     signature = signature_file(plan_file)
     if not signature.is_file():
