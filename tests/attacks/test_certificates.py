@@ -578,9 +578,10 @@ def conversation(kits):
 
 
 def test_a_plan_of_a_revoked_operator_is_neither_approved_nor_run(copied, capsys):
+    from coterie.sites.approval import approve
+
     kit, plan = copied / "hungary", plan_of(copied)
-    set_up_hungary(copied)
-    assert command("site", "approve", kit, "--yes") == 0
+    approve(kit / "local" / "plan.toml", set_up_hungary(copied))
     first = (copied / "ca" / "revoked.json").read_text()
     assert command("revoke", plan, OPERATOR) == 0
     second = (copied / "ca" / "revoked.json").read_text()
@@ -612,9 +613,10 @@ def test_a_plan_of_a_revoked_operator_is_neither_approved_nor_run(copied, capsys
 
 def test_an_approval_without_the_operators_signature_is_obeyed_no_more(copied):
     """As earlier versions kept it; or somebody has put another signature there."""
-    kit = copied / "hungary"
-    set_up_hungary(copied)
-    assert command("site", "approve", kit, "--yes") == 0
+    from coterie.sites.approval import approve
+
+    kit, settings = copied / "hungary", set_up_hungary(copied)
+    approve(kit / "local" / "plan.toml", settings)
     signature = kit / "local" / "approved.toml.sig"
     kept = json.loads(signature.read_text())
     guard = (copied / "guard@coterie.org" / "startup" / "client.crt").read_text()
@@ -625,10 +627,10 @@ def test_an_approval_without_the_operators_signature_is_obeyed_no_more(copied):
             signature.write_text(content)
         site, say = conversation(copied)
         try:
-            assert "coterie" in say("open", seed=0)
+            assert say("open", seed=0).endswith("there: coterie site approve KIT")
         finally:
             site.close()
-    assert command("site", "approve", kit, "--yes") == 0
+    approve(kit / "local" / "plan.toml", settings)
     site, say = conversation(copied)
     try:
         assert say("open", seed=0) == ""

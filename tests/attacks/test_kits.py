@@ -432,14 +432,14 @@ def test_certificates_of_sites_end_after_90_days_and_others_with_the_authority(k
 
 
 def test_a_signed_request_ends_after_90_days_and_can_be_signed_again(own_key, tmp_path, monkeypatch):
-    from coterie.sites.flare.join import _certificates_in, request, sign
+    from coterie.sites.flare.join import certificates_in, request, sign
 
     monkeypatch.setenv("HOME", str(tmp_path))
     folder, _, _, signed, _ = own_key
-    old = _certificates_in(signed)[1]
+    old = certificates_in(signed)[1]
     assert (old.not_valid_after_utc - old.not_valid_before_utc).days == 90
     asked, about = request(folder / "plan.toml", "hungary", tmp_path / "renewed")
-    new = _certificates_in(sign(folder / "plan.toml", asked, about.key)[0])[1]
+    new = certificates_in(sign(folder / "plan.toml", asked, about.key)[0])[1]
     assert new.serial_number != old.serial_number
     issued = json.loads((folder / "kits" / "ca" / "issued.json").read_text())
     assert [issued[f"{one.serial_number:X}"] for one in (old, new)] == ["hungary", "hungary"]
@@ -489,12 +489,13 @@ def test_whoever_holds_a_revoked_certificate_is_neither_registered_nor_asked(cop
 
 
 def test_a_server_whose_list_of_revoked_certificates_is_damaged_lets_nobody_in(copied):
+    from coterie.base.errors import InputError
     from coterie.sites.flare.gate import Gate
 
     gate = Gate()
     gate._local = copied / "localhost" / "local"
     (gate._local / "revoked.json").write_text("{")
-    with pytest.raises(ValueError, match="Expecting"):
+    with pytest.raises(InputError, match=r"revoked\.json cannot be read .*coterie revoke plan\.toml"):
         gate.note("hungary", "1")
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -359,11 +360,39 @@ def lines_of(made, name):
 def server(tmp_path):
     """What a gate needs of FLARE's server: a folder and a verifier of certificates, which lets everybody in; and a gate."""
     from coterie.sites.flare.gate import Gate
+    from coterie.sites.flare.revocation import first_list, revoke_certificates
 
-    (tmp_path / "local").mkdir()
+    authority, local, startup = (tmp_path / name for name in ("authority", "local", "startup"))
+    for folder in (authority, local, startup):
+        folder.mkdir()
+    make_root(authority)
+    shutil.copy(authority / "rootCA.pem", startup)
+    shutil.copy(first_list(authority), local)
+
+    def revoke(serial, name):
+        (authority / "issued.json").write_text(json.dumps({str(serial): name}))
+        shutil.copy(revoke_certificates(authority, name), local)
+
     verifier = SimpleNamespace(verify_common_name=lambda **_: True)
     manager = SimpleNamespace(cred_keeper=SimpleNamespace(get_id_verifier=lambda _: verifier))
-    return SimpleNamespace(workspace=str(tmp_path), client_manager=manager, verifier=verifier, gate=Gate())
+    return SimpleNamespace(
+        workspace=str(tmp_path), client_manager=manager, verifier=verifier, gate=Gate(), revoke=revoke
+    )
+
+
+def make_root(folder):
+    """Write the key and the certificate of an authority."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import rsa
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key, now = rsa.generate_private_key(public_exponent=65537, key_size=2048), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    (folder / "rootCA.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    (folder / "rootCA.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def register(server, name, serial):
@@ -388,13 +417,14 @@ def test_sites_that_register_in_the_same_moment_are_all_noted(server):
         assert all(threads.map(come, range(8)))
     noted = json.loads((local / "registered.json").read_text())
     assert noted == {f"site-{number}-{turn}": str(number) for number in range(8) for turn in range(20)}
-    assert [path.name for path in local.iterdir()] == ["registered.json"]
+    assert sorted(path.name for path in local.iterdir()) == ["registered.json", "revoked.json"]
 
 
 def test_nobody_registers_before_the_first_is_looked_at(server):
     """A second site that came while the gate began to look was once not looked at."""
     keeper, finished = server.client_manager.cred_keeper, []
-    (Path(server.workspace) / "local" / "revoked.json").write_text('{"1": "first", "2": "second"}')
+    for serial, name in enumerate(("first", "second"), 1):
+        server.revoke(serial, name)
     begin = keeper.get_id_verifier
     with ThreadPoolExecutor(1) as thread:
 
@@ -413,16 +443,18 @@ def test_nobody_registers_before_the_first_is_looked_at(server):
 
 
 @pytest.mark.parametrize(
-    ("name", "cure"), [("registered.json", "remove it and start the server again"), ("revoked.json", "copy it again")]
+    ("name", "cure"),
+    [("registered.json", "remove it and start the server again"), ("revoked.json", "coterie revoke plan.toml")],
 )
 def test_a_damaged_list_of_the_server_lets_nobody_in_and_says_what_to_do(server, name, cure):
+    server.revoke(2, "another")
     (Path(server.workspace) / "local" / name).write_text('{"hungary": "1"}}')
     with pytest.raises(InputError, match=rf"{re.escape(name)} cannot be read .*{cure}"):
         register(server, "hungary", 1)
 
 
 def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(tmp_path):
-    """One job: hungary calls every other site 120 times, then its certificate is revoked."""
+    """One job: hungary calls every other site 120 times. Then cleveland renews its certificate, and that of hungary is revoked."""
     flood = {"where": "flood", "task": "", "at": 120, "file": str(tmp_path / "answers")}
     with deployed(tmp_path, arms={"hungary": flood}, methods=FEDAVG, rounds=2) as made:
         local = made.kits / "localhost" / "local"
@@ -439,11 +471,24 @@ def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_mo
         assert "localhost has signed 1 heads of this log" in said
         heads = (made.kits / "localhost" / "coterie" / "heads.jsonl").read_text().splitlines()
         assert sorted(json.loads(head)["site"] for head in heads) == sorted(HOSPITALS)
-        assert set(HOSPITALS) <= set(json.loads((local / "registered.json").read_text()))  # and whoever commands
+        came = json.loads((local / "registered.json").read_text())
+        assert set(HOSPITALS) <= set(came)  # and whoever commands
+        kit, again = made.kits / "cleveland", made.log("localhost").count("New client cleveland")
+        made.coterie("site", "renew", kit)
+        made.coterie("sign", made.plan, kit / "renewal" / "cleveland.renewal.zip")
+        made.coterie("site", "renew", kit, kit / "renewal" / "cleveland.signed.zip")
+        made.stop("cleveland")
+        made.start("cleveland")
+        wait_for(lambda: made.log("localhost").count("New client cleveland") > again, 120)
+        assert json.loads((local / "registered.json").read_text())["cleveland"] != came["cleveland"]
+        said = made.coterie("status", made.plan).stdout
+        assert re.search(r"^  cleveland +ends in \d+ days$", said, re.M)
         made.coterie("revoke", made.plan, "hungary")
         done = made.coterie("submit", made.plan, "--out", tmp_path / "second", check=False)
         assert done.returncode == 1
         assert "hungary (its certificate was revoked" in done.stderr
+        for name in set(HOSPITALS) - {"hungary"}:
+            assert json.loads((made.kits / name / "local" / "revoked.json").read_text())["number"] == 2
         made.stop("hungary")
         made.start("hungary")
         wait_for(lambda: "comes with the revoked certificate" in made.log("localhost"), 120)
@@ -511,7 +556,7 @@ def a_job(folder):
 
 def person(folder, name, authority, **about):
     """A kit like that of the operator, with a certificate that FLARE's own tool makes for whatever a person claims."""
-    from coterie.sites.flare.join import _certificates_in, _nvflare
+    from coterie.sites.flare.join import _nvflare, certificates_in
 
     shutil.copytree(authority.parent / OPERATOR, folder / "kit")
     people = [{"name": name, "type": "admin", "org": "coterie", "role": "lead", **about}]
@@ -526,7 +571,7 @@ def person(folder, name, authority, **about):
     from cryptography.hazmat.primitives.serialization import Encoding
 
     startup = folder / "kit" / "startup"
-    (startup / "client.crt").write_bytes(_certificates_in(signed)[1].public_bytes(Encoding.PEM))
+    (startup / "client.crt").write_bytes(certificates_in(signed)[1].public_bytes(Encoding.PEM))
     shutil.copy(folder / "key" / f"{name}.key", startup / "client.key")
     return folder / "kit", request
 

@@ -214,7 +214,8 @@ def attribute_of(certificate: x509.Certificate, name: str) -> str | None:
 
 def days_left(certificate: x509.Certificate) -> int:
     """Return for how many whole days a certificate is valid yet; negative if it has ended."""
-    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    return int(left.days)
 
 
 def certificate_of(content: bytes) -> x509.Certificate:

@@ -138,7 +138,7 @@ def belongs(key: bytes, certificate: x509.Certificate) -> bool:
 def _pem(certificate: x509.Certificate) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    return certificate.public_bytes(Encoding.PEM)
+    return bytes(certificate.public_bytes(Encoding.PEM))
 
 
 def _write_private(path: Path, content: bytes) -> None:

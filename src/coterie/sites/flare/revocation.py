@@ -275,12 +275,17 @@ def check_approved(plan_file: Path, operator: str, file: Path, startup: Path) ->
         file: where the site keeps the list.
         startup: folder of the site's kit with the authority's certificate.
     """
-    signature = signature_file(plan_file)
+    signature, cure = signature_file(plan_file), "there: coterie site approve KIT"
     if not signature.is_file():
         raise InputError(
-            "its approval keeps no signature of the operator, as those of earlier versions do not; there: coterie site approve KIT"
+            f"its approval keeps no signature of the operator, as those of earlier versions do not; {cure}"
         )
-    check_plan(plan_file, operator, startup)
+    try:
+        check_plan(plan_file, operator, startup)
+    except InputError as error:
+        raise InputError(
+            f"the signature that its approval keeps is damaged, of somebody else than {operator}, or its certificate has ended; {cure}"
+        ) from error
     check_signer(signature, file, startup)
 
 
