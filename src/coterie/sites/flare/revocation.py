@@ -110,9 +110,8 @@ def _own_list(authority: Path) -> tuple[int, Mapping[str, str]]:
     file = authority / REVOKED
     cure = "copy it back from local/ of the server's kit, or from a backup of the authority"
     if not file.is_file():
-        raise InputError(
-            f"{file} is missing; {cure}, or say where the authority lies with --authority: without it an earlier list could come back"
-        )
+        # A new list would begin at number 1: sites would refuse it, and who was revoked would be let in.
+        raise InputError(f"{file} is missing; {cure}, or say where the authority lies with --authority")
     values = parse_json(read_text(file, LONGEST), str(file), dict, cure)
     if _is_unsigned(values):
         return 0, values
