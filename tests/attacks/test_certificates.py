@@ -129,9 +129,9 @@ def give(kits, name, days):
 # ---- renewal
 
 
-def test_a_site_renews_its_certificate_without_a_telephone_and_nothing_else_in_its_kit_changes(copied, capsys):
+def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(copied, capsys):
     from coterie.sites.flare.authority import certificate_of
-    from coterie.sites.flare.renewal import belongs
+    from coterie.sites.flare.renewal import check_key
 
     kit, plan = copied / "hungary", plan_of(copied)
     set_up_hungary(copied)
@@ -157,7 +157,7 @@ def test_a_site_renews_its_certificate_without_a_telephone_and_nothing_else_in_i
     changed = {name for name in before | after if before.get(name) != after.get(name)}
     assert changed == {"startup/client.crt", "startup/client.key"}
     assert new.serial_number != old.serial_number
-    assert belongs((kit / "startup" / "client.key").read_bytes(), new)
+    check_key(kit, new)
     assert (kit / "startup" / "client.key").stat().st_mode & 0o077 == 0
     assert command("site", "check", kit) == 0
     said = capsys.readouterr().out
@@ -171,7 +171,7 @@ def test_a_site_renews_its_certificate_without_a_telephone_and_nothing_else_in_i
 
 
 @pytest.mark.parametrize("file", ["client.key", "client.crt"])
-def test_a_renewal_that_was_interrupted_is_named_and_completed_by_the_same_command(copied, monkeypatch, capsys, file):
+def test_an_interrupted_renewal_is_named_and_completed_by_the_same_command(copied, monkeypatch, capsys, file):
     from coterie.sites.flare import renewal
 
     kit = copied / "hungary"
@@ -203,7 +203,7 @@ def renewal_zip(kits, *, site="hungary", key=None, certificate=None, old=None, s
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
-    from coterie.sites.flare.renewal import _PROOF, _REQUEST, _SUBJECT
+    from coterie.sites.flare.renewal_request import _PROOF, _REQUEST, _SUBJECT
     from coterie.sites.flare.signature import sign_bytes
 
     claim = {"name": site, "kind": "client", "organisation": site, **about}
@@ -313,7 +313,7 @@ BAD_RENEWALS = {
 
 
 @pytest.mark.parametrize("make", BAD_RENEWALS, ids=lambda make: make.__name__)
-def test_only_a_valid_certificate_is_succeeded_and_by_one_of_the_same_name_and_role(copied, capsys, make):
+def test_only_a_valid_certificate_is_succeeded_by_one_of_its_name_and_role(copied, capsys, make):
     sent = make(copied)
     capsys.readouterr()
     assert command("sign", plan_of(copied), sent) == 2
@@ -325,7 +325,7 @@ def test_a_second_renewal_with_another_key_needs_the_telephone(copied, capsys):
     """Then two parties have the old key. The first of them may be a thief."""
     from coterie.base.errors import InputError
     from coterie.sites.flare.authority import read_request
-    from coterie.sites.flare.renewal import check_renewal, read_renewal
+    from coterie.sites.flare.renewal_request import check_renewal, read_renewal
 
     authority = copied / "ca"
 
@@ -340,7 +340,7 @@ def test_a_second_renewal_with_another_key_needs_the_telephone(copied, capsys):
         check_renewal(*ask(second))
 
 
-def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_tells_its_key_by_telephone(copied, capsys):
+def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_telephones(copied, capsys):
     kit, plan = copied / "hungary", plan_of(copied)
     set_up_hungary(copied)
     give(copied, "hungary", -1)
@@ -354,6 +354,23 @@ def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_tells_its_key_by_t
     assert command("sign", plan, sent, "--fingerprint", key) == 0
     assert command("site", "renew", kit, kit / "renewal" / "hungary.signed.zip") == 0
     assert command("site", "check", kit) == 0
+
+
+@pytest.mark.parametrize("words", [("site", "check"), ("site", "renew")])
+@pytest.mark.parametrize("name", ["client.crt", "client.key", "rootCA.pem"])
+def test_a_damaged_or_missing_file_of_a_kit_is_named_with_a_cure(copied, capsys, words, name):
+    kit = copied / "hungary"
+    file = kit / "startup" / name
+    file.write_bytes(file.read_bytes()[:200])
+    if words == ("site", "check") or name != "rootCA.pem":  # who asks for a successor does not read the authority's
+        assert command(*words, kit) == 2
+        said = capsys.readouterr().err
+        assert name in said
+        assert "get a new kit" in said
+    file.unlink()
+    assert command(*words, kit) == 2
+    assert f"has no {name}" in capsys.readouterr().err
+    assert not (kit / "renewal").exists()
 
 
 def signed_zip(kits, certificate, root=None):
@@ -389,7 +406,7 @@ def test_a_kit_takes_the_certificate_of_its_own_key_name_and_authority_alone(cop
 def test_a_renewal_that_was_cut_or_changed_on_its_way_is_no_renewal(copied):
     from coterie.base.errors import InputError
     from coterie.sites.flare.authority import read_request
-    from coterie.sites.flare.renewal import check_renewal, read_renewal
+    from coterie.sites.flare.renewal_request import check_renewal, read_renewal
 
     sent = renewal_zip(copied)
     whole, request = sent.read_bytes(), read_request(copied.parent / "inner.zip")
@@ -491,7 +508,7 @@ def bent_lists(signed, other):
 def test_no_list_that_the_authority_has_not_signed_is_believed(copied):
     from coterie.base.errors import InputError
     from coterie.sites.flare.gate import barred_sites
-    from coterie.sites.flare.revocation import held_list, take_list
+    from coterie.sites.flare.revocation import sites_list, take_list
 
     plan, startup, file = plan_of(copied), copied / "hungary" / "startup", copied / "hungary" / "local" / "revoked.json"
     first = list_of(copied / "ca")
@@ -511,10 +528,10 @@ def test_no_list_that_the_authority_has_not_signed_is_believed(copied):
         with pytest.raises(InputError):
             take_list(value, file, startup)
     take_list(whole, file, startup)
-    assert held_list(file, startup).number == 2
+    assert sites_list(file, startup).number == 2
 
 
-def test_a_site_takes_no_earlier_list_and_none_of_the_same_number_that_says_something_else(copied):
+def test_a_site_takes_no_earlier_list_and_no_other_of_the_same_number(copied):
     from coterie.base.errors import InputError
     from coterie.sites.flare.revocation import take_list
 
@@ -639,12 +656,12 @@ def test_an_approval_without_the_operators_signature_is_obeyed_no_more(copied):
 
 
 def test_a_site_says_how_old_its_list_is(copied, capsys):
-    from coterie.sites.flare.revocation import held_list
+    from coterie.sites.flare.revocation import sites_list
 
     kit = copied / "hungary"
     set_up_hungary(copied)
     file = kit / "local" / "revoked.json"
-    held = held_list(file, kit / "startup")
+    held = sites_list(file, kit / "startup")
     assert "12 days old" in held.words(datetime.fromisoformat(held.date) + timedelta(days=12, hours=3))
     assert command("site", "check", kit) == 0
     assert re.search(r"^revoked   list 1 of .*, 0 days old", capsys.readouterr().out, re.M)

@@ -93,12 +93,12 @@ def approve(plan_file: Path, settings_file: Path) -> Approved:
 
     approved, content = Approved.read(plan_file), plan_file.read_bytes()
     signature_words(approved, plan_file, settings_file)
-    kept = approval_file(settings_file)
+    approval = approval_file(settings_file)
     if kit_of(settings_file) is not None:
         # The signature stays beside the approval: the operator's certificate may be revoked later.
         signature = signature_file(plan_file).read_bytes()
-        write_atomically(signature_file(kept), lambda p: p.write_bytes(signature))
-    write_atomically(kept, lambda p: p.write_bytes(content))
+        write_atomically(signature_file(approval), lambda p: p.write_bytes(signature))
+    write_atomically(approval, lambda p: p.write_bytes(content))
     return approved
 
 
@@ -108,7 +108,7 @@ def kit_of(settings_file: Path) -> Path | None:
     return kit if (kit / "startup" / "rootCA.pem").is_file() else None
 
 
-def revoked_file(settings_file: Path) -> Path:
+def revocations_file(settings_file: Path) -> Path:
     """Return where a site keeps the list of revoked certificates."""
     return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "revoked.json")
 
@@ -118,12 +118,12 @@ def check_signer_of_approval(settings_file: Path) -> None:
 
     Outside a kit nobody can say who has signed.
     """
-    from coterie.sites.flare.revocation import check_approved
+    from coterie.sites.flare.revocation import check_approval
 
     kit = kit_of(settings_file)
     if kit is not None:
         operator = read_approval(settings_file).plan.deployment.admin
-        check_approved(approval_file(settings_file), operator, revoked_file(settings_file), kit / "startup")
+        check_approval(approval_file(settings_file), operator, revocations_file(settings_file), kit / "startup")
 
 
 def signature_words(approved: Approved, plan_file: Path, settings_file: Path) -> str:
@@ -139,7 +139,7 @@ def signature_words(approved: Approved, plan_file: Path, settings_file: Path) ->
     if kit is None:
         return "not checked, since these settings lie in no kit with the certificate of an authority"
     words = check_plan(plan_file, approved.plan.deployment.admin, kit / "startup")
-    check_signer(signature_file(plan_file), revoked_file(settings_file), kit / "startup")
+    check_signer(signature_file(plan_file), revocations_file(settings_file), kit / "startup")
     return words
 
 

@@ -22,7 +22,7 @@ from coterie.sites.approval import (
     fits,
     kit_of,
     plan_hash,
-    revoked_file,
+    revocations_file,
 )
 from coterie.sites.descriptions import check_file
 from coterie.sites.flare.kits import need_flare
@@ -132,35 +132,25 @@ def _check_certificate(kit: Path, site: str) -> list[str]:
     Raises:
         InputError: it is not there, not of its own authority, not of this site, not of the kit's key, or has ended.
     """
-    from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 
-    from coterie.sites.flare.authority import FEW_DAYS, days_left
-    from coterie.sites.flare.renewal import belongs
+    from coterie.sites.flare.authority import FEW_DAYS, certificate_of, common_name, days_left
+    from coterie.sites.flare.renewal import check_key, kits_certificate
 
     startup = kit / "startup"
-    for name in ("client.crt", "client.key", "rootCA.pem"):
-        if not (startup / name).is_file():
-            raise InputError(f"{startup} has no {name}: the server refuses connections without it; get a new kit")
-    certificate, root = (
-        x509.load_pem_x509_certificate((startup / n).read_bytes()) for n in ("client.crt", "rootCA.pem")
-    )
+    certificate = kits_certificate(kit)
     try:
-        certificate.verify_directly_issued_by(root)
+        certificate.verify_directly_issued_by(certificate_of((startup / "rootCA.pem").read_bytes()))
     except (ValueError, TypeError, InvalidSignature) as error:
         raise InputError(
             f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get a new kit"
         ) from error
-    named = str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    named = common_name(certificate)
     if named != site:
         raise InputError(
             f"the certificate in {startup} is that of {named!r}, not of {site!r}, and the server compares; use its kit"
         )
-    if not belongs((startup / "client.key").read_bytes(), certificate):
-        raise InputError(
-            f"client.key and client.crt in {startup} do not belong together; if a renewal was interrupted, give coterie site renew "
-            f"{kit} with the signed file again, or get a new kit"
-        )
+    check_key(kit, certificate)
     days, end = days_left(certificate), certificate.not_valid_after_utc.date()
     if days < 0:
         raise InputError(
@@ -175,13 +165,15 @@ def _check_certificate(kit: Path, site: str) -> list[str]:
 
 def _revocation_lines(settings_file: Path) -> list[str]:
     """Return a sentence about the list of revoked certificates that a site holds. Raises `InputError` if it is damaged."""
-    from coterie.sites.flare.revocation import held_list
+    from coterie.sites.flare.revocation import sites_list
 
     kit = kit_of(settings_file)
     if kit is None:
         return []
-    held = held_list(revoked_file(settings_file), kit / "startup")
-    words = "no list yet; the server sends it when a run begins" if held is None else held.words(datetime.now(UTC))
+    current = sites_list(revocations_file(settings_file), kit / "startup")
+    words = (
+        "no list yet; the server sends it when a run begins" if current is None else current.words(datetime.now(UTC))
+    )
     return [f"revoked   {words}"]
 
 

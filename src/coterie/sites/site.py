@@ -23,7 +23,7 @@ from typing import Any
 from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import Ask, Context, decode, encode, header
-from coterie.sites.approval import approval_file, check_signer_of_approval, kit_of, read_approval, revoked_file
+from coterie.sites.approval import approval_file, check_signer_of_approval, kit_of, read_approval, revocations_file
 from coterie.sites.log import Log, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
@@ -132,7 +132,7 @@ class Site:
         if kit is None:
             return self._refuse(head, message, caller, "its settings lie in no kit, so it cannot check a list")
         try:
-            taken = take_list(head.get("list"), revoked_file(self._settings_file), kit / "startup")
+            taken = take_list(head.get("list"), revocations_file(self._settings_file), kit / "startup")
         except InputError as error:
             return self._refuse(head, message, caller, self._without_paths(error))
         self._look_at_signer()

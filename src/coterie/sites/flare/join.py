@@ -33,6 +33,7 @@ from coterie.sites.flare.authority import (
     read_request,
 )
 from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
+from coterie.sites.flare.renewal_request import check_renewal, read_renewal
 from coterie.sites.flare.revocation import REVOKED, revoke_certificates
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
@@ -99,8 +100,6 @@ def sign(
         InputError: the request is none of a site of the plan, has another key than `fingerprint` or one that another party has, is a
             renewal by a certificate that has ended or is revoked, or the kits have no authority.
     """
-    from coterie.sites.flare.renewal import check_renewal, read_renewal
-
     deployment = read_plan(plan_file).deployment
     authority = authority or (kits or plan_file.parent / deployment.kits) / AUTHORITY
     if not (authority / ROOT_KEY).is_file():
@@ -206,13 +205,13 @@ def _check_key(signed_zip: Path, requested: Path) -> None:
         raise InputError(f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key")
 
 
-def check_authority(signed_zip: Path, expected: str, known: str) -> None:
+def check_authority(signed_zip: Path, expected: str, right_one: str) -> None:
     """Raise `InputError` unless the file's authority has this fingerprint, is valid, and has signed the certificate.
 
     Args:
         signed_zip: what the operator has sent back.
         expected: the fingerprint.
-        known: how the person who reads the error knows the right authority.
+        right_one: how the person who reads the error knows the right authority.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -237,7 +236,7 @@ def check_authority(signed_zip: Path, expected: str, known: str) -> None:
         ) from error
     if fingerprint_text(authority.fingerprint(hashes.SHA256())) != expected:
         raise InputError(
-            f"{signed_zip} comes from another authority than {known}; ask the operator again, by telephone"
+            f"{signed_zip} comes from another authority than {right_one}; ask the operator again, by telephone"
         )
     if not is_authority:
         raise InputError(

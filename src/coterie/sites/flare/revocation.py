@@ -89,8 +89,8 @@ def revoke_certificates(authority: Path, name: str | None) -> Path:
     if name is not None:
         serials = [serial for serial, holder in holders.items() if holder == name]
         if not serials:
-            known = nearest(name, set(holders.values()))
-            raise InputError(f"the authority has issued no certificate to {name!r}; {known}")
+            suggestion = nearest(name, set(holders.values()))
+            raise InputError(f"the authority has issued no certificate to {name!r}; {suggestion}")
         revoked = {**revoked, **dict.fromkeys(serials, name)}
 
     # A certificate that has ended is refused without a list.
@@ -113,7 +113,7 @@ def _own_list(authority: Path) -> tuple[int, Mapping[str, str]]:
         # A new list would begin at number 1: sites would refuse it, and who was revoked would be let in.
         raise InputError(f"{file} is missing; {cure}, or say where the authority lies with --authority")
     values = parse_json(read_text(file, LONGEST), str(file), dict, cure)
-    if _is_unsigned(values):
+    if _lacks_signature(values):
         return 0, values
     revocations = _read(values, authority / ROOT_CERTIFICATE, str(file), cure)
     return revocations.number, revocations.certificates
@@ -121,14 +121,14 @@ def _own_list(authority: Path) -> tuple[int, Mapping[str, str]]:
 
 def _sign_list(authority: Path, number: int, certificates: Mapping[str, str]) -> Path:
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    signature = sign_bytes(_signed_bytes(number, date, certificates), authority / ROOT_KEY)
+    signature = sign_bytes(_bytes_to_sign(number, date, certificates), authority / ROOT_KEY)
     text = RevocationList(number, date, dict(certificates), signature).text
     file = authority / REVOKED
     write_atomically(file, lambda p: p.write_text(text, encoding="utf-8"), durable=True)
     return file
 
 
-def _signed_bytes(number: int, date: str, certificates: Mapping[str, str]) -> bytes:
+def _bytes_to_sign(number: int, date: str, certificates: Mapping[str, str]) -> bytes:
     return _SUBJECT + json.dumps([number, date, sorted(certificates.items())]).encode()
 
 
@@ -156,18 +156,18 @@ def parse_list(text: str, root: Path, place: str, cure: str) -> RevocationList:
     return _read(parse_json(text, place, dict, cure), root, place, cure)
 
 
-def _is_unsigned(values: Mapping[str, Any]) -> bool:
+def _lacks_signature(values: Mapping[str, Any]) -> bool:
     """Return True for a list of holders by serial number and nothing else."""
     return "signature" not in values and all(isinstance(holder, str) for holder in values.values())
 
 
 def _read(values: Mapping[str, Any], root: Path, place: str, cure: str) -> RevocationList:
-    if _is_unsigned(values):
+    if _lacks_signature(values):
         raise InputError(f"{place} is not signed by the authority, as lists of earlier versions are not; {cure}")
     try:
         revocations = RevocationList(**values)
         _check_form(revocations)
-        signed = _signed_bytes(revocations.number, revocations.date, revocations.certificates)
+        signed = _bytes_to_sign(revocations.number, revocations.date, revocations.certificates)
         check_bytes(signed, revocations.signature, certificate_of(root.read_bytes()))
     except (OSError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{place} is no list that the authority of this kit has signed; {cure}") from error
@@ -205,7 +205,7 @@ def servers_list(local: Path) -> RevocationList | None:
 # ---- a site
 
 
-def held_list(file: Path, startup: Path) -> RevocationList | None:
+def sites_list(file: Path, startup: Path) -> RevocationList | None:
     """Return the list that a site holds; None before the server has sent one.
 
     Args:
@@ -237,13 +237,13 @@ def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
         text, startup / ROOT_CERTIFICATE, "the list of revoked certificates that the server sent", _SERVERS_CURE
     )
     with _alone(file.parent):  # jobs run at once, and each brings a list
-        held = held_list(file, startup)
-        if held is not None and held != sent and sent.number <= held.number:
+        current = sites_list(file, startup)
+        if current is not None and current != sent and sent.number <= current.number:
             raise InputError(
                 f"the server sent list {sent.number} of revoked certificates, of {sent.date[:10]}, and this site holds list "
-                f"{held.number}; {_SERVERS_CURE}"
+                f"{current.number}; {_SERVERS_CURE}"
             )
-        if held != sent:
+        if current != sent:
             write_atomically(file, lambda p: p.write_text(text, encoding="utf-8"), durable=True)
     return sent
 
@@ -256,16 +256,16 @@ def check_signer(signature: Path, file: Path, startup: Path) -> None:
         file: where the site keeps the list.
         startup: folder of the site's kit with the authority's certificate.
     """
-    held = held_list(file, startup)
+    current = sites_list(file, startup)
     serial = serial_of(signer_of(signature))
-    if held is not None and serial in held.certificates:
+    if current is not None and serial in current.certificates:
         raise InputError(
-            f"the plan was signed by {visible(held.certificates[serial])}, whose certificate {serial} is revoked (list "
-            f"{held.number}); ask for a plan that somebody else has signed, of new kits if need be"
+            f"the plan was signed by {visible(current.certificates[serial])}, whose certificate {serial} is revoked (list "
+            f"{current.number}); ask for a plan that somebody else has signed, of new kits if need be"
         )
 
 
-def check_approved(plan_file: Path, operator: str, file: Path, startup: Path) -> None:
+def check_approval(plan_file: Path, operator: str, file: Path, startup: Path) -> None:
     """Raise `InputError` unless the approved plan has its operator's signature beside it, with a certificate that is not revoked.
 
     Args:
