@@ -567,9 +567,9 @@ def test_lists_that_come_at_once_leave_the_latest(copied, monkeypatch):
     write, later = revocation.write_atomically, []
 
     def write_late(*values, **more):
-        if not later:
-            later.append(threads.submit(revocation.take_list, texts[1], file, startup))
-            wait(later, 0.5)
+        monkeypatch.setattr(revocation, "write_atomically", write)
+        later.append(threads.submit(revocation.take_list, texts[1], file, startup))
+        wait(later, 0.5)
         write(*values, **more)
 
     monkeypatch.setattr(revocation, "write_atomically", write_late)
