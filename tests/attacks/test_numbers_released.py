@@ -18,7 +18,6 @@ from coterie.sites.log import Log, entries
 
 def hospital_with_log(folder, **plan):
     hospital = Hospital(folder, **plan)
-    hospital.logs = True
     return hospital.begin()
 
 

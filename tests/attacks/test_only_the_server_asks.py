@@ -16,7 +16,7 @@ def site(tmp_path):
     from coterie.sites.site import Site
 
     settings = settings_file(tmp_path)
-    approve(plan_file(tmp_path), settings)
+    approve(plan_file(tmp_path), settings, unsigned=True)
     made = Site("hungary", settings, tmp_path / "kept")
     yield made
     made.close()

@@ -89,7 +89,8 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
             if time.monotonic() >= deadline and pair != first_pair:
                 return
             place = Path(folder) / str(number)
-            moved_settings = replace(settings, log=str(place / "log"))
+            # What is found is said also of a plan whose price the site refuses.
+            moved_settings = replace(settings, log=str(place / "log"), largest_mu=2.0**62)
             place.mkdir()
             yield ways(_Server(SiteRows(name, moved_settings, place, approved), pair, deadline))
 

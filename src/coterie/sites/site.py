@@ -24,7 +24,7 @@ from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import Ask, Context, decode, encode, header
 from coterie.sites.approval import approval_file, read_approval
-from coterie.sites.log import Log, heads_file, last_hash
+from coterie.sites.log import Log, cannot_write, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
 SERVER = "server"
@@ -181,7 +181,7 @@ class Site:
         try:
             self._log.write(urgent=caller == SERVER, **entry, **about_answer)
         except OSError as error:
-            return f"its site cannot write its log ({error.strerror}), and refuses every request until it can"
+            return cannot_write(error)
         return ""
 
     def _fresh(self, settings: SiteSettings) -> _Child:
