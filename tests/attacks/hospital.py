@@ -16,6 +16,7 @@ from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.agreement import agree
 from coterie.models import build_shape, outputs_of
 from coterie.run.tables import preset
+from coterie.sites.secret_noise import key_file
 
 FEDAVG = {"name": "fedavg", "local": {"steps": 2, "batch_size": 16, "minimum_batch": 8}}
 
@@ -43,9 +44,10 @@ def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=No
 
 
 def settings_file(folder, **settings):
-    """Write the site's own settings; updates of a logistic model may leave without noise."""
+    """Write the site's own settings; updates of a logistic model may leave without noise, and with little of it."""
     path = Path(folder) / "coterie.toml"
-    path.write_text(tomli_w.dumps({"site": {"data": str(FOLDER / "hungary.csv"), "largest_layer": 1, "largest_mu": 1e9, **settings}}))
+    allowed = {"data": str(FOLDER / "hungary.csv"), "largest_layer": 1, "largest_mu": 1e9}
+    path.write_text(tomli_w.dumps({"site": {**allowed, **settings}}))
     return path
 
 
@@ -63,6 +65,11 @@ class Hospital:
         self.approved = approve(self.plan, self.settings_file, unsigned=True)
         self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
         self.serial, self.run = 0, "run"
+
+    @property
+    def key_file(self):
+        """Where the site's key lies."""
+        return key_file(Path(self.settings.log))
 
     def say(self, do, **values):
         """One message over the wire, and the reply."""

@@ -16,6 +16,7 @@ from coterie.compute.metrics import evaluate
 from coterie.config.registry import METHODS
 from coterie.contract.wire import PerClient
 from coterie.data.sets.heart_disease import FOLDER
+from coterie.sites.approval import plan_hash
 from coterie.sites.attack import attack
 
 CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}
@@ -24,6 +25,14 @@ LOCAL = FEDAVG["local"]
 WIDE = {"model": {"name": "mlp", "hidden": [32]}}
 MERITFED = {"name": "meritfed", "local": LOCAL}
 FOUR = {"deploy": {"sites": ["hungary", "a", "b", "c"]}}
+
+
+def approve(hospital, *more):
+    """Give the command that approves the hospital's plan, whose hash a person has read."""
+    from coterie.cli.main import main
+
+    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
+    return main(["site", "approve", *where, "--yes", plan_hash(hospital.plan), "--unsigned", *more])
 
 
 def found(folder, method=FEDAVG, settings=None, **plan):
@@ -48,10 +57,10 @@ def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(tmp_pa
 def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path, monkeypatch):
     """As before models were counted: noise for each request, as many models as fit into it."""
     from coterie.contract.requests import Asks
-    from coterie.sites.rows import SiteRows
+    from coterie.sites.ledger import Account
 
     few = found(tmp_path, MERITFED, **FOUR)
-    monkeypatch.setattr(SiteRows, "_spend", lambda *about: None)
+    monkeypatch.setattr(Account, "_spend", lambda *about: None)
     monkeypatch.setattr(Asks, "most_models", lambda self, clients: 40)
     (tmp_path / "many").mkdir()
     many = found(tmp_path / "many", MERITFED, **FOUR)
@@ -64,30 +73,25 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
 def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(tmp_path, capsys, name):
     """As it was: `approve` warned, and the site joined."""
-    from coterie.cli.main import main
     from coterie.sites.allowed import RefusedError
 
     hospital = Hospital(tmp_path, methods=[{"name": name, "local": LOCAL}], settings={"largest_layer": 0}, **FOUR)
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
     with pytest.raises(RefusedError, match="this site, which reads how many in coterie attack, sets largest_layer = 1"):
         hospital.begin(pair=f"{name}-0")
-    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert approve(hospital) == 2
     said = capsys.readouterr()
     assert "danger    a dishonest server could find " in said.out
     assert "without secret noise, and a layer of the model has 1 units" in said.err
     lifted = hospital.settings_file.read_text().replace("largest_layer = 0", "largest_layer = 1")
     hospital.settings_file.write_text(lifted)
-    assert main(["site", "approve", *where, "--yes"]) == 0
+    assert approve(hospital) == 0
 
 
 def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsys):
-    from coterie.cli.main import main
-
     faint, fast = [{**CLIP, "bound": 3.0}, {**NOISE, "sigma": 4e-4}], {**LOCAL, "steps": 1, "lr": 1.0}
     plan = {"methods": [{"name": "fedavg", "local": fast}], "rounds": 20, "filters": faint}
     hospital = Hospital(tmp_path, settings={"largest_layer": 0}, **plan)
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file)]
-    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert approve(hospital) == 2
     assert "rows of this site behind secret noise, and it takes none" in capsys.readouterr().err
 
 
@@ -286,8 +290,7 @@ def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
     from coterie.cli.main import main
 
     hospital = Hospital(tmp_path, methods=[{"name": "local"}], rounds=60, settings={"largest_layer": 0})
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
-    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert approve(hospital) == 2
     said = capsys.readouterr()
     assert "danger    a dishonest server could find " in said.out
     assert "'loss' of metrics:evaluate leaves local-0 without secret noise" in said.err
@@ -372,6 +375,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     """As it was: a draw for each copy of a model, and requests that hold as many as the server likes."""
     import coterie.sites.rows
     from coterie.contract.requests import Asks
+    from coterie.sites.ledger import Account
 
     noise = [{**CLIP, "bound": 10.0}, {**NOISE, "sigma": 0.004}]
     steep = {**MERITFED, "local": {**LOCAL, "steps": 1, "lr": 1.0, "weight_decay": 0.0}}
@@ -380,7 +384,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     def drawn_for_each(filters, key, requests):
         return honest(filters, key, tuple(f"{request} {number}" for number, request in enumerate(requests)))
 
-    monkeypatch.setattr(coterie.sites.rows.SiteRows, "_spend", lambda *about: None)
+    monkeypatch.setattr(Account, "_spend", lambda *about: None)
     monkeypatch.setattr(Asks, "most_models", lambda self, clients: 256)
     folders = [tmp_path / name for name in ("one draw", "many draws")]
     rows = []
@@ -395,11 +399,13 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
 
 def test_requests_beside_the_declarations_are_made_of_the_declarations(tmp_path, monkeypatch):
     from coterie.sites.allowed import Allowed
+    from coterie.sites.ledger import Account
 
     (tmp_path / "off").mkdir()
     kept = next(one for one in found(tmp_path, MERITFED, **FOUR) if one.what == "requests")
     assert (kept.found, kept.of > 150) == (0, True)
     monkeypatch.setattr(Allowed, "check", lambda self, task, *about, **where: self.tasks[task][0])
+    monkeypatch.setattr(Account, "_spend", lambda *about: None)
     assert next(one for one in found(tmp_path / "off", MERITFED, **FOUR) if one.what == "requests").found > 10
 
 
@@ -437,4 +443,4 @@ def test_the_command_says_it_for_a_kit_and_an_approval_ends_with_it(tmp_path, ca
     assert "columns told; 0 requests answered, 0 refused" in said  # as it was: recipes were sent whatever time it took
     assert main(["site", "approve", *where]) == 0
     assert lines[-1] in capsys.readouterr().out.splitlines()
-    assert not (tmp_path / "kept" / "key").exists()  # nothing of the site's own was touched
+    assert not hospital.key_file.exists()  # nothing of the site's own was touched

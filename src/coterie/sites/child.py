@@ -35,7 +35,7 @@ def serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
     """Return the reply to a message, and what the log should know; whatever goes wrong is a sentence in both."""
     serial = -1
     try:
-        message = decode(raw)
+        message = decode(raw, rows.longest_head)
         serial = message["serial"]
         reply = encode({**rows.answer(message), "serial": serial})
         return reply, rows.about

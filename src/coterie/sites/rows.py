@@ -10,7 +10,6 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved, layers_fit
 from coterie.sites.comparisons import note_outcomes, paired_errors
-from coterie.sites.descriptions import check_recipe
+from coterie.sites.descriptions import check_recipe, longest_head
 from coterie.sites.kept_outcomes import KeptOutcomes
 from coterie.sites.ledger import Account, Place, Told, count_numbers
 from coterie.sites.minima import (
@@ -99,6 +98,7 @@ class SiteRows:
         self.pair = self._prepared = ""
         self._own = OwnModel(folder / "models", self.experiment)
         self.about: dict[str, Any] = {}
+        self.longest_head = longest_head(approved.plan.deployment.descriptions)
         self._account = Account(Path(settings.log))
         self._account.seal()
         self._price: Price | None = None
@@ -106,7 +106,7 @@ class SiteRows:
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
 
-    @cached_property
+    @property
     def _key(self) -> bytes:
         return site_key(Path(self.settings.log))
 

@@ -22,8 +22,9 @@ from typing import Any
 
 from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
-from coterie.contract.wire import Ask, Context, decode, encode, header
+from coterie.contract.wire import HEAD, Ask, Context, decode, encode, header
 from coterie.sites.approval import approval_file, read_approval
+from coterie.sites.descriptions import longest_head
 from coterie.sites.log import Log, cannot_write, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
@@ -52,11 +53,12 @@ class Site:
         self._plan_file = approval_file(settings_file)
         self._settings: SiteSettings | None = None
         self._log: Log | None = None
-        self._hash, self._unready = "", ""
+        self._hash, self._unready, self._longest_head = "", "", HEAD
         try:
             self._settings = read_settings(settings_file)
             self._log = Log(Path(self._settings.log), reserve=RESERVE)
-            self._hash = read_approval(settings_file).hash
+            approved = read_approval(settings_file)
+            self._hash, self._longest_head = approved.hash, longest_head(approved.plan.deployment.descriptions)
         except InputError as error:
             self._unready = str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
         self._lock = threading.Lock()
@@ -90,7 +92,7 @@ class Site:
                 why = f"a message of {size} MB is over the {most} MB of largest_message at its site"
                 return self._refuse({}, message, caller, why)
             try:
-                head = header(message)
+                head = header(message, self._longest_head)
                 serial = head["serial"]
                 if type(serial) is not int or serial < 0:
                     raise InputError("a message has a serial number")
