@@ -18,6 +18,7 @@ from test_the_log_is_an_audit import Here, messages
 
 from coterie.compute.tasks import local_update
 from coterie.contract.wire import decode
+from coterie.data.sets.heart_disease import FOLDER
 from coterie.sites import log as log_module
 from coterie.sites.allowed import RefusedError
 from coterie.sites.ledger import Account, Place, Told, check_index
@@ -243,18 +244,13 @@ def test_another_reply_to_the_same_request_is_told_anew_and_paid_for(tmp_path):
     """Other rows give the same request other noise: two draws that belong together."""
     data = tmp_path / "data.csv"
     kit = Kit(tmp_path / "hungary", filters=[CLIP, NOISE], settings={"data": str(data)}, rounds=1, deploy={"runs": 2})
-    from coterie.data.sets.heart_disease import FOLDER
-
-    lines = (FOLDER / "hungary.csv").read_text().splitlines()
-    data.write_text("\n".join(lines))
-    kit.begin()
-    prepared = kit.rows._prepared
+    head, *lines = (FOLDER / "hungary.csv").read_text().splitlines()
+    data.write_text("\n".join([head, *lines]))
+    recipe = kit.begin().recipe()  # a server may send it again, whatever the rows have become
     for shift in range(3):
-        age = lines[1].split(",")[0]
-        changed = lines[1].replace(age, str(float(age) + shift), 1)
-        data.write_text("\n".join([lines[0], changed, *lines[2:]]))
-        kit.join().begin(recipe=kit.recipe() if shift == 0 else None)
-        kit.rows._prepared = prepared  # the recipe of the first rows, which a server may send again
+        older = [f"{float(age) + shift},{others}" for age, _, others in (line.partition(",") for line in lines)]
+        data.write_text("\n".join([head, *older]))
+        kit.join().begin(recipe=recipe)
         if shift < 2:
             kit.ask(local_update, x=kit.x, local=local())
         else:

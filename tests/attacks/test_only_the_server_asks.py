@@ -82,11 +82,11 @@ def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
     assert reserve.stat().st_blocks * 512 >= RESERVE
     append = Log._append
 
-    def full(log, file, values):  # a disk with no room but what the reserve gives back
+    def full(log, file, values, durable):  # a disk with no room but what the reserve gives back
         if RESERVE - reserve.stat().st_size <= room[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         room[0] += 2**20
-        append(log, file, values)
+        append(log, file, values, durable)
 
     monkeypatch.setattr(Log, "_append", full)
     answer = decode(site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server"))

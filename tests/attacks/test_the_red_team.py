@@ -444,3 +444,42 @@ def test_the_command_says_it_for_a_kit_and_an_approval_ends_with_it(tmp_path, ca
     assert main(["site", "approve", *where]) == 0
     assert lines[-1] in capsys.readouterr().out.splitlines()
     assert not hospital.key_file.exists()  # nothing of the site's own was touched
+
+
+# ---- averages over evaluations
+
+OFTEN = {"methods": [FEDAVG, {**FEDAVG, "label": "again"}], "rounds": 40, "run": {"evaluate": 1}, "filters": [CLIP, NOISE]}
+
+
+def averages(folder, monkeypatch, **plan):
+    """What the averaging of evaluations finds under the same key."""
+    import coterie.sites.attack as red_team
+    import coterie.sites.rows
+
+    folder.mkdir()
+    monkeypatch.setattr(coterie.sites.rows, "site_key", lambda log: b"0" * 32)
+    every = red_team._ways
+    monkeypatch.setattr(red_team, "_ways", lambda approved: (w for w in every(approved) if w[1] is red_team._Server.averages))
+    hospital = Hospital(folder, **{**OFTEN, **plan})
+    (finding,) = attack(hospital.approved, hospital.settings, "hungary", inf)
+    return finding
+
+
+@pytest.mark.parametrize(("model", "runs"), [({}, 4), (WIDE, 2)], ids=["logistic", "MLP"])
+def test_losses_averaged_over_models_almost_alike_tell_who_is_there_and_ill(tmp_path, monkeypatch, model, runs):
+    """As it was: nobody tried, and noise of one row's reach hid no row in a thousand evaluations."""
+    finding = averages(tmp_path / "often", monkeypatch, deploy={"runs": runs}, **model)
+    assert finding.requests == finding.budget == 2 * 41 * runs
+    assert finding.of == finding.luck_of == finding.budget // 128
+    assert (finding.found, finding.luck) == (finding.of, 0)
+
+
+def test_evaluations_after_the_last_round_alone_tell_no_patient(tmp_path, monkeypatch):
+    finding = averages(tmp_path / "seldom", monkeypatch, run={"evaluate": 40}, deploy={"runs": 1})
+    assert (finding.found, finding.of) == (0, 1)
+    assert finding.requests == finding.budget == 2 * 2
+
+
+def test_exact_losses_tell_a_patient_in_two_evaluations(tmp_path, monkeypatch):
+    finding = averages(tmp_path / "exact", monkeypatch, filters=[], rounds=1, deploy={"runs": 1})
+    assert (finding.found, finding.luck) == (1, 0)

@@ -221,7 +221,8 @@ class Account:
             mu = math.sqrt(told.mu_squared * share)
             numbers = round(told.numbers * share)
             about = {**_about(place), "outcome": "told", "replies": new}
-            self._write(file, {**about, "numbers": numbers, "mu": mu_in_words(mu)})
+            # The worker's line about the answer, which is synced before that leaves, takes this one along to the disk.
+            self._write(file, {**about, "numbers": numbers, "mu": mu_in_words(mu)}, durable=False)
 
     def _spend(self, file: FileIO, place: Place, requests: Collection[str], budget: int) -> None:
         if not requests:
@@ -233,8 +234,8 @@ class Account:
             )
         self._write(file, {**_about(place), "outcome": "reserved", "models": requests})
 
-    def _write(self, file: FileIO, entry: Mapping[str, Any]) -> None:
-        self._log.append(file, urgent=True, **entry)
+    def _write(self, file: FileIO, entry: Mapping[str, Any], durable: bool = True) -> None:
+        self._log.append(file, urgent=True, durable=durable, **entry)
         self._read()
         # Neither synced nor needed: where a power cut or a full disk takes this line, the log has it.
         step = {"line": self._books.lines, "end": self._end, "near": self._near, "entry": entry}
@@ -243,9 +244,8 @@ class Account:
 
     def seal(self) -> None:
         """Write the index anew, with the sums of its lines."""
-        self._index_fits = False
         with self._locked():
-            pass
+            self._write_index()
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:

@@ -92,17 +92,17 @@ class Log:
         except FileNotFoundError:
             return False
 
-    def append(self, file: FileIO, *, urgent: bool = False, **values: Any) -> None:
-        """Append one entry to the file that `locked` gave; otherwise as `write`."""
+    def append(self, file: FileIO, *, urgent: bool = False, durable: bool = True, **values: Any) -> None:
+        """Append one entry to the file that `locked` gave; otherwise as `write`. If not `durable`, the next that is takes it along."""
         try:
-            self._append(file, values)
+            self._append(file, values, durable)
         except OSError as error:
             if not urgent or error.errno != errno.ENOSPC or not self._reserve.exists():
                 raise
             os.truncate(self._reserve, max(0, self._reserve.stat().st_size - _PIECE))
-            self._append(file, values)
+            self._append(file, values, durable)
 
-    def _append(self, file: FileIO, values: Mapping[str, Any]) -> None:
+    def _append(self, file: FileIO, values: Mapping[str, Any], durable: bool) -> None:
         torn, chain = b"", self._chain
         if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
             chain, torn = _read_end(self.path)
@@ -113,7 +113,8 @@ class Log:
         remaining = b"\n" * bool(torn) + addition + line
         while remaining:
             remaining = remaining[file.write(remaining) :]
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
         self._end, self._chain = file.tell(), chain
 
 
