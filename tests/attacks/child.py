@@ -45,7 +45,11 @@ class ChildRows:
     def of_another_job(self):
         """The same site in another job: a worker and a child of its own, with the files of this one."""
         other = object.__new__(ChildRows)
-        other.site, other.log, other.copy = Site(self.site.name, self.file, self.log.parent / "kept"), self.log, self.copy
+        other.site, other.log, other.copy = (
+            Site(self.site.name, self.file, self.log.parent / "kept"),
+            self.log,
+            self.copy,
+        )
         other.file = self.file
         return other
 

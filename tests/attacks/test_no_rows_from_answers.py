@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch

@@ -31,7 +31,9 @@ def words(hospital):
     return "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
 
 
-@pytest.mark.parametrize(("mu", "guesses"), [(1, "69"), (3, "93"), (5, "99"), (20, "more than 99"), (math.inf, "more than 99")])
+@pytest.mark.parametrize(
+    ("mu", "guesses"), [(1, "69"), (3, "93"), (5, "99"), (20, "more than 99"), (math.inf, "more than 99")]
+)
 def test_mu_means_how_often_a_guess_about_one_patient_is_right(mu, guesses):
     assert f"right in {guesses} of 100 guesses" in meaning(mu)
 
@@ -140,9 +142,10 @@ def test_the_allow_list_follows_the_rounds_and_parts_that_are_evaluated(tmp_path
     hospital = Hospital(tmp_path, rounds=5, run=run).begin()
     for number, part in ((0, "test"), (2, "test"), (4, "test"), (5, "test"), (5, "train")):
         hospital.ask(evaluate, x=hospital.x, part=part, metrics=METRICS, round=number)
+    asked = {"x": hospital.x, "metrics": METRICS}
     for number in (1, 3):
-        refused("has no metrics:evaluate in round", hospital.ask, evaluate, x=hospital.x, part="test", metrics=METRICS, round=number)
-    refused("evaluates train rows after the last round alone", hospital.ask, evaluate, x=hospital.x, part="train", metrics=METRICS, round=2)
+        refused("has no metrics:evaluate in round", hospital.ask, evaluate, part="test", round=number, **asked)
+    refused("evaluates train rows after the last round alone", hospital.ask, evaluate, part="train", round=2, **asked)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl", "ifca", "dpfl", "fedfomo", "ditto", "local"])

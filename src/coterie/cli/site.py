@@ -148,7 +148,9 @@ def _approve(args: argparse.Namespace) -> int:
         raise InputError(f"{plan} has the SHA-256 {approved.hash}, not that of --yes; read what it asks: {_same(args)}")
     site = _site_of(args, approved, settings_file)
     signed = signature_words(approved, settings_file)
-    _say(f"signed    {signed or 'not checked, since these settings lie in no kit with the certificate of an authority'}")
+    _say(
+        f"signed    {signed or 'not checked, since these settings lie in no kit with the certificate of an authority'}"
+    )
     for line in in_words(approved, settings, site):
         _say(line)
     check_file(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
@@ -283,7 +285,20 @@ def _log(args: argparse.Namespace) -> int:
             _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
         _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")
         return 0
-    shown = ("time", "caller", "what", "pair", "round", "outcome", "rows", "bytes_up", "numbers", "mu", "refused", "error")
+    shown = (
+        "time",
+        "caller",
+        "what",
+        "pair",
+        "round",
+        "outcome",
+        "rows",
+        "bytes_up",
+        "numbers",
+        "mu",
+        "refused",
+        "error",
+    )
     for entry in list(entries(path))[-args.last :]:
         _say("  ".join(f"{entry[key]}" for key in shown if entry.get(key) not in (None, "")))
     return 0

@@ -349,7 +349,9 @@ class _Server:
                 number += 1
             sums.join(sums_of_pair)
         guesses = sums.guesses()
-        right = sum(guess == candidate.label for guess, candidate in zip(guesses[:-len(strangers)], chosen, strict=False))
+        right = sum(
+            guess == candidate.label for guess, candidate in zip(guesses[: -len(strangers)], chosen, strict=False)
+        )
         false = sum(guess is not None for guess in guesses[-len(strangers) :])
         effort = self.answered, self.refused, self.answered, budget
         return Finding(way, "patients", right, len(chosen) - len(strangers), false, len(strangers), *effort)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from coterie.base.errors import InputError
 from coterie.config.registry import METHODS
 from coterie.contract.wire import decode, encode
 from coterie.sites.allowed import RefusedError
@@ -57,6 +58,8 @@ def main(descriptor: str, settings: str) -> None:
     torch.set_num_threads(1)
     start = json.loads(settings)
     site_settings, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
+    if approved.hash != start["hash"]:  # the worker's lines in the log name the plan that it has read
+        raise InputError(f"{start['plan']} is another plan than when the site started; start it again")
     _serve(Connection(int(descriptor)), SiteRows(start["name"], site_settings, Path(start["folder"]), approved))
 
 

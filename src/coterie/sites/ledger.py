@@ -120,7 +120,9 @@ class _Books:
             "replies": [[*place, replies] for place, replies in sorted(self.replies.items())],
             "spent": [[*place, count] for place, count in sorted(self.spent.items())],
             "numbers": self.numbers,
-            "mu_squared": {pair: {part: mu_in_words(s) for part, s in by.items()} for pair, by in self.mu_squared.items()},
+            "mu_squared": {
+                pair: {part: mu_in_words(s) for part, s in by.items()} for pair, by in self.mu_squared.items()
+            },
             "lines": self.lines,
         }
 
@@ -142,8 +144,8 @@ def mu_in_words(mu: float) -> float | str:
 
 def _place_of(entry: Mapping[str, Any]) -> Place:
     pair = entry.get("pair", "")
-    round = (entry.get("round") or 0) if pair else 0
-    return Place(entry["plan"], pair, entry["what"], round, entry.get("part", ""))
+    number = (entry.get("round") or 0) if pair else 0
+    return Place(entry["plan"], pair, entry["what"], number, entry.get("part", ""))
 
 
 def _about(place: Place) -> dict[str, Any]:

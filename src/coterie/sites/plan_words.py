@@ -169,7 +169,10 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
             in_rounds += size.numbers(declaration, owner, approved) * allowed.asks_of(name)
     numbers = start + at_the_end + in_rounds * deployment.runs
     account = Account(Path(settings.log))
-    yield f"released  {account.numbers} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the first round"
+    yield (
+        f"released  {account.numbers} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the "
+        "first round"
+    )
     yield from price_in_words(price_of(approved, size.module), approved, account.mu)
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "

@@ -2,8 +2,8 @@
 
 mu is the root of the sum of (sensitivity / sigma)^2 over all that is told of a row behind noise: over methods, seeds, folds, rounds and
 runs, but not over parts, since a row lies in one part of a split. Whoever knows all other rows, and finds it as likely as not that a
-patient's row is there, is right with probability Phi(mu / 2) after all of it (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B
-2022, Section 2).
+patient's row is there, is right with probability Phi(mu / 2) after all of it (Dong, Roth and Su, "Gaussian Differential Privacy",
+JRSS B 2022, Section 2).
 
 What is told of all rows as it is, before the first round and beside each answer, is no part of it: sums of columns, categories, numbers
 of rows, shares of classes.
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from coterie.base.errors import InputError
 from coterie.base.vector import Layout
 from coterie.compute.metrics import evaluate
 from coterie.contract.filters import Filter
@@ -29,7 +28,7 @@ from coterie.contract.task import Task
 from coterie.contract.wire import Ask, Context
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.sites.allowed import PARTS, Allowed, RefusedError, is_exact_fact, is_secret
+from coterie.sites.allowed import Allowed, RefusedError, is_exact_fact, is_secret
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
 from coterie.sites.secret_noise import is_told_behind_noise
@@ -91,7 +90,9 @@ def squared_mu_of_update(filters: tuple[Filter, ...]) -> float:
     return (2 * bound) ** 2 / variance if variance else math.inf
 
 
-def events_of(allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout) -> Iterator[tuple[str, int]]:
+def events_of(
+    allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout
+) -> Iterator[tuple[str, int]]:
     """Yield what the reply to one request tells about a row: ("update", vectors), ("number", numbers) or ("exact", 1)."""
     noisy_kinds = {kind for step in allowed.filters if is_secret(step) for kind in step.kinds}
     for field, kind in task.kinds.items():

@@ -187,7 +187,7 @@ class Site:
         return ""
 
     def _fresh(self, settings: SiteSettings) -> _Child:
-        return _Child(self.name, settings, self.folder, self._plan_file)
+        return _Child(self.name, settings, self.folder, self._plan_file, self._hash)
 
     def _again(self, settings: SiteSettings) -> _Child | None:
         """A new child that knows what the old one was told; but for its memory, which is lost."""
@@ -260,9 +260,15 @@ def _short(value: Any) -> Any:
 class _Child:
     """The child process of a site. It is started from scratch: the worker has threads, which a fork would not survive."""
 
-    def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path) -> None:
+    def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path, plan_hash: str) -> None:
         self._pipe, child_end = Pipe()
-        start = {"name": name, "settings": asdict(settings), "folder": str(folder), "plan": str(plan)}
+        start = {
+            "name": name,
+            "settings": asdict(settings),
+            "folder": str(folder),
+            "plan": str(plan),
+            "hash": plan_hash,
+        }
         command = [sys.executable, "-m", "coterie.sites.child", str(child_end.fileno()), json.dumps(start)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, pass_fds=[child_end.fileno()], env=environment)

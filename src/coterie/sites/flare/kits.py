@@ -14,8 +14,8 @@ from typing import Any
 
 from coterie.base.errors import InputError, explain_imports
 from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, make_authority, note_certificate
-from coterie.sites.flare.signature import sign_plan, signature_file
-from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
+from coterie.sites.flare.signature import sign_plan
+from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan, signature_file
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import VERSIONS_FILE, add_software, versions, wheels_in
 from coterie.sites.tables import table_options

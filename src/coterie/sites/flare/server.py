@@ -65,7 +65,13 @@ class Coordinator:
         differs, head = partial(difference, descriptions, plan["seeds"]), longest_head(descriptions)
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
-            link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), differs=differs, head=head, **options
+            link,
+            plan["run"],
+            watch=self._watch,
+            barred=lambda: barred_sites(local),
+            differs=differs,
+            head=head,
+            **options,
         )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
