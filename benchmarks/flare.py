@@ -168,7 +168,7 @@ def simulate(
         lines += [f"minimum_{what} = 1" for what in ("rows", "cell", "batch")]
         lines += ["largest_layer = 1000"]  # the benchmark's own rows are public
         (local / f"{name}.coterie.toml").write_text("\n".join([*lines, ""]))
-        approve(plan, local / f"{name}.coterie.toml")
+        approve(plan, local / f"{name}.coterie.toml", unsigned=True)
     ours = [f"{type(o).__module__}.{type(o).__qualname__}" for o in (server, client)]
     allowed = {"format_version": 2, "class_allow_list": sorted({*CLASSES, *ours})}
     (local / "resources.json.default").write_text(json.dumps(allowed))

@@ -20,7 +20,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from coterie.data.sets.heart_disease import export
-from coterie.sites.approval import approve
+from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.kits import provision
 from coterie.sites.flare.signature import sign_plan
 from coterie.sites.plan import read_plan
@@ -152,7 +152,7 @@ class Deployment:
         return [self.kits / name / "coterie" for name in HOSPITALS]
 
     def approve(self, name, plan=None):
-        """Sign a plan as its operator, and approve it as `coterie site approve PLAN --yes` does."""
+        """Sign a plan as its operator, and approve it as `coterie site approve PLAN --yes SHA256` does."""
         sign_plan(plan or self.plan, self.kits / read_plan(self.plan).deployment.admin)
         return approve(plan or self.plan, self.kits / name / "local" / "coterie.toml")
 
@@ -343,7 +343,7 @@ def demo(keep=False):
         with deployed(folder, keys_at_sites=True, described=True) as made:
             for name in HOSPITALS:
                 made.coterie("site", "check", made.kits / name)
-                made.coterie("site", "approve", made.kits / name, "--yes")
+                made.coterie("site", "approve", made.kits / name, "--yes", plan_hash(made.plan))
             made.coterie("run", made.plan, "--out", folder / "here", "--no-report")
             say(f"in one process: done after {time.perf_counter() - begun:.0f} s")
             shown = made.coterie("submit", made.plan, "--out", folder / "there")

@@ -37,10 +37,21 @@ class ChildRows:
         values = {k: v for k, v in dataclasses.asdict(settings).items() if v is not None}
         file.write_text(tomli_w.dumps({"site": {**values, "log": str(own / "asks.jsonl")}}))
         shutil.copy(plan, approval_file(file))
-        self.site, self.log = Site(name, file, own / "kept"), own / "asks.jsonl"
+        self.file, self.site, self.log = file, Site(name, file, own / "kept"), own / "asks.jsonl"
         self.copy = SiteRows(
             name, dataclasses.replace(settings, log=str(folder / "copy.jsonl")), folder / "copy", approved
         )
+
+    def of_another_job(self):
+        """The same site in another job: a worker and a child of its own, with the files of this one."""
+        other = object.__new__(ChildRows)
+        other.site, other.log, other.copy = (
+            Site(self.site.name, self.file, self.log.parent / "kept"),
+            self.log,
+            self.copy,
+        )
+        other.file = self.file
+        return other
 
     def answer(self, message):
         """The answer of the child; a refusal or a failure is raised."""

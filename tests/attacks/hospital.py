@@ -16,7 +16,7 @@ from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.agreement import agree
 from coterie.models import build_shape, outputs_of
 from coterie.run.tables import preset
-from coterie.sites.log import Log
+from coterie.sites.secret_noise import key_file
 
 FEDAVG = {"name": "fedavg", "local": {"steps": 2, "batch_size": 16, "minimum_batch": 8}}
 
@@ -44,14 +44,15 @@ def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=No
 
 
 def settings_file(folder, **settings):
-    """Write the site's own settings; updates of a logistic model may leave without noise."""
+    """Write the site's own settings; updates of a logistic model may leave without noise, and with little of it."""
     path = Path(folder) / "coterie.toml"
-    path.write_text(tomli_w.dumps({"site": {"data": str(FOLDER / "hungary.csv"), "largest_layer": 1, **settings}}))
+    allowed = {"data": str(FOLDER / "hungary.csv"), "largest_layer": 1, "largest_mu": 1e9}
+    path.write_text(tomli_w.dumps({"site": {**allowed, **settings}}))
     return path
 
 
 class Hospital:
-    """A site that has approved a plan, and the server's half of a conversation with it; where it `logs`, a restart remembers asks."""
+    """A site that has approved a plan, and the server's half of a conversation with it."""
 
     def __init__(self, folder, settings=None, **plan):
         from coterie.sites.approval import approve
@@ -61,9 +62,14 @@ class Hospital:
         self.folder, self.plan = Path(folder), plan_file(folder, **plan)
         self.settings_file = settings_file(folder, **(settings or {}))
         self.settings = read_settings(self.settings_file)
-        self.approved = approve(self.plan, self.settings_file)
+        self.approved = approve(self.plan, self.settings_file, unsigned=True)
         self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
-        self.serial, self.logs, self.run = 0, False, "run"
+        self.serial, self.run = 0, "run"
+
+    @property
+    def key_file(self):
+        """Where the site's key lies."""
+        return key_file(Path(self.settings.log))
 
     def say(self, do, **values):
         """One message over the wire, and the reply."""
@@ -77,10 +83,6 @@ class Hospital:
         number = round if round is not None else 0 if before else 1
         where = Context(seed, number, 1, self.serial + 1 if ask is None else ask)
         answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
-        if self.logs:
-            Log(Path(self.settings.log)).write(
-                plan=self.approved.hash, run="run", round=number, what=task.name, **self.rows.about
-            )
         assert not answer.failed, answer.failed
         return answer.blocks[0].values
 

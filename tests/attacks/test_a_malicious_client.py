@@ -265,7 +265,7 @@ def test_a_reply_is_not_read_if_it_is_longer_than_its_task_declares(quiet, monke
     read = []
     import coterie.sites.replies as replies
 
-    monkeypatch.setattr(replies, "decode", lambda message: read.append(len(message)) or decode(message))
+    monkeypatch.setattr(replies, "decode", lambda message, head: read.append(len(message)) or decode(message, head))
     quiet.lie = lambda what, reply: bytes(2**26)
     got = trained(quiet)
     assert got.failed == {LIAR: "its reply has 64 MB, more than the 16 MB that were asked for"}

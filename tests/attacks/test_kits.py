@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from coterie.sites.approval import plan_hash
+
 pytest.importorskip("nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'")
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
@@ -67,7 +69,7 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
 
     kit = kits / "hungary"
     set_up_hungary(kit)
-    assert main(["site", "approve", str(kit), "--yes"]) == 0
+    assert main(["site", "approve", str(kit), "--yes", plan_hash(kit / "local" / "plan.toml")]) == 0
     assert (kit / "local" / "python").read_text().strip() == sys.executable
     script = (kit / "startup" / "sub_start.sh").read_text()
     assert 'exec "$COTERIE_PYTHON" -u -m nvflare.private' in script
@@ -555,20 +557,23 @@ def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(copied
 
     kit, plan = copied / "hungary", copied.parent / "plan.toml"
     set_up_hungary(kit)
-    approve = ["site", "approve", str(plan), "--kit", str(kit), "--yes"]
-    assert main(approve) == 2
+
+    def approve():
+        return main(["site", "approve", str(plan), "--kit", str(kit), "--yes", plan_hash(plan)])
+
+    assert approve() == 2
     assert "plan.toml has no signature of the operator beside it" in capsys.readouterr().err
     assert main(["sign", str(plan)]) == 0
-    assert main(approve) == 0
+    assert approve() == 0
     assert "signed    by operator@coterie.org" in capsys.readouterr().out
     plan.write_text(plan.read_text().replace("rounds = 5", "rounds = 6"))
-    assert main(approve) == 2
+    assert approve() == 2
     assert "of another text" in capsys.readouterr().err
     (copied / "operator@coterie.org").rename(copied / "another")
     for signer in ("guard@coterie.org", "cleveland"):  # whoever else has a certificate of this authority
         shutil.copytree(copied / signer, copied / "operator@coterie.org")
         assert main(["sign", str(plan)]) == 0
-        assert main(approve) == 2
+        assert approve() == 2
         assert f"of '{signer}'" in capsys.readouterr().err
         shutil.rmtree(copied / "operator@coterie.org")
 
@@ -581,7 +586,7 @@ def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(cop
     shutil.copytree(other, copied / "operator@coterie.org")
     plan = copied.parent / "plan.toml"
     assert main(["sign", str(plan)]) == 0
-    assert main(["site", "approve", str(plan), "--kit", str(copied / "hungary"), "--yes"]) == 2
+    assert main(["site", "approve", str(plan), "--kit", str(copied / "hungary"), "--yes", plan_hash(plan)]) == 2
     assert "of another authority" in capsys.readouterr().err
 
 

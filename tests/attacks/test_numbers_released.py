@@ -12,22 +12,16 @@ from hospital import Hospital, local
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
 from coterie.data.tables.recipe import moments
-from coterie.sites.ledger import Ledger, check_index
+from coterie.sites.ledger import Account, check_index
 from coterie.sites.log import Log, entries
 
 
-def hospital_with_log(folder, **plan):
-    hospital = Hospital(folder, **plan)
-    hospital.logs = True
-    return hospital.begin()
-
-
 def released(hospital):
-    return Ledger(Path(hospital.settings.log)).numbers
+    return Account(Path(hospital.settings.log)).numbers
 
 
 def test_numbers_are_models_times_what_a_reply_holds_and_the_same_again_is_free(tmp_path):
-    hospital = hospital_with_log(tmp_path)
+    hospital = Hospital(tmp_path).begin()
     begun = released(hospital)
     for ask in (5, 6):
         hospital.ask(local_update, x=hospital.x, local=local(), ask=ask)
@@ -37,7 +31,7 @@ def test_numbers_are_models_times_what_a_reply_holds_and_the_same_again_is_free(
 
 
 def test_beginnings_count_too(tmp_path):
-    hospital = hospital_with_log(tmp_path)
+    hospital = Hospital(tmp_path).begin()
     before = released(hospital)
     assert before > 3 * 5
     hospital.ask(moments, round=0, schema=json.dumps(["age"]))
@@ -47,7 +41,7 @@ def test_beginnings_count_too(tmp_path):
 
 
 def test_the_total_outlives_a_restart_a_plan_and_a_file_of_the_log(tmp_path):
-    hospital = hospital_with_log(tmp_path)
+    hospital = Hospital(tmp_path).begin()
     hospital.ask(local_update, x=hospital.x, local=local())
     hospital.restart()
     before, log = released(hospital), Path(hospital.settings.log)
@@ -62,7 +56,7 @@ def test_the_total_outlives_a_restart_a_plan_and_a_file_of_the_log(tmp_path):
 def test_a_restart_reads_the_lines_after_the_index_alone(tmp_path, monkeypatch):
     import coterie.sites.ledger
 
-    hospital = hospital_with_log(tmp_path)
+    hospital = Hospital(tmp_path).begin()
     log = Path(hospital.settings.log)
     for number in range(500):
         Log(log).write(plan="another", pair="p", what="t", round=1, models=[f"{number:032x}"], numbers=7)
@@ -82,20 +76,20 @@ def test_a_restart_reads_the_lines_after_the_index_alone(tmp_path, monkeypatch):
 def test_an_index_that_somebody_has_changed_is_not_believed(tmp_path, change):
     import hashlib
 
-    hospital = hospital_with_log(tmp_path)
+    hospital = Hospital(tmp_path).begin()
     hospital.ask(local_update, x=hospital.x, local=local())
     hospital.restart()
     log, before = Path(hospital.settings.log), released(hospital)
     check_index(log)
     index = Path(f"{log}.index")
-    _, _, text = index.read_text().partition("\n")
-    about = json.loads(text)
-    about |= {"numbers": 0} if change == "numbers" else {"asked": []}
-    text = json.dumps(about)
-    index.write_text("x" if change == "garbage" else f"{'0' * 64}\n{text}")
+    line, _, steps = index.read_bytes().partition(b"\n")
+    content = json.loads(line.partition(b" ")[2])
+    content |= {"numbers": 0} if change == "numbers" else {"replies": []}
+    text = json.dumps(content).encode()
+    index.write_bytes(b"x" if change == "garbage" else b"0" * 64 + b" " + text + b"\n" + steps)
     assert released(hospital) == before
     if change != "garbage":  # whoever makes the seal anew is found out by whoever checks the log
-        index.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+        index.write_bytes(hashlib.sha256(text).hexdigest().encode() + b" " + text + b"\n" + steps)
         with pytest.raises(InputError, match="does not fit the log"):
             check_index(log)
 
@@ -113,7 +107,7 @@ def test_a_long_log_is_continued_without_being_read_again(tmp_path):
 def test_the_approval_says_what_was_released_and_what_this_plan_adds(tmp_path):
     from coterie.sites.plan_words import in_words
 
-    hospital = hospital_with_log(tmp_path, rounds=5, deploy={"runs": 2})
+    hospital = Hospital(tmp_path, rounds=5, deploy={"runs": 2}).begin()
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
     assert f"released  {released(hospital)} numbers so far, under all plans; this plan adds up to " in words
     assert f"of up to 2 models in each round, {2 * 6 * (len(hospital.x) + 1)} numbers in all for each seed" in words

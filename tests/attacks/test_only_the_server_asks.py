@@ -16,14 +16,16 @@ def site(tmp_path):
     from coterie.sites.site import Site
 
     settings = settings_file(tmp_path)
-    approve(plan_file(tmp_path), settings)
+    approve(plan_file(tmp_path), settings, unsigned=True)
     made = Site("hungary", settings, tmp_path / "kept")
     yield made
     made.close()
 
 
 def logged(site):
-    return [json.loads(line) for line in site._log.path.read_text().splitlines()]
+    """The lines about calls."""
+    lines = [json.loads(line) for line in site._log.path.read_text().splitlines()]
+    return [line for line in lines if "caller" in line]
 
 
 def test_another_site_is_refused_and_named_in_the_log(site):
@@ -80,11 +82,11 @@ def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
     assert reserve.stat().st_blocks * 512 >= RESERVE
     append = Log._append
 
-    def full(log, values):  # a disk with no room but what the reserve gives back
+    def full(log, file, values, durable):  # a disk with no room but what the reserve gives back
         if RESERVE - reserve.stat().st_size <= room[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         room[0] += 2**20
-        append(log, values)
+        append(log, file, values, durable)
 
     monkeypatch.setattr(Log, "_append", full)
     answer = decode(site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server"))

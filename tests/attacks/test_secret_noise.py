@@ -25,8 +25,8 @@ STEEP = 2000.0
 
 def hospital(folder, *filters, key=b"1"):
     """A site whose key is always the same."""
-    (folder / "kept").mkdir(parents=True, exist_ok=True)
-    (folder / "kept" / "key").write_bytes(key * 32)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "asks.jsonl.key").write_bytes(key * 32)
     return Hospital(folder, methods=(FEDAVG,), filters=list(filters), deploy={"runs": 100}).begin()
 
 
@@ -197,7 +197,7 @@ def test_an_approval_says_in_words_whether_noise_is_secret(tmp_path):
     }
     assert "deviation 0.1, drawn under a key that stays here" in said["secret"]
     assert "deviation 0.1, which the server can compute and subtract" in said["open"]
-    assert "noise" not in said["none"]
+    assert "each of its numbers gets noise" not in said["none"]
     assert all("clip" in said[name] for name in ("secret", "open"))
 
 

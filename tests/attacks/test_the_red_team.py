@@ -16,6 +16,7 @@ from coterie.compute.metrics import evaluate
 from coterie.config.registry import METHODS
 from coterie.contract.wire import PerClient
 from coterie.data.sets.heart_disease import FOLDER
+from coterie.sites.approval import plan_hash
 from coterie.sites.attack import attack
 
 CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}
@@ -24,6 +25,14 @@ LOCAL = FEDAVG["local"]
 WIDE = {"model": {"name": "mlp", "hidden": [32]}}
 MERITFED = {"name": "meritfed", "local": LOCAL}
 FOUR = {"deploy": {"sites": ["hungary", "a", "b", "c"]}}
+
+
+def approve(hospital, *more):
+    """Give the command that approves the hospital's plan, whose hash a person has read."""
+    from coterie.cli.main import main
+
+    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
+    return main(["site", "approve", *where, "--yes", plan_hash(hospital.plan), "--unsigned", *more])
 
 
 def found(folder, method=FEDAVG, settings=None, **plan):
@@ -48,10 +57,10 @@ def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(tmp_pa
 def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path, monkeypatch):
     """As before models were counted: noise for each request, as many models as fit into it."""
     from coterie.contract.requests import Asks
-    from coterie.sites.rows import SiteRows
+    from coterie.sites.ledger import Account
 
     few = found(tmp_path, MERITFED, **FOUR)
-    monkeypatch.setattr(SiteRows, "_spend", lambda *about: None)
+    monkeypatch.setattr(Account, "_spend", lambda *about: None)
     monkeypatch.setattr(Asks, "most_models", lambda self, clients: 40)
     (tmp_path / "many").mkdir()
     many = found(tmp_path / "many", MERITFED, **FOUR)
@@ -64,30 +73,25 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
 def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(tmp_path, capsys, name):
     """As it was: `approve` warned, and the site joined."""
-    from coterie.cli.main import main
     from coterie.sites.allowed import RefusedError
 
     hospital = Hospital(tmp_path, methods=[{"name": name, "local": LOCAL}], settings={"largest_layer": 0}, **FOUR)
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
     with pytest.raises(RefusedError, match="this site, which reads how many in coterie attack, sets largest_layer = 1"):
         hospital.begin(pair=f"{name}-0")
-    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert approve(hospital) == 2
     said = capsys.readouterr()
     assert "danger    a dishonest server could find " in said.out
     assert "without secret noise, and a layer of the model has 1 units" in said.err
     lifted = hospital.settings_file.read_text().replace("largest_layer = 0", "largest_layer = 1")
     hospital.settings_file.write_text(lifted)
-    assert main(["site", "approve", *where, "--yes"]) == 0
+    assert approve(hospital) == 0
 
 
 def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsys):
-    from coterie.cli.main import main
-
     faint, fast = [{**CLIP, "bound": 3.0}, {**NOISE, "sigma": 4e-4}], {**LOCAL, "steps": 1, "lr": 1.0}
     plan = {"methods": [{"name": "fedavg", "local": fast}], "rounds": 20, "filters": faint}
     hospital = Hospital(tmp_path, settings={"largest_layer": 0}, **plan)
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file)]
-    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert approve(hospital) == 2
     assert "rows of this site behind secret noise, and it takes none" in capsys.readouterr().err
 
 
@@ -101,7 +105,7 @@ def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
         hospital = Hospital(folder, rounds=20, settings={"largest_layer": 32}, filters=filters, **model)
         every = attack(hospital.approved, hospital.settings, "hungary", inf)
         rows.append(next(one.rows for one in every if one.way.startswith("losses of steep models")))
-    assert rows == [2, 0]
+    assert rows == [1, 0]
 
 
 ASKS_LOSSES = {
@@ -283,11 +287,9 @@ def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_nois
 
 
 def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(tmp_path, capsys):
-    from coterie.cli.main import main
 
     hospital = Hospital(tmp_path, methods=[{"name": "local"}], rounds=60, settings={"largest_layer": 0})
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
-    assert main(["site", "approve", *where, "--yes"]) == 2
+    assert approve(hospital) == 2
     said = capsys.readouterr()
     assert "danger    a dishonest server could find " in said.out
     assert "'loss' of metrics:evaluate leaves local-0 without secret noise" in said.err
@@ -372,6 +374,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     """As it was: a draw for each copy of a model, and requests that hold as many as the server likes."""
     import coterie.sites.rows
     from coterie.contract.requests import Asks
+    from coterie.sites.ledger import Account
 
     noise = [{**CLIP, "bound": 10.0}, {**NOISE, "sigma": 0.004}]
     steep = {**MERITFED, "local": {**LOCAL, "steps": 1, "lr": 1.0, "weight_decay": 0.0}}
@@ -380,7 +383,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     def drawn_for_each(filters, key, requests):
         return honest(filters, key, tuple(f"{request} {number}" for number, request in enumerate(requests)))
 
-    monkeypatch.setattr(coterie.sites.rows.SiteRows, "_spend", lambda *about: None)
+    monkeypatch.setattr(Account, "_spend", lambda *about: None)
     monkeypatch.setattr(Asks, "most_models", lambda self, clients: 256)
     folders = [tmp_path / name for name in ("one draw", "many draws")]
     rows = []
@@ -395,11 +398,13 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
 
 def test_requests_beside_the_declarations_are_made_of_the_declarations(tmp_path, monkeypatch):
     from coterie.sites.allowed import Allowed
+    from coterie.sites.ledger import Account
 
     (tmp_path / "off").mkdir()
     kept = next(one for one in found(tmp_path, MERITFED, **FOUR) if one.what == "requests")
     assert (kept.found, kept.of > 150) == (0, True)
     monkeypatch.setattr(Allowed, "check", lambda self, task, *about, **where: self.tasks[task][0])
+    monkeypatch.setattr(Account, "_spend", lambda *about: None)
     assert next(one for one in found(tmp_path / "off", MERITFED, **FOUR) if one.what == "requests").found > 10
 
 
@@ -437,4 +442,50 @@ def test_the_command_says_it_for_a_kit_and_an_approval_ends_with_it(tmp_path, ca
     assert "columns told; 0 requests answered, 0 refused" in said  # as it was: recipes were sent whatever time it took
     assert main(["site", "approve", *where]) == 0
     assert lines[-1] in capsys.readouterr().out.splitlines()
-    assert not (tmp_path / "kept" / "key").exists()  # nothing of the site's own was touched
+    assert not hospital.key_file.exists()  # nothing of the site's own was touched
+
+
+# ---- averages over evaluations
+
+OFTEN = {
+    "methods": [FEDAVG, {**FEDAVG, "label": "again"}],
+    "rounds": 40,
+    "run": {"evaluate": 1},
+    "filters": [CLIP, NOISE],
+}
+
+
+def averages(folder, monkeypatch, **plan):
+    """What the averaging of evaluations finds under the same key."""
+    import coterie.sites.attack as red_team
+    import coterie.sites.rows
+
+    folder.mkdir()
+    monkeypatch.setattr(coterie.sites.rows, "site_key", lambda log: b"0" * 32)
+    every = red_team._ways
+    monkeypatch.setattr(
+        red_team, "_ways", lambda approved: (w for w in every(approved) if w[1] is red_team._Server.averages)
+    )
+    hospital = Hospital(folder, **{**OFTEN, **plan})
+    (finding,) = attack(hospital.approved, hospital.settings, "hungary", inf)
+    return finding
+
+
+@pytest.mark.parametrize(("model", "runs"), [({}, 4), (WIDE, 2)], ids=["logistic", "MLP"])
+def test_losses_averaged_over_models_almost_alike_tell_who_is_there_and_ill(tmp_path, monkeypatch, model, runs):
+    """As it was: nobody tried, and noise of one row's reach hid no row in a thousand evaluations."""
+    finding = averages(tmp_path / "often", monkeypatch, deploy={"runs": runs}, **model)
+    assert finding.requests == finding.budget == 2 * 41 * runs
+    assert finding.of == finding.luck_of == finding.budget // 128
+    assert (finding.found, finding.luck) == (finding.of, 0)
+
+
+def test_evaluations_after_the_last_round_alone_tell_no_patient(tmp_path, monkeypatch):
+    finding = averages(tmp_path / "seldom", monkeypatch, run={"evaluate": 40}, deploy={"runs": 1})
+    assert (finding.found, finding.of) == (0, 1)
+    assert finding.requests == finding.budget == 2 * 2
+
+
+def test_exact_losses_tell_a_patient_in_two_evaluations(tmp_path, monkeypatch):
+    finding = averages(tmp_path / "exact", monkeypatch, filters=[], rounds=1, deploy={"runs": 1})
+    assert (finding.found, finding.luck) == (1, 0)

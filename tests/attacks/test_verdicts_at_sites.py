@@ -6,6 +6,7 @@ import html
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from coterie.report.words import badge, headline
 from coterie.run.files import PAIRED
 from coterie.sites.backend import Sites
 from coterie.sites.comparisons import note_outcomes, paired_errors
+from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words
 from coterie.sites.server import Remote
 from coterie.study.compare import Comparison
@@ -153,7 +155,7 @@ def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp
     assert set(first) == {"error", "p", "gap", "value", "known", "tested", "rarest"}
     assert first["known"].tolist() == [[True, True, False, False, True]]  # a classification has no squared error
     assert torch.equal(first["error"], asked(hospital)["error"])
-    (hospital.rows.folder / "key").write_bytes(b"1" * 32)
+    hospital.key_file.write_bytes(b"1" * 32)
     assert not torch.equal(first["error"], asked(hospital)["error"])
 
 
@@ -217,7 +219,7 @@ def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
     metrics = ("accuracy", "auc")
     made.ask(evaluate, x=made.x, part="train", metrics=metrics)
     refused("does not allow this 'part'", made.ask, evaluate, x=made.x, part="test", metrics=metrics)
-    refused("does not allow this 'part'", made.ask, baselines, part="test")
+    refused("does not allow this 'part'", made.ask, baselines, part="test", round=5)
     assert made.rows.shard.clients.sizes("test") == {"hungary": 98}
     made.begin(pair="fedavg-0-kall")
     refused("does not ask", made.ask, note_outcomes, x=made.x, round=5)
@@ -278,7 +280,7 @@ def test_differences_are_behind_noise_that_their_error_covers(tmp_path):
             assert 0 < abs(float(noisy[field][0, metric] - exact[field][0, metric])) < 6 * step
         assert float(noisy["error"][0, metric]) >= (float(exact["error"][0, metric]) ** 2 * 0.8 + 2 * step**2) ** 0.5
     assert all(torch.equal(noisy[field], asked(site)[field]) for field in noisy)  # the same question, the same noise
-    (site.rows.folder / "key").write_bytes(b"1" * 32)
+    site.key_file.write_bytes(b"1" * 32)
     assert not torch.equal(noisy["value"], asked(site)["value"])
 
 
@@ -298,10 +300,12 @@ def test_a_comparison_of_other_models_is_counted_in_whichever_run(tmp_path):
             made.begin(pair=f"{label}-0")
             made.ask(note_outcomes, x=made.x + (made.run == "two"), round=5)
         assert asked(made, other="constant")["known"].any()
-        assert len(made.rows.about["models"]) == 1
-    made.run = "one"
+        spent = [entry for entry in entries(Path(made.settings.log)) if entry.get("outcome") == "reserved"]
+        assert spent[-1]["what"] == paired_errors.name
+    assert sum(entry["what"] == paired_errors.name for entry in spent) == 2
+    made.run, before = "one", len(spent)
     asked(made, other="constant")
-    assert made.rows.about["models"] == []
+    assert sum(entry.get("outcome") == "reserved" for entry in entries(Path(made.settings.log))) == before
 
 
 def test_the_words_say_whether_differences_are_behind_noise(tmp_path):

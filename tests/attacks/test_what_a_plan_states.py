@@ -138,7 +138,7 @@ def test_a_site_does_not_approve_a_plan_that_states_something_else_of_it(tmp_pat
     plan = plan_file(tmp_path)
     plan.write_text(plan.read_text() + state(tmp_path, "hungary", plan).replace("157", "156"))
     settings = settings_file(tmp_path)
-    assert main(["site", "approve", str(plan), "--settings", str(settings), "--yes"]) == 2
+    assert main(["site", "approve", str(plan), "--settings", str(settings)]) == 2
     error = capsys.readouterr().err
     assert "is not what the plan states of hungary: it describes 157 rows, and the plan states 156" in error
     assert not (tmp_path / "approved.toml").exists()

@@ -46,7 +46,7 @@ class ThreeSites:
             settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
             sites = {"sites": list(names), **(deploy or {})}
             plan = plan_file(own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy=sites, **more)
-            approved = approve(plan, settings)
+            approved = approve(plan, settings, unsigned=True)
             self.sites[name] = SiteRows(name, read_settings(settings), own / "kept", approved)
         self.experiment, self.plan = approved.plan.experiment, approved.hash
         self.descriptions, self.differs = approved.plan.deployment.descriptions, lambda site, description, seed: ""

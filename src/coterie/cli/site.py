@@ -37,7 +37,12 @@ def add_site_commands(jobs: Any) -> None:
     approve.add_argument("--kit", metavar="FOLDER", help="whose site approves; default: the kit that holds the plan")
     approve.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
     approve.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
-    approve.add_argument("--yes", action="store_true", help="approve: the site answers this plan, and no other")
+    approve.add_argument(
+        "--yes", metavar="SHA256", help="approve the plan whose SHA-256 was shown: the site answers it, and no other"
+    )
+    approve.add_argument(
+        "--unsigned", action="store_true", help="approve a plan that nobody has signed, for settings that lie in no kit"
+    )
 
     log = add_command(jobs, "log", "show what the site was asked, by whom, and what became of it", "site log")
     log.add_argument("place", help="the site's kit, or its coterie.toml")
@@ -145,18 +150,22 @@ def _check(args: argparse.Namespace) -> int:
 
 def _approve(args: argparse.Namespace) -> int:
     from coterie.base.errors import InputError
-    from coterie.sites.approval import Approved, approve, fits, signature_words
+    from coterie.sites.approval import Approved, fits, keep_approval, signature_words
     from coterie.sites.descriptions import check_file
     from coterie.sites.flare.kits import remember_interpreter
-    from coterie.sites.log import Log
     from coterie.sites.plan_words import in_words, model_of
     from coterie.sites.settings import read_settings
 
     _register()
     plan, settings_file = _plan_and_settings(args)
     settings, approved = read_settings(settings_file), Approved.read(plan)
+    if args.yes not in (None, approved.hash):
+        raise InputError(f"{plan} has the SHA-256 {approved.hash}, not that of --yes; read what it asks: {_same(args)}")
     site = _site_of(args, approved, settings_file)
-    _say(f"signed    {signature_words(approved, plan, settings_file)}")
+    signed = signature_words(approved, settings_file)
+    _say(
+        f"signed    {signed or 'not checked, since these settings lie in no kit with the certificate of an authority'}"
+    )
     for line in in_words(approved, settings, site):
         _say(line)
     check_file(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
@@ -171,16 +180,23 @@ def _approve(args: argparse.Namespace) -> int:
             f"our attacks find {rows} rows of this site {where} secret noise, and it takes none "
             f"(largest_layer = 0); the operator can give {cure}"
         )
-    if not args.yes:
-        _say("nothing is approved yet; if you agree, give the same command with --yes")
+    if args.yes is None:
+        unsigned = "" if signed else " --unsigned"
+        _say(f"nothing is approved yet; if you agree, give the same command with --yes {approved.hash}{unsigned}")
         return 0
-    approve(plan, settings_file)
+    keep_approval(approved, settings_file, unsigned=args.unsigned)
     kit = settings_file.parent.parent
     if (kit / "startup").is_dir():
         remember_interpreter(kit)
-    Log(Path(settings.log)).write(what="approved", plan=approved.hash)
     _say("approved: the site answers this plan, and refuses whatever else it is asked")
     return 0
+
+
+def _same(args: argparse.Namespace) -> str:
+    """Return the command that shows what a plan asks."""
+    options = {"--kit": args.kit, "--settings": args.settings, "--site": args.site}
+    given = [f"{flag} {value}" for flag, value in options.items() if value is not None]
+    return " ".join(["coterie site approve", args.plan, *given])
 
 
 def _describe(args: argparse.Namespace) -> int:
@@ -284,7 +300,20 @@ def _log(args: argparse.Namespace) -> int:
             _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
         _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")
         return 0
-    shown = ("time", "caller", "what", "pair", "round", "outcome", "rows", "bytes_up", "refused", "error")
+    shown = (
+        "time",
+        "caller",
+        "what",
+        "pair",
+        "round",
+        "outcome",
+        "rows",
+        "bytes_up",
+        "numbers",
+        "mu",
+        "refused",
+        "error",
+    )
     for entry in list(entries(path))[-args.last :]:
         _say("  ".join(f"{entry[key]}" for key in shown if entry.get(key) not in (None, "")))
     return 0

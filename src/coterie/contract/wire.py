@@ -23,8 +23,10 @@ from coterie.base.vector import align
 from coterie.config.schema import wire_types
 from coterie.contract.task import Task, find_task
 
-DEEPEST = 100
+DEEPEST = 20
 """How deep the values of a message may be nested."""
+HEAD = 1 << 16
+"""Bytes before the tensors of a message between parties: names, settings, shapes; more where tables have many columns."""
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 """A string, which may be without end, or a bracket. Whatever begins with a quote fits, so that no text is looked at twice."""
 
@@ -143,13 +145,21 @@ def encode(values: Mapping[str, Any]) -> bytes:
     return bytes(save(named, metadata={"coterie": text}))
 
 
-def decode(message: bytes) -> dict[str, Any]:
-    """Undo `encode`. Raises `InputError` if the bytes are no such message."""
+def decode(message: bytes, longest_head: int | None = None) -> dict[str, Any]:
+    """Undo `encode`.
+
+    Args:
+        message: the bytes.
+        longest_head: bytes that may come before the tensors; no parser sees more. None: any number, for messages of our own.
+
+    Raises `InputError` if the bytes are no such message.
+    """
     from safetensors.torch import load
 
     with _readable(message):
+        text = _text(message, longest_head)
         named = load(message)
-        return put_together(_text(message), [align(named[str(number)]) for number in range(len(named))])
+        return put_together(text, [align(named[str(number)]) for number in range(len(named))])
 
 
 def send(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,14 +168,16 @@ def send(values: Mapping[str, Any]) -> dict[str, Any]:
     return put_together(text, [new.to(old.device) for new, old in zip(tensors, take_apart(values)[1], strict=True)])
 
 
-def header(message: bytes) -> dict[str, Any]:
-    """`decode` without reading the tensors: each is None. Raises `InputError` if the bytes are no such message."""
+def header(message: bytes, longest_head: int | None = None) -> dict[str, Any]:
+    """`decode` without reading the tensors: each is None. Arguments and errors as of `decode`."""
     with _readable(message):
-        return put_together(_text(message), defaultdict(type(None)))
+        return put_together(_text(message, longest_head), defaultdict(type(None)))
 
 
-def _text(message: bytes) -> str:
+def _text(message: bytes, longest_head: int | None) -> str:
     length = int.from_bytes(message[:8], "little")
+    if longest_head is not None and length > longest_head:
+        raise ValueError(f"a head of {length} bytes, more than {longest_head}")
     text = str(json.loads(_shallow(message[8 : 8 + length].decode()))["__metadata__"]["coterie"])
     return _shallow(text)
 

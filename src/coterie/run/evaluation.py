@@ -40,6 +40,11 @@ GROWN = 10.0
 """Growth of the loss over that before training which counts as divergence."""
 
 
+def is_evaluated(rounds: int, every: int, number: int) -> bool:
+    """Return True if the models of round `number` of so many rounds are evaluated; round 0 is before the first."""
+    return number in (0, rounds) or number % every == 0
+
+
 class Divergence:
     """Says once that training diverges: in the first round whose mean loss (on training rows, if evaluated) has grown `GROWN` times."""
 

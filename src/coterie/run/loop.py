@@ -30,7 +30,7 @@ from coterie.contract.method import Log, Method, Sampler, as_log, as_models, fil
 from coterie.run.callbacks import Callback, Metrics
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions, check_estimator
-from coterie.run.evaluation import Divergence, Evaluator
+from coterie.run.evaluation import Divergence, Evaluator, is_evaluated
 from coterie.run.history import History, Record, Timing
 from coterie.run.result import Run
 
@@ -52,11 +52,6 @@ def run_method(
     return _Loop(method, engine, rounds, seed, settings, filters).run(files)
 
 
-def _is_due(rounds: int, every: int, number: int) -> bool:
-    """Return True if a round is evaluated."""
-    return number in (0, rounds) or number % every == 0
-
-
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
@@ -75,7 +70,7 @@ class _Loop:
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
         # Not a method: the run would be in a cycle, and its engine outlive it until garbage is looked for.
-        self._is_due = partial(_is_due, rounds, self.every)
+        self._is_due = partial(is_evaluated, rounds, self.every)
         self.own_participation = self.method.participation == "own"
         if settings.appeal is not None and settings.appeal.leave and self.method.participation != "run":
             raise InputError(

@@ -7,7 +7,7 @@ that the server says enters it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -21,11 +21,13 @@ from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, 
 from coterie.contract.task import Form
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
+from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL
 from coterie.sites.comparisons import note_outcomes
 from coterie.sites.settings import short
 
 PARTS = ("train", "validation", "test")
+_BY_PART = (evaluate.name, baselines.name)
 
 
 class RefusedError(InputError):
@@ -46,6 +48,8 @@ class Allowed:
         secret: whether the plan has noise that is drawn under the site's key. Then losses and metrics of all its methods have noise,
             those of references too.
         candidates: models of a round about which contributions ask at most; 0: they are not measured.
+        every: rounds between evaluations; the first and the last round are evaluated, too.
+        evaluated_parts: parts of the rows that are evaluated before the last round.
     """
 
     method: Any
@@ -56,6 +60,8 @@ class Allowed:
     fold: str = ""
     secret: bool = False
     candidates: int = 0
+    every: int = 1
+    evaluated_parts: tuple[str, ...] = PARTS
 
     @cached_property
     def exposure(self) -> str:
@@ -70,17 +76,43 @@ class Allowed:
         for declaration, _ in self.tasks.values():
             task = declaration.task
             for field, kind in task.kinds.items():
-                if kind not in hidden and not (kind == "other" and _says_no_more_than_facts(task.forms.get(field))):
+                if kind not in hidden and not (kind == "other" and is_exact_fact(task.forms.get(field))):
                     return f"{field!r} of {short(task.name)}"
         return ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the rows that the evaluation asks about."""
+        return tuple(part for part in PARTS if not (self.fold and part == "test"))
+
+    @property
+    def evaluations(self) -> tuple[int, ...]:
+        """The rounds after which models are evaluated; 0: before the first."""
+        return tuple(number for number in range(self.rounds + 1) if is_evaluated(self.rounds, self.every, number))
+
+    def part_of(self, task: str, payload: Mapping[str, Any]) -> str:
+        """Return the part that a request of the evaluation is about. Each has a budget of its own, so that no row is asked about
+        in the place of those of another part; "" for other tasks.
+        """
+        return str(payload["part"]) if task in _BY_PART else ""
+
+    def times(self, task: str) -> int:
+        """Return how often a run may ask a task about the same rows, each time about as many models as are declared."""
+        if task == evaluate.name:
+            return len(self.evaluations)
+        return 1 if task in (baselines.name, note_outcomes.name) else self.rounds + 1
+
+    def asks_of(self, task: str) -> int:
+        """Return how often a run may ask a task, each time about as many models as are declared."""
+        return self.times(task) * (len(self.parts) if task in _BY_PART else 1)
 
     @cached_property
     def tasks(self) -> Mapping[str, tuple[Asks, Any]]:
         """The tasks of the method and of the evaluation by name, each with the object whose settings its fields hold."""
-        parts = Among(*(part for part in PARTS if not (self.fold and part == "test")))
+        parts = Among(*self.parts)
         looks = (
-            asks(evaluate, models=len(parts.values), part=parts, metrics=self.metrics),
-            asks(baselines, models=len(parts.values), part=parts),
+            asks(evaluate, part=parts, metrics=self.metrics),
+            asks(baselines, part=parts),
             *([asks(note_outcomes)] if self.fold != ALL else []),
             *([asks(candidate_losses, models=self.candidates)] if self.candidates else []),
         )
@@ -90,15 +122,24 @@ class Allowed:
         """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it."""
         if task not in self.tasks:
             raise RefusedError(f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}")
-        first_round = self.rounds if task == note_outcomes.name else 0
-        if seed != self.seed or not first_round <= round <= self.rounds:
+        if seed != self.seed or round not in self._rounds_of(task):
             raise RefusedError(f"the approved plan has no {short(task)} in round {round} of seed {seed} here")
         declaration, owner = self.tasks[task]
         try:
             check_payload(declaration, owner, payload, limits)
         except InputError as error:
             raise RefusedError(str(error)) from error
+        part = self.part_of(task, payload)
+        if task == evaluate.name and round < self.rounds and part not in self.evaluated_parts:
+            raise RefusedError(f"the approved plan evaluates {part} rows after the last round alone")
         return declaration
+
+    def _rounds_of(self, task: str) -> Collection[int]:
+        """Return the rounds of the plan in which a task may be asked."""
+        if task == evaluate.name:
+            return self.evaluations
+        first = self.rounds if task in (baselines.name, note_outcomes.name) else 0
+        return range(first, self.rounds + 1)
 
 
 def is_secret(step: Filter) -> bool:
@@ -106,7 +147,7 @@ def is_secret(step: Filter) -> bool:
     return isinstance(step, GaussianNoise) and step.secret
 
 
-def _says_no_more_than_facts(form: Form | None) -> bool:
+def is_exact_fact(form: Form | None) -> bool:
     """Return True for a field that says how many rows there are, yes or no, or always the same."""
     if form is None:
         return False

@@ -11,36 +11,48 @@ from pathlib import Path
 from torch import nn
 
 from coterie.base.errors import InputError, require
-from coterie.base.files import write_atomically
+from coterie.base.files import read_text, write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
-from coterie.sites.allowed import Allowed, RefusedError, is_secret
+from coterie.sites.allowed import PARTS, Allowed, RefusedError, is_secret
 from coterie.sites.comparisons import comparisons
+from coterie.sites.ledger import Account
 from coterie.sites.log import entries, heads_file
-from coterie.sites.plan import Plan, read_plan
-from coterie.sites.settings import SETTINGS_FILE, SiteSettings
+from coterie.sites.plan import Plan, parse_plan, signature_file
+from coterie.sites.price import check_price, price_of
+from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
 
 @dataclass(frozen=True)
 class Approved:
-    """A plan and its hash.
+    """A plan, its hash, and all that was read of it: what is said, tried and approved is this, whatever becomes of the file.
 
     Attributes:
         plan: what was approved.
         hash: SHA-256 of the file, in hexadecimal.
+        path: where the plan was read.
+        content: of the file.
+        signature: of the file of the operator's signature beside it; "" if there is none.
     """
 
     plan: Plan
     hash: str
+    path: Path
+    content: bytes
+    signature: str
 
     @classmethod
     def read(cls, path: Path) -> Approved:
         """The plan of a file. Raises `InputError` that names file, key and cure."""
-        return cls(read_plan(path), plan_hash(path))
+        text = read_text(path)
+        beside = signature_file(path)
+        signature = read_text(beside) if beside.is_file() else ""
+        content = text.encode()
+        return cls(parse_plan(text, path), hashlib.sha256(content).hexdigest(), path, content, signature)
 
     @cached_property
     def secret(self) -> bool:
@@ -58,8 +70,18 @@ class Approved:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
             for seed, fold in trainings(experiment):
-                limits = (method, seed, run.rounds, metric_names(experiment), filters, fold, self.secret, candidates)
-                allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(*limits)
+                allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(
+                    method,
+                    seed,
+                    run.rounds,
+                    metric_names(experiment),
+                    filters,
+                    fold,
+                    self.secret,
+                    candidates,
+                    every=run.every(run.rounds),
+                    evaluated_parts=run.evaluation.parts or PARTS,
+                )
         return allowed
 
     @cached_property
@@ -68,12 +90,11 @@ class Approved:
         return comparisons(self.plan.experiment)
 
     def models(self, pair: str) -> dict[str, int]:
-        """By task, about how many models a round of a method and seed may ask, over all runs."""
-        deployment = self.plan.deployment
-        tasks = self.pairs[pair].tasks
+        """By task, about how many models a method and seed may ask in all rounds of all runs."""
+        deployment, allowed = self.plan.deployment, self.pairs[pair]
         return {
-            name: declaration.most_models(len(deployment.sites)) * deployment.runs
-            for name, (declaration, _) in tasks.items()
+            name: declaration.most_models(len(deployment.sites)) * allowed.asks_of(name) * deployment.runs
+            for name, (declaration, _) in allowed.tasks.items()
         }
 
 
@@ -87,19 +108,35 @@ def approval_file(settings_file: Path) -> Path:
     return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml")
 
 
-def approve(plan_file: Path, settings_file: Path) -> Approved:
-    """Approve a plan: from now on the site answers its requests and no others. Raises `InputError` as `signature_words` does."""
-    from coterie.sites.flare.signature import signature_file
-
-    approved, content = Approved.read(plan_file), plan_file.read_bytes()
-    signature_words(approved, plan_file, settings_file)
-    approval = approval_file(settings_file)
-    if kit_of(settings_file) is not None:
-        # The signature stays beside the approval: the operator's certificate may be revoked later.
-        signature = signature_file(plan_file).read_bytes()
-        write_atomically(signature_file(approval), lambda p: p.write_bytes(signature))
-    write_atomically(approval, lambda p: p.write_bytes(content))
+def approve(plan_file: Path, settings_file: Path, *, unsigned: bool = False) -> Approved:
+    """Approve the plan of a file, as `keep_approval` does."""
+    approved = Approved.read(plan_file)
+    keep_approval(approved, settings_file, unsigned=unsigned)
     return approved
+
+
+def keep_approval(approved: Approved, settings_file: Path, *, unsigned: bool = False) -> None:
+    """Approve a plan: from now on the site answers its requests and no others.
+
+    Args:
+        approved: the plan, as it was read and shown.
+        settings_file: settings of the site.
+        unsigned: whether a site without a kit approves what nobody has signed.
+
+    Raises `InputError` for a plan that the operator has not signed.
+    """
+    words = signature_words(approved, settings_file)
+    if words is None and not unsigned:
+        raise InputError(
+            f"{approved.path}: who has signed the plan cannot be checked, since {settings_file} lies in no kit of an authority; "
+            "approve it in the site's kit, or, if nobody is to sign it, with --unsigned"
+        )
+    approval, content, signature = approval_file(settings_file), approved.content, approved.signature
+    if words is not None:
+        # The signature stays beside the approval: the operator's certificate may be revoked later.
+        write_atomically(signature_file(approval), lambda p: p.write_text(signature, encoding="utf-8"), durable=True)
+    write_atomically(approval, lambda p: p.write_bytes(content), durable=True)
+    Account(Path(read_settings(settings_file).log)).approve(approved.hash)
 
 
 def kit_of(settings_file: Path) -> Path | None:
@@ -126,20 +163,20 @@ def check_signer_of_approval(settings_file: Path) -> None:
         check_approval(approval_file(settings_file), operator, revocations_file(settings_file), kit / "startup")
 
 
-def signature_words(approved: Approved, plan_file: Path, settings_file: Path) -> str:
-    """Return a sentence about who has signed a plan.
+def signature_words(approved: Approved, settings_file: Path) -> str | None:
+    """Return a sentence about who has signed a plan; None where no authority is known that could say so.
 
-    Raises:
-        InputError: it is not the operator whom the site's kit knows, or that one's certificate is revoked.
+    Raises `InputError` if the site's kit knows an authority, and the signature is not that of its operator.
     """
     from coterie.sites.flare.revocation import check_signer
-    from coterie.sites.flare.signature import check_plan, signature_file
+    from coterie.sites.flare.signature import check_plan
 
     kit = kit_of(settings_file)
     if kit is None:
-        return "not checked, since these settings lie in no kit with the certificate of an authority"
-    words = check_plan(plan_file, approved.plan.deployment.admin, kit / "startup")
-    check_signer(signature_file(plan_file), revocations_file(settings_file), kit / "startup")
+        return None
+    operator = approved.plan.deployment.admin
+    words = check_plan(approved.path, approved.content, approved.signature, operator, kit / "startup")
+    check_signer(approved.signature, revocations_file(settings_file), kit / "startup")
     return words
 
 
@@ -184,13 +221,16 @@ def layers_fit(module: nn.Module, name: str, allowed: Allowed, settings: SiteSet
 
 
 def fits(approved: Approved, settings: SiteSettings, module: nn.Module) -> None:
-    """Raise `InputError` if the plan trains on batches that the site's settings refuse, or rows can be found in its updates.
+    """Raise `InputError` if the plan trains on batches that the site's settings refuse, rows can be found in its updates, or it
+    tells too much behind noise.
 
     Args:
         approved: the plan.
         settings: settings of the site.
         module: the plan's model on the site's columns.
     """
+    if approved.secret:
+        check_price(price_of(approved, module), approved, settings)
     for name, allowed in approved.pairs.items():
         layers_fit(module, name, allowed, settings)
         local = getattr(allowed.method, "local", None)

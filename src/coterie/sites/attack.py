@@ -12,6 +12,8 @@ Each attack begins with a site whose budget is whole, and asks the plan's own ta
 - lone units, where noise is added: a unit that a single row reaches, so that the row fills all that clipping leaves, and the mean over
   models that are almost alike;
 - losses at models that are steep in one column, and beside them: their differences are the slopes that gates read rows from;
+- averages of losses at models that differ in their last bits, each with noise of its own: a model that calls one patient ill, and one
+  that calls it healthy, and all others the same, differ by that patient's loss;
 - copies, where noise is added: the same models many times, so that the mean has little noise;
 - membership by loss (Yeom et al., CSF 2018): rows whose loss at the site's own model is below its mean over training rows.
 
@@ -39,6 +41,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.compute.cohort import Shard
+from coterie.compute.metrics import evaluate
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks
 from coterie.contract.wire import Ask, Context, PerClient
@@ -50,6 +53,7 @@ from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.attack_findings import Finding
 from coterie.sites.attack_models import (
+    candidates,
     count_near,
     decay,
     has_hidden_layer,
@@ -58,10 +62,12 @@ from coterie.sites.attack_models import (
     read_imprints,
     read_lone_unit,
     rows_of_a_round,
+    side_model,
     slopes_of_losses,
 )
 from coterie.sites.attack_requests import example_payload, probes
 from coterie.sites.rows import SiteRows
+from coterie.sites.secret_noise import LARGEST_LOSS
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import table_settings
 
@@ -69,6 +75,10 @@ FEW_GATES = 4
 """Different models of a request that holds copies."""
 MOST_ALIKE = 64
 """Models of a round that are almost alike."""
+MOST_PATIENTS, EVALUATIONS_OF_A_PATIENT = 8, 64
+"""Patients whose presence is asked, if there are so many evaluations for each: half of them on a side leave a quarter of the noise."""
+MOST_LOOKED_AT = 256
+"""Rows among which patients are chosen."""
 
 
 def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float = 120.0) -> Iterator[Finding]:
@@ -89,7 +99,8 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
             if time.monotonic() >= deadline and pair != first_pair:
                 return
             place = Path(folder) / str(number)
-            moved_settings = replace(settings, log=str(place / "log"))
+            # What is found is said also of a plan whose price the site refuses.
+            moved_settings = replace(settings, log=str(place / "log"), largest_mu=2.0**62)
             place.mkdir()
             yield ways(_Server(SiteRows(name, moved_settings, place, approved), pair, deadline))
 
@@ -103,6 +114,7 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
         if number == 0:
             yield pair, _Server.sums
             yield pair, _Server.recipes
+            yield pair, _Server.averages
         yield pair, _Server.requests
         noisy = any(isinstance(step, GaussianNoise) for step in allowed.filters)
         for declaration, owner in allowed.tasks.values():
@@ -305,6 +317,45 @@ class _Server:
             f"losses of steep models, {short(declaration.task.name)} of {self.pair}", guesses, rows, target
         )
 
+    def averages(self) -> Finding:
+        """Ask the losses of training rows at models that differ in their last bits, and say of some patients whether each is there,
+        and ill: with all evaluations of this seed that the plan allows, and all other rows known.
+        """
+        way = f"averages of losses at models almost alike, of seed {self.allowed.seed}"
+        pairs = [pair for pair, allowed in self.rows.approved.pairs.items() if allowed.seed == self.allowed.seed]
+        workspace, client = self._shard.workspace, self._shard.clients[0]
+        rows, runs = self._train[:MOST_LOOKED_AT], self.rows.approved.plan.deployment.runs
+        budget = sum(len(self.rows.approved.pairs[pair].evaluations) for pair in pairs) * runs
+        if workspace.loss.kind != "binary" or workspace.layout.parameters[-1][1] != (1,):
+            return Finding(f"{way} (two classes only)", "patients", 0, 0, 0, 0, self.answered, self.refused)
+        count = min(MOST_PATIENTS, max(1, budget // (2 * EVALUATIONS_OF_A_PATIENT)))
+        known = torch.cat([torch.as_tensor(part.inputs, dtype=torch.float64) for _, part in client.parts()])
+        strangers = candidates(_shuffled(rows), torch.full((len(rows),), -1), known, count)
+        chosen = candidates(rows, client.train.labels[: len(rows)].reshape(-1), known, count) + strangers
+        patients = [candidate.features for candidate in chosen]
+        sums = _Sums(len(chosen))
+        number = 0
+        for pair in pairs:
+            self._prepare(pair)
+            sums_of_pair = _Sums(len(chosen))
+            for place in (number for number in self.rows.approved.pairs[pair].evaluations for _ in range(runs)):
+                which, side = number // 2 % len(chosen), number % 2
+                model = side_model(chosen[which], workspace.layout, side, number).to(workspace.layout.dtype)
+                payload = {"x": model, "part": "train", "metrics": self.allowed.metrics}
+                reply = self.ask(evaluate.name, payload, self.allowed.seed, place)
+                if reply is not None:
+                    own = self._loss_beside_others(float(reply["loss"]), model, patients[which])
+                    sums_of_pair.add(which, side, own / LARGEST_LOSS)
+                number += 1
+            sums.join(sums_of_pair)
+        guesses = sums.guesses()
+        right = sum(
+            guess == candidate.label for guess, candidate in zip(guesses[: -len(strangers)], chosen, strict=False)
+        )
+        false = sum(guess is not None for guess in guesses[-len(strangers) :])
+        effort = self.answered, self.refused, self.answered, budget
+        return Finding(way, "patients", right, len(chosen) - len(strangers), false, len(strangers), *effort)
+
     def members(self, declaration: Asks, owner: Any) -> Finding:
         """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
         target, workspace = _Target.of(self, declaration, owner, VECTORS), self._shard.workspace
@@ -323,6 +374,21 @@ class _Server:
         counts = counts_below[0], len(member_losses), counts_below[1], len(stranger_losses), self.answered, self.refused
         return Finding(way, "members", *counts, len(target.seen), target.most * self.allowed.rounds)
 
+    def _loss_beside_others(self, mean: float, x: Tensor, patient: Tensor) -> float:
+        """What a mean loss of training rows leaves for one patient, once the losses of all others are taken off, who are known."""
+        part = self._shard.clients[0].train
+        losses = self._losses(x, part)
+        if self.rows.approved.secret:
+            losses = losses.clamp(max=LARGEST_LOSS)
+        others = (torch.as_tensor(part.inputs, dtype=torch.float64) != patient).any(1)
+        return mean * len(losses) - float(losses[others].sum())
+
+    def _prepare(self, pair: str) -> None:
+        """Send a model for another method or fold of the same seed."""
+        self.pair, self.allowed = pair, self.rows.approved.pairs[pair]
+        state = self._shard.workspace.model.state_dict()
+        self.say("prepare", pair=pair, resume=False, **{f"state/{key}": value for key, value in state.items()})
+
     def _rows_of(self, target: _Target) -> Tensor:
         """The rows whose loss a task tells: those of the part that its payload names, if the site has it, else training rows."""
         payload, client = target.payload(1), self._shard.clients[0]
@@ -338,10 +404,45 @@ class _Server:
         return workspace.loss.rows(workspace.model(part.inputs), part.labels).double()
 
     def _count_rows(self, way: str, guesses: Tensor, rows: Tensor, target: _Target | None = None) -> Finding:
-        shuffled = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
-        hits, luck = (count_near(guesses, targets) for targets in (rows, torch.stack(shuffled, 1)))
+        hits, luck = (count_near(guesses, targets) for targets in (rows, _shuffled(rows)))
         spent = (len(target.seen), target.most * self.allowed.rounds) if target else ()
         return Finding(way, "rows", hits, len(rows), luck, len(rows), self.answered, self.refused, *spent)
+
+
+def _shuffled(rows: Tensor) -> Tensor:
+    """Rows [n, width] that nobody has: each column of the table in another order."""
+    columns = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
+    return torch.stack(columns, 1)
+
+
+class _Sums:
+    """What was told of candidates on each of two sides, in units of what one row can add to a mean loss."""
+
+    def __init__(self, count: int) -> None:
+        self._sums, self._counts = torch.zeros(2, count, 2, dtype=torch.float64)
+        self._differences, self._weights = torch.zeros(2, count, dtype=torch.float64)
+
+    def add(self, which: int, side: int, value: float) -> None:
+        """Note an answer."""
+        self._sums[which, side] += value
+        self._counts[which, side] += 1
+
+    def join(self, other: _Sums) -> None:
+        """Add the differences between the sides of another training, whose losses lie elsewhere."""
+        means = other._sums / other._counts.clamp(min=1)
+        weights = other._counts.prod(1) / other._counts.sum(1).clamp(min=1)  # of a difference of two means
+        self._differences += weights * (means[:, 0] - means[:, 1])
+        self._weights += weights
+
+    def guesses(self) -> list[int | None]:
+        """Return the class of each candidate; None for one that does not seem to be there."""
+        guesses: list[int | None] = []
+        for difference, weight in zip(self._differences.tolist(), self._weights.tolist(), strict=True):
+            mean = difference / weight if weight else 0.0
+            noise = weight**-0.5 if weight else math.inf
+            is_there = abs(mean) > max(0.5, 2 * noise)
+            guesses.append(int(mean < 0) if is_there else None)
+        return guesses
 
 
 @dataclass

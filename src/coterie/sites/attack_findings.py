@@ -10,8 +10,8 @@ class Finding(NamedTuple):
 
     Attributes:
         way: how the site was asked, and about which method, seed and task.
-        what: "rows", "columns" of which cells are told, "requests" beside the plan that were answered, or "members": rows that are told
-            apart from rows like them.
+        what: "rows", "columns" of which cells are told, "requests" beside the plan that were answered, "members": rows that are told
+            apart from rows like them, or "patients": chosen ones whose presence and class are told.
         found: how many.
         of: of how many: for rows those that are trained on.
         luck: how many of as many that nobody has; for members that were not trained on.
@@ -39,7 +39,11 @@ class Finding(NamedTuple):
         return self.found if self.what == "rows" else 0
 
     def __str__(self) -> str:
-        nobody = {"rows": "that nobody has", "members": "that were not trained on"}.get(self.what)
+        nobody = {
+            "rows": "that nobody has",
+            "members": "that were not trained on",
+            "patients": "that nobody has, called there",
+        }.get(self.what)
         luck = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
         spent = f", {self.models} of {self.budget} models of the budget" if self.budget else ""
         effort = f"{self.requests} requests answered, {self.refused} refused{spent}"
@@ -48,5 +52,6 @@ class Finding(NamedTuple):
             "columns": "columns told",
             "requests": "answered",
             "members": "rows called members",
+            "patients": "chosen patients called there and rightly ill or healthy",
         }
         return f"{self.way}: {self.found} of {self.of} {words[self.what]}{luck}; {effort}"

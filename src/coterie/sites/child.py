@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from coterie.base.errors import InputError
 from coterie.config.registry import METHODS
 from coterie.contract.wire import decode, encode
 from coterie.sites.allowed import RefusedError
@@ -35,7 +36,7 @@ def serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
     """Return the reply to a message, and what the log should know; whatever goes wrong is a sentence in both."""
     serial = -1
     try:
-        message = decode(raw)
+        message = decode(raw, rows.longest_head)
         serial = message["serial"]
         reply = encode({**rows.answer(message), "serial": serial})
         return reply, rows.about
@@ -57,6 +58,8 @@ def main(descriptor: str, settings: str) -> None:
     torch.set_num_threads(1)
     start = json.loads(settings)
     site_settings, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
+    if approved.hash != start["hash"]:  # the worker's lines in the log name the plan that it has read
+        raise InputError(f"{start['plan']} is another plan than when the site started; start it again")
     _serve(Connection(int(descriptor)), SiteRows(start["name"], site_settings, Path(start["folder"]), approved))
 
 

@@ -6,6 +6,7 @@ site can change what all others make of their columns once the plan is approved.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from coterie.base.errors import InputError, nearest, plain
 from coterie.base.files import read_toml, write_atomically
 from coterie.base.spelling import fold
+from coterie.contract.wire import HEAD
 from coterie.data.tables.description import ColumnDescription, TableDescription
 from coterie.data.tables.recipe import RARE
 from coterie.run.experiment import Experiment
@@ -21,6 +23,12 @@ from coterie.sites.minima import public_description, table_withheld
 from coterie.sites.settings import SiteSettings
 from coterie.sites.tables import read_site, table_options
 
+HEAD_OF_A_COLUMN = 1 << 10
+"""Bytes in the head of a message for each column."""
+QUOTES = 16
+"""Bytes of the quotes of a text within a text within the head of a message."""
+MANY_COLUMNS = 1000
+"""Columns for which a head has room where the plan states none."""
 Stated = str | tuple[str, ...]
 """A kind of column, or categories."""
 
@@ -85,6 +93,22 @@ def _fits(description: Stated, stated: Stated) -> bool:
     if isinstance(description, str):  # no category has enough rows with this seed
         return description == "text" and isinstance(stated, tuple)
     return isinstance(stated, tuple) and {*description} <= {*stated}
+
+
+def longest_head(stated: Mapping[str, SiteDescription]) -> int:
+    """Return how many bytes may come before the tensors of a message about the tables of these sites, as their plan states them.
+
+    A column has its entry in a description or a recipe, and each category its name there and among the features.
+    """
+    if not stated:
+        return HEAD + HEAD_OF_A_COLUMN * MANY_COLUMNS
+    longest = HEAD
+    for site in stated.values():
+        for name, kind in site.columns.items():
+            longest += HEAD_OF_A_COLUMN
+            for category in () if isinstance(kind, str) else kind:
+                longest += 2 * (len(json.dumps([name, category])) + QUOTES)
+    return longest
 
 
 def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict[str, SiteDescription]:

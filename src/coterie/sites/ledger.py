@@ -1,15 +1,26 @@
-"""The account of a site: about which models it was asked under each plan, and how many numbers it has released under all.
+"""The account of a site: what it was asked under each plan, and what it has told under all, in numbers and in mu.
 
-The log says both. A sealed index beside the log holds what its lines up to some place say, so that a restart reads the lines after that
-place and no others: a log of months has millions of lines.
+There is one account for a log, whichever processes, jobs and plans use it: whatever is spent is a line of the log, written under the
+log's lock and on the disk before anything is computed, so that a crash leaves it spent. An index beside the log repeats these lines.
+With it a restart reads the end of a log of months and nothing else, and a new file of the log gives no budget back.
+
+What is told of a row behind Gaussian noise is an event of mu = sensitivity / sigma. Such events compose exactly, also where one is
+chosen after another: mu of all is the root of the sum of squares (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 2022,
+Corollary 2). What is told without noise has mu infinity. Of the parts into which a split deals rows, a row lies in one: the largest
+counts.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,137 +30,326 @@ from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.contract.wire import Answer, Packed
 from coterie.sites.allowed import RefusedError
-from coterie.sites.log import entry_of
+from coterie.sites.log import Log, cannot_write, entry_of
 from coterie.sites.settings import short
 
 _NEAR = 4096
 """Bytes of the log before a place by which the index recognises it."""
+_NOTHING = hashlib.sha256().hexdigest()
+INFINITY = "infinity"
+"""Infinity in the log, since JSON has no number for it."""
 
 
 class Place(NamedTuple):
-    """The place where models are counted: plan (its hash), method and seed ("" where none runs), task and round."""
+    """The place where requests are counted.
+
+    Attributes:
+        plan: its hash.
+        pair: method and seed; "" where none runs.
+        task: what is asked.
+        round: of the run.
+        part: part of the rows, where each part has a budget of its own.
+    """
 
     plan: str
     pair: str
     task: str
     round: int
+    part: str = ""
 
 
-class Ledger:
-    """The account that a log holds.
+class Told(NamedTuple):
+    """What an answer tells: how many numbers, and the square of their mu."""
+
+    numbers: int
+    mu_squared: float
+
+
+@dataclass
+class _Books:
+    """What the lines of a log say.
+
+    Attributes:
+        replies: by place, the hash of the last reply to each request; "" if it was not answered.
+        spent: by place, requests since the plan was approved.
+        numbers: told under all plans.
+        mu_squared: of what was told, by plan with pair, and part.
+        lines: lines of the account.
+    """
+
+    replies: defaultdict[Place, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    spent: defaultdict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    numbers: int = 0
+    mu_squared: defaultdict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    lines: int = 0
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Count an entry of the log, if it is one of the account."""
+        if entry.get("what") == "approved" and "caller" not in entry:  # whoever calls may call a message so
+            self.lines += 1
+            for place in self.spent:
+                if place.plan == entry.get("plan"):
+                    self.spent[place] = 0
+            return
+        if "models" not in entry and "replies" not in entry:
+            return
+        self.lines += 1
+        place = _place_of(entry)
+        known = self.replies[place]
+        for request in entry.get("models", ()):
+            self.spent[place] += 1
+            known.setdefault(request, "")
+        known.update(entry.get("replies", {}))
+        self.numbers += entry.get("numbers", 0)
+        if "mu" in entry:
+            by_part = self.mu_squared[f"{place.plan} {place.pair}"]
+            by_part[place.part] = by_part.get(place.part, 0.0) + float(entry["mu"]) ** 2
+
+    @property
+    def mu(self) -> float:
+        """Mu of all that was told about one row."""
+        total = 0.0
+        for by_part in self.mu_squared.values():
+            parts = [squared for part, squared in by_part.items() if part]
+            total += by_part.get("", 0.0) + max(parts, default=0.0)
+        return math.sqrt(total)
+
+    def spell(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        return {
+            "replies": [[*place, replies] for place, replies in sorted(self.replies.items())],
+            "spent": [[*place, count] for place, count in sorted(self.spent.items())],
+            "numbers": self.numbers,
+            "mu_squared": {
+                pair: {part: mu_in_words(s) for part, s in by.items()} for pair, by in self.mu_squared.items()
+            },
+            "lines": self.lines,
+        }
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> _Books:
+        """Undo `spell`."""
+        books = cls(numbers=content["numbers"], lines=content["lines"])
+        books.replies.update({Place(*place): dict(replies) for *place, replies in content["replies"]})
+        books.spent.update({Place(*place): count for *place, count in content["spent"]})
+        for pair, by_part in content["mu_squared"].items():
+            books.mu_squared[pair] = {part: float(squared) for part, squared in by_part.items()}
+        return books
+
+
+def mu_in_words(mu: float) -> float | str:
+    """Return a mu, or the square of one, as the log has it."""
+    return INFINITY if math.isinf(mu) else mu
+
+
+def _place_of(entry: Mapping[str, Any]) -> Place:
+    pair = entry.get("pair", "")
+    number = (entry.get("round") or 0) if pair else 0
+    return Place(entry["plan"], pair, entry["what"], number, entry.get("part", ""))
+
+
+def _about(place: Place) -> dict[str, Any]:
+    """Return a place as fields of an entry, from which `_place_of` reads it."""
+    fields = {"what": place.task, **place._asdict()}
+    del fields["task"]
+    return fields
+
+
+class Account:
+    """The account that a log holds. Objects of several processes may spend at once.
 
     Args:
         log: the file.
-        sealed: whether to begin with the index beside it; without, every line is read.
-
-    Attributes:
-        numbers: numbers released so far, those of earlier files of the log included.
+        indexed: whether to begin with the index beside it; without, every line is read.
     """
 
-    def __init__(self, log: Path, *, sealed: bool = True) -> None:
-        self._log, self._index = log, log.with_name(f"{log.name}.index")
-        self.numbers = self._before = self._end = 0
-        self._asked: defaultdict[Place, set[str]] = defaultdict(set)
-        self._unanswered: set[str] = set()
-        if sealed:
+    def __init__(self, log: Path, *, indexed: bool = True) -> None:
+        self._log, self._index = Log(log), log.with_name(f"{log.name}.index")
+        self._books, self._earlier = _Books(), _Books()
+        self._end, self._near = 0, _NOTHING
+        self._index_fits = False
+        if indexed:
             self._load()
         self._read()
 
-    def spend(self, place: Place, requests: Iterable[str], budget: int | None) -> list[str]:
-        """Count a request about models; the same models again are free.
+    @property
+    def numbers(self) -> int:
+        """Numbers told so far, under all plans and in all files of the log."""
+        return self._books.numbers
+
+    @property
+    def mu(self) -> float:
+        """Mu of all that was told so far about one row."""
+        return self._books.mu
+
+    def approve(self, plan: str) -> None:
+        """Give a plan its budget anew, as a person has decided; what was told before stays counted."""
+        with self._locked() as file:
+            self._write(file, {"what": "approved", "plan": plan})
+
+    def reserve(self, place: Place, requests: Iterable[str], budget: int) -> None:
+        """Spend on requests before they are answered; those that were spent on before are free.
 
         Args:
             place: where they are counted.
-            requests: the hash of the request about each model.
-            budget: how many models there may be in all; None: any number.
+            requests: the hash of each request about a model.
+            budget: requests since the plan was approved that there may be in all.
 
-        Returns:
-            Those that were not answered before. Raises `RefusedError` if the budget does not suffice.
+        Raises `RefusedError` if the budget does not suffice, or the log cannot be written.
         """
-        spent, models = self._asked[place], {*requests}
-        new_models = models - spent
-        if budget is not None and len(spent) + len(new_models) > budget:
+        with self._locked() as file:
+            known = self._books.replies[place]
+            self._spend(file, place, sorted({*requests} - {*known}), budget)
+
+    def settle(self, place: Place, replies: Mapping[str, str], told: Told, budget: int | None = None) -> None:
+        """Count what an answer tells, before it leaves; what says the same as before is free.
+
+        Args:
+            place: where its requests were reserved.
+            replies: the hash of the reply to each request. Another one than before is told anew: it has noise of its own.
+            told: what the answer tells about all of them.
+            budget: as in `reserve`; None: requests are not limited, and so not reserved.
+
+        Raises `RefusedError` if another reply than before exceeds the budget: it must not leave.
+        """
+        with self._locked() as file:
+            known = self._books.replies[place]
+            new = {request: reply for request, reply in replies.items() if known.get(request) != reply}
+            if not new:
+                return
+            if budget is not None:
+                self._spend(file, place, sorted(request for request in new if known.get(request) != ""), budget)
+            share = len(new) / len(replies)
+            mu = math.sqrt(told.mu_squared * share)
+            numbers = round(told.numbers * share)
+            about = {**_about(place), "outcome": "told", "replies": new}
+            # The worker's line about the answer, which is synced before that leaves, takes this one along to the disk.
+            self._write(file, {**about, "numbers": numbers, "mu": mu_in_words(mu)}, durable=False)
+
+    def _spend(self, file: FileIO, place: Place, requests: Collection[str], budget: int) -> None:
+        if not requests:
+            return
+        if self._books.spent[place] + len(requests) > budget:
             raise RefusedError(
                 f"the budget of {budget} models that {short(place.task)} may be asked about in a round of the approved plan is spent; "
                 "approve it again"
             )
-        spent |= new_models
-        self._unanswered |= new_models
-        return sorted(models & self._unanswered)
+        self._write(file, {**_about(place), "outcome": "reserved", "models": requests})
 
-    def settle(self, requests: Iterable[str]) -> None:
-        """Note that these requests were answered."""
-        self._unanswered.difference_update(requests)
-
-    def _read(self) -> None:
-        if not self._log.exists():
-            return
-        with open(self._log, "rb") as lines:
-            lines.seek(self._end)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    return
-                self._end += len(line)
-                self._take(entry_of(line))
+    def _write(self, file: FileIO, entry: Mapping[str, Any], durable: bool = True) -> None:
+        self._log.append(file, urgent=True, durable=durable, **entry)
+        self._read()
+        # Neither synced nor needed: where a power cut or a full disk takes this line, the log has it.
+        step = {"line": self._books.lines, "end": self._end, "near": self._near, "entry": entry}
+        with suppress(OSError), open(self._index, "ab", buffering=0) as index:
+            index.write(b"\n" + _sealed(step))
 
     def seal(self) -> None:
-        """Write the index; only of an account that has spent nothing since it was read."""
-        rows = [[*place, sorted(models)] for place, models in sorted(self._asked.items()) if models]
-        content = {"end": self._end, "numbers": self.numbers, "before": self._before, "near": self._near()}
-        text = json.dumps({**content, "asked": rows, "unanswered": sorted(self._unanswered)})
-        sealed = f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
-        write_atomically(self._index, lambda p: p.write_text(sealed, encoding="utf-8"))
+        """Write the index anew, with the sums of its lines."""
+        with self._locked():
+            self._write_index()
 
-    def _take(self, entry: Mapping[str, Any]) -> None:
-        if entry.get("what") == "approved" and "caller" not in entry:  # whoever calls may call a message so
-            for place in [place for place in self._asked if place.plan == entry.get("plan")]:
-                del self._asked[place]
-        elif "models" in entry:
-            pair, models = entry.get("pair", ""), entry["models"]
-            self._asked[Place(entry["plan"], pair, entry["what"], (entry["round"] or 0) if pair else 0)].update(models)
-            if "numbers" in entry:
-                self.numbers += entry["numbers"]
-                self._unanswered.difference_update(models)
-            else:
-                self._unanswered.update(models)
+    @contextmanager
+    def _locked(self) -> Iterator[FileIO]:
+        """The log, while no other process spends, after what others have added was read. Raises `RefusedError` where that fails."""
+        try:
+            with self._log.locked() as file:
+                self._follow()
+                yield file
+        except OSError as error:
+            raise RefusedError(cannot_write(error)) from error
+
+    def _write_index(self) -> None:
+        content = {"end": self._end, "near": self._near, **self._books.spell(), "earlier": self._earlier.spell()}
+        write_atomically(self._index, lambda p: p.write_bytes(_sealed(content)))
+        self._index_fits = True
+
+    def _follow(self) -> None:
+        """Read what other processes have added; only under the lock."""
+        # Where nothing was read yet, every file looks as it did, and an earlier one may have been moved away.
+        is_as_it_was = self._index_fits and self._end and self._near_of(self._end) == self._near
+        if not is_as_it_was:
+            self._load()
+        self._read()
+        if not self._index_fits:
+            self._write_index()
+
+    def _read(self) -> None:
+        """Count the lines after the place that was read last."""
+        if not self._log.path.exists():
+            return
+        with open(self._log.path, "rb") as lines:
+            lines.seek(self._end)
+            for line in lines:
+                if not line.endswith(b"\n"):  # it is being written, or torn
+                    break
+                self._end += len(line)
+                self._books.take(entry_of(line))
+        self._near = self._near_of(self._end)
 
     def _load(self) -> None:
-        """Begin where the index ends; an index of an earlier file of the log keeps the numbers alone, one that is damaged nothing."""
+        """Begin where the index ends; if the file of the log is another one than that of which the index speaks, at its beginning."""
+        self._index_fits = False
         try:
-            seal, _, text = self._index.read_text(encoding="utf-8").partition("\n")
-            if hashlib.sha256(text.encode()).hexdigest() != seal:
+            first, *steps = self._index.read_bytes().split(b"\n")
+        except OSError:
+            first, steps = b"", []
+        content = _opened(first)
+        if content is not None:
+            self._books, self._earlier = _Books.read(content), _Books.read(content["earlier"])
+            self._end, self._near = content["end"], content["near"]
+            self._take_steps(steps)
+            self._index_fits = self._near_of(self._end) == self._near
+        if not self._index_fits:
+            self._earlier = copy.deepcopy(self._books)
+            self._end, self._near = 0, _NOTHING
+
+    def _take_steps(self, steps: Iterable[bytes]) -> None:
+        """Count the lines that the index repeats, as far as none is missing; the log has the others."""
+        for step in map(_opened, filter(None, steps)):
+            if step is None or step["line"] != self._books.lines + 1:
                 return
-            content = json.loads(text)
-        except (OSError, ValueError):
-            return
-        self._end = content["end"]
-        if self._near() == content["near"]:
-            self.numbers, self._before = content["numbers"], content["before"]
-            self._unanswered.update(content["unanswered"])
-            self._asked.update({Place(*place): set(models) for *place, models in content["asked"]})
-        else:
-            self._end, self.numbers = 0, content["numbers"]
-            self._before = self.numbers
+            self._books.take(step["entry"])
+            self._end, self._near = step["end"], step["near"]
 
-    def _near(self) -> str:
-        """The hash of the log's bytes before the place up to which it was read."""
-        if not self._log.exists() or self._log.stat().st_size < self._end:
-            return "" if self._end else hashlib.sha256().hexdigest()
-        with open(self._log, "rb") as file:
-            begin = max(0, self._end - _NEAR)
+    def _near_of(self, end: int) -> str:
+        """The hash of the log's bytes before a place; "" where the log ends before it."""
+        if not end:
+            return _NOTHING
+        if not self._log.path.exists() or self._log.path.stat().st_size < end:
+            return ""
+        with open(self._log.path, "rb") as file:
+            begin = max(0, end - _NEAR)
             file.seek(begin)
-            return hashlib.sha256(file.read(self._end - begin)).hexdigest()
+            return hashlib.sha256(file.read(end - begin)).hexdigest()
 
-    def agrees_with(self, other: Ledger) -> bool:
-        """Return True if both accounts say the same of the present file of the log."""
-        own_counts, other_counts = ({p: m for p, m in account._asked.items() if m} for account in (self, other))
-        return own_counts == other_counts and self.numbers - self._before == other.numbers - other._before
+    def agrees_with_lines(self) -> bool:
+        """Return True if the lines of the present file, after what earlier files have said, give the same account."""
+        recount = Account(self._log.path, indexed=False)
+        recount._books, recount._end = copy.deepcopy(self._earlier), 0
+        recount._read()
+        return recount._books.spell() == self._books.spell()
 
 
 def check_index(log: Path) -> None:
     """Raise `InputError` if the index of a log says something else than its lines."""
-    if not Ledger(log).agrees_with(Ledger(log, sealed=False)):
+    if not Account(log).agrees_with_lines():
         raise InputError(f"{log}.index does not fit the log; remove it, and the site counts its lines again")
+
+
+def _sealed(content: Mapping[str, Any]) -> bytes:
+    """A line of the index: a hash, and what it is of."""
+    text = json.dumps(content).encode()
+    return hashlib.sha256(text).hexdigest().encode() + b" " + text
+
+
+def _opened(line: bytes) -> dict[str, Any] | None:
+    """Undo `_sealed`; None for a line that is damaged."""
+    seal, _, text = line.partition(b" ")
+    if hashlib.sha256(text).hexdigest().encode() != seal:
+        return None
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def count_numbers(reply: Any) -> int:

@@ -2,7 +2,7 @@
 
 A line that is changed, removed or put in between breaks the chain at that place. Lines removed from the end are noticed by whoever
 has noted the last hash, which `coterie site log` prints. What a power cut leaves of a line stays where it is: the next entry names its
-hash, and continues the last whole line.
+hash, and continues the last whole line. An entry is on the disk before anybody is answered.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,11 @@ TORN = "torn"
 _START = "0" * 64
 _PIECE = 1 << 20
 """Bytes of the reserve that are given back when the disk is full, and that are read at once."""
+
+
+def cannot_write(error: OSError) -> str:
+    """Return the sentence with which a site refuses whatever it cannot log."""
+    return f"its site cannot write its log ({error.strerror}), and refuses every request until it can"
 
 
 def heads_file(log: Path) -> Path:
@@ -56,32 +62,60 @@ class Log:
                     os.posix_fallocate(file.fileno(), 0, size)
 
     def write(self, *, urgent: bool = False, **values: Any) -> None:
-        """Append one entry, with the time. Where the disk is full, an urgent one takes its room from the reserve.
+        """Append one entry, with the time; it is on the disk when this returns.
 
-        Raises `OSError` where the file cannot be written.
+        Where the disk is full, an urgent entry takes its room from the reserve. Raises `OSError` where the file cannot be written.
         """
+        with self.locked() as file:
+            self.append(file, urgent=urgent, **values)
+
+    @contextmanager
+    def locked(self) -> Iterator[FileIO]:
+        """The file, for `append`, while no other process writes it. Raises `OSError` where it can be neither opened nor locked."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            is_new = not self.path.exists()
+            # Without a buffer: what a full disk has not taken must not be written again when the file is closed.
+            with open(self.path, "a+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not self._is_current(file):
+                    continue
+                if is_new:
+                    _sync_folder(self.path.parent)
+                yield file
+                return
+
+    def _is_current(self, file: FileIO) -> bool:
+        """Return False if somebody has moved the file away while this process waited for the lock."""
         try:
-            self._append(values)
+            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def append(self, file: FileIO, *, urgent: bool = False, durable: bool = True, **values: Any) -> None:
+        """Append one entry to the file that `locked` gave; otherwise as `write`. If not `durable`, the next that is takes it along."""
+        try:
+            self._append(file, values, durable)
         except OSError as error:
             if not urgent or error.errno != errno.ENOSPC or not self._reserve.exists():
                 raise
             os.truncate(self._reserve, max(0, self._reserve.stat().st_size - _PIECE))
-            self._append(values)
+            self._append(file, values, durable)
 
-    def _append(self, values: Mapping[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            torn, chain = b"", self._chain
-            if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
-                chain, torn = _read_end(self.path)
-            addition = b""
-            if torn:
-                addition, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
-            line, chain = _line(chain, **values)
-            file.write(b"\n" * bool(torn) + addition + line)
-            file.flush()
-            self._end, self._chain = file.tell(), chain
+    def _append(self, file: FileIO, values: Mapping[str, Any], durable: bool) -> None:
+        torn, chain = b"", self._chain
+        if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
+            chain, torn = _read_end(self.path)
+        addition = b""
+        if torn:
+            addition, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
+        line, chain = _line(chain, **values)
+        remaining = b"\n" * bool(torn) + addition + line
+        while remaining:
+            remaining = remaining[file.write(remaining) :]
+        if durable:
+            os.fsync(file.fileno())
+        self._end, self._chain = file.tell(), chain
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -123,6 +157,16 @@ def verify_log(path: Path) -> Verified:
     if lines[-1]:
         torn.append((len(lines), len(lines[-1])))
     return Verified(count, chain, tuple(torn))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the name of a new file outlive a power cut. Some file systems refuse that for folders; lines are synced in any case."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def _line(chain: str, **values: Any) -> tuple[bytes, str]:

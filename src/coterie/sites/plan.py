@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.files import read_toml
+from coterie.base.files import parse_toml, read_text
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
 from coterie.config.schema import build, options
@@ -120,9 +120,19 @@ class Plan:
     deployment: Deployment
 
 
+def signature_file(plan_file: Path) -> Path:
+    """Return where the operator's signature of a plan lies: beside it."""
+    return plan_file.with_name(f"{plan_file.name}.sig")
+
+
 def read_plan(path: Path) -> Plan:
     """The plan in a TOML file. Raises `InputError` that names file, key and cure."""
-    tables = read_toml(path)
+    return parse_plan(read_text(path), path)
+
+
+def parse_plan(text: str, path: Path) -> Plan:
+    """The plan in the text of a TOML file. Raises `InputError` that names file, key and cure."""
+    tables = parse_toml(text, str(path))
     table = tables.pop("deploy", None)
     if not isinstance(table, dict):
         raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")

@@ -30,9 +30,10 @@ from coterie.run.experiment import Experiment
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD, Paired
-from coterie.sites.ledger import Ledger, count_numbers
+from coterie.sites.ledger import Account, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
 from coterie.sites.plan import robustness_note
+from coterie.sites.price import price_in_words, price_of
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
 from coterie.study.layout import trainings
@@ -158,22 +159,21 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
         f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
     )
-    budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
+    budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs)
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
     start = size.beginning * len(experiment.split_seeds) + FACTS * len(approved.pairs)
     at_the_end = len(approved.comparisons) * (len(TOLD) * (len(Paired._fields) + 1) + 2)
-    numbers = (
-        start
-        + at_the_end
-        + times
-        * sum(
-            size.numbers(declaration, owner, approved)
-            for allowed in approved.pairs.values()
-            for declaration, owner in allowed.tasks.values()
-        )
+    in_rounds = 0
+    for allowed in approved.pairs.values():
+        for name, (declaration, owner) in allowed.tasks.items():
+            in_rounds += size.numbers(declaration, owner, approved) * allowed.asks_of(name)
+    numbers = start + at_the_end + in_rounds * deployment.runs
+    account = Account(Path(settings.log))
+    yield (
+        f"released  {account.numbers} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the "
+        "first round"
     )
-    so_far = Ledger(Path(settings.log)).numbers
-    yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the first round"
+    yield from price_in_words(price_of(approved, size.module), approved, account.mu)
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"

@@ -51,15 +51,22 @@ def most_bytes(ask: Ask, layout: Layout) -> int:
     return total
 
 
-def read_reply(message: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
-    """A reply of at most `most` bytes to the message `serial`, and why the site failed, in its own words, if it did."""
+def read_reply(message: Any, serial: int, most: int, longest_head: int) -> tuple[dict[str, Any], str]:
+    """A reply to the message `serial`, and why the site failed, in its own words, if it did.
+
+    Args:
+        message: the reply.
+        serial: number of the message to which it replies.
+        most: bytes that it may have.
+        longest_head: bytes that may come before its tensors.
+    """
     if not isinstance(message, bytes):
         raise InputError(f"its reply is a {type(message).__name__}, not a message")
     size = len(message) / MEGABYTE
     if len(message) > most:
         raise InputError(f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for")
     try:
-        values = decode(message)
+        values = decode(message, longest_head)
     except InputError as error:
         raise InputError(plain(f"its reply cannot be read: {error}")) from error
     why = values.get("failed", "")

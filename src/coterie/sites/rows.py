@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,9 +33,9 @@ from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved, layers_fit
 from coterie.sites.comparisons import note_outcomes, paired_errors
-from coterie.sites.descriptions import check_recipe
+from coterie.sites.descriptions import check_recipe, longest_head
 from coterie.sites.kept_outcomes import KeptOutcomes
-from coterie.sites.ledger import Ledger, Place, count_numbers
+from coterie.sites.ledger import Account, Place, Told, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
     columns_to_sum,
@@ -47,6 +47,7 @@ from coterie.sites.minima import (
     within_reach,
 )
 from coterie.sites.own_model import OwnModel
+from coterie.sites.price import Price, check_price, price_of, squared_mu, squared_mu_of_comparison
 from coterie.sites.secret_noise import KeyedVeil, site_key, under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import (
@@ -67,13 +68,21 @@ LONGEST_SETTING = 1000
 """Characters of a setting in the log."""
 
 
+class _Asked(NamedTuple):
+    """A request that is counted: where, the hash of the request about each model, and how many there may be."""
+
+    place: Place
+    requests: tuple[str, ...]
+    budget: int
+
+
 class SiteRows:
     """A site's rows, and what it does with each kind of message.
 
     Args:
         name: name of the client.
         settings: the site's own.
-        folder: where client memory and the site's key are kept.
+        folder: where client memory is kept.
         approved: the plan that the site obeys.
     """
 
@@ -89,16 +98,22 @@ class SiteRows:
         self.pair = self._prepared = ""
         self._own = OwnModel(folder / "models", self.experiment)
         self.about: dict[str, Any] = {}
-        self._ledger = Ledger(Path(settings.log))
-        self._ledger.seal()
+        self.longest_head = longest_head(approved.plan.deployment.descriptions)
+        self._account = Account(Path(settings.log))
+        self._account.seal()
+        self._price: Price | None = None
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
 
     @property
+    def _key(self) -> bytes:
+        return site_key(Path(self.settings.log))
+
+    @property
     def _veil(self) -> KeyedVeil | None:
         """Return what hides losses and metrics, if the plan has secret noise."""
-        return KeyedVeil(site_key(self.folder)) if self.approved.secret else None
+        return KeyedVeil(self._key) if self.approved.secret else None
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
@@ -117,17 +132,19 @@ class SiteRows:
             raise RefusedError("the server runs another plan than the one that this site has approved")
         reply = does[kind](message)
         if kind in _BEGINNINGS:  # what they ask is the same again whatever the run and the number of the message
-            self._count(kind, {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")})
-        if self.about.get("models"):
-            self._ledger.settle(self.about["models"])
-            share = len(self.about["models"]) / self.about.pop("of")
-            self.about["numbers"] = round(count_numbers(reply) * share)
+            self._count(kind, {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}, reply)
         return reply
 
-    def _count(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Count a request that no budget limits."""
-        request = hashlib.sha256(encode({**values, "seed": self.seed})).hexdigest()[:32]
-        self._spend(self.about.get("pair", ""), kind, 0, (request,), None)
+    def _count(self, kind: str, values: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+        """Count what the answer to a request tells that no budget limits: what is the same for each row, or has no noise."""
+        place = Place(self.approved.hash, self.about.get("pair", ""), kind, 0)
+        request = self._request_hash({**values, "seed": self.seed})
+        self._account.settle(place, {request: _hash_of(reply)}, Told(count_numbers(reply), 0.0))
+
+    def _request_hash(self, values: Mapping[str, Any]) -> str:
+        """The hash of a request under this site's key: with another key its noise is another, and nothing was asked before."""
+        key = hashlib.sha256(b"account" + self._key).hexdigest()
+        return hashlib.sha256(encode({**values, "key": key})).hexdigest()[:32]
 
     # ---- rows
 
@@ -153,7 +170,7 @@ class SiteRows:
             )
         moments_fit(len(seeds), rows)
         self.table, self.seed = table_withheld(table, self.options, self.settings.minimum_cell), seed
-        self._fingerprint = hmac.new(site_key(self.folder), fingerprint_of(table).encode(), "sha256").hexdigest()[:32]
+        self._fingerprint = hmac.new(self._key, fingerprint_of(table).encode(), "sha256").hexdigest()[:32]
         self.about = {"rows": len(table)}
         return {"rows": rows, "notes": self._notes(notes)}
 
@@ -202,6 +219,10 @@ class SiteRows:
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
+        if self.approved.secret and self._price is None:
+            self._price = price_of(self.approved, module)
+        if self._price is not None:
+            check_price(self._price, self.approved, self.settings)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
         check_state(state, module.state_dict())
         module.load_state_dict(state)
@@ -213,7 +234,7 @@ class SiteRows:
         sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
         self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
-        Ledger(Path(self.settings.log)).seal()
+        self._account.seal()
         self._own = OwnModel(self.folder / "models", self.experiment)
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
         self._memory_file = self._folder_of(message) / f"{pair}.safetensors"
@@ -312,14 +333,25 @@ class SiteRows:
         ask = self._own.fill(ask)
         self.shard.begin(ask)
         requests = self._about_models(ask, self.shard)
-        self._spend(self.pair, ask.task, context.round, requests, declaration.most_models(limits.clients))
-        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), requests))
+        budget = declaration.most_models(limits.clients) * self.approved.plan.deployment.runs
+        part = allowed.part_of(ask.task, ask.payload)
+        asked = _Asked(Place(self.approved.hash, self.pair, ask.task, context.round, part), requests, budget)
+        self._reserve(asked)
+        ask = replace(ask, filters=under_key(allowed.filters, self._key, requests))
         if ask.task == note_outcomes.name:
-            return {"answer": self._of_test_rows(ask, self._run_notes(message))}
+            answer = self._of_test_rows(ask, self._run_notes(message))
+            return {"answer": self._settled(answer, asked, 0.0)}
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
+        answer = self._own.keep(answer, ask, self.pair, allowed, self.shard)
+        price = squared_mu(allowed, ask.function, ask.arguments, self.shard.workspace.layout)
+        try:
+            answer = self._settled(answer, asked, price)
+        except RefusedError:
+            self.shard.take_back(ask.context)
+            raise
         self._save_memory(self.shard)
-        return {"answer": self._own.keep(answer, ask, self.pair, allowed, self.shard)}
+        return {"answer": answer}
 
     def _undo(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Forget what the last task has remembered, if its answer has not come to the server."""
@@ -342,7 +374,7 @@ class SiteRows:
         if ask.function is describe:
             reply["text"] = (public_description(table, self.options).text(),)
         self.about["rows"] = len(table.parts["train"])
-        self._count(ask.task, ask.payload)
+        self._count(ask.task, ask.payload, reply)
         return Answer((Block((self.name,), reply),))
 
     def _answer_about_pair(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
@@ -352,10 +384,11 @@ class SiteRows:
             raise RefusedError("the approved plan does not compare these methods")
         noted = self._run_notes(message)
         # Whatever model was sent last, and in whichever run.
-        request = {**arguments, "noted": noted.digest(arguments.values())}
-        requests = (hashlib.sha256(encode(request)).hexdigest()[:32],)
-        self._spend("", ask.task, 0, requests, len(self.approved.comparisons))
-        return self._of_test_rows(ask, noted)
+        request = self._request_hash({**arguments, "noted": noted.digest(arguments.values())})
+        budget = len(self.approved.comparisons) * self.approved.plan.deployment.runs
+        asked = _Asked(Place(self.approved.hash, "", ask.task, 0), (request,), budget)
+        self._reserve(asked)
+        return self._settled(self._of_test_rows(ask, noted), asked, squared_mu_of_comparison(self.approved))
 
     def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
         return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
@@ -366,7 +399,7 @@ class SiteRows:
         for seed, fold in trainings(self.experiment):
             if fold != ALL:
                 turns.setdefault(seed, []).append(fold)
-        settings = self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder)
+        settings = self._folder_of(message), turns, self.settings.minimum_cell, self._key
         return KeptOutcomes(*settings, self._veil, now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
@@ -379,17 +412,23 @@ class SiteRows:
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
         return Limits(layout.size, layout.dim, classes, sites, layout.dtype, plan.experiment.run.rounds)
 
-    def _spend(self, pair: str, task: str, round: int, requests: tuple[str, ...], models: int | None) -> None:
-        """Count the models that a request is about against those that the plan's runs ask in this round, if it limits them."""
-        budget = None if models is None else models * self.approved.plan.deployment.runs
-        new_models = self._ledger.spend(Place(self.approved.hash, pair, task, round), requests, budget)
-        self.about |= {"pair": pair, "models": new_models, "of": len({*requests})}
+    def _reserve(self, asked: _Asked) -> None:
+        """Spend on what is asked, before anything is computed."""
+        self.about["pair"] = asked.place.pair
+        self._account.reserve(asked.place, asked.requests, asked.budget)
+
+    def _settled(self, answer: Answer, asked: _Asked, squared: float) -> Answer:
+        """Return the answer once it is counted what it tells, with the square of its mu; one without replies tells nothing."""
+        if answer.blocks:
+            replies = _reply_hashes(answer.blocks[0].values, asked.requests)
+            self._account.settle(asked.place, replies, Told(count_numbers(answer), squared), asked.budget)
+        return answer
 
     def _hash(self, ask: Ask, payload: Mapping[str, Any], memory: str) -> str:
         """The hash of task, payload, prepared model and what the client remembers."""
         values = {f"payload/{k}": v for k, v in payload.items()}
         context = {"task": ask.task, "round": ask.context.round, "prepared": self._prepared, "memory": memory}
-        return hashlib.sha256(encode({**context, **values})).hexdigest()[:32]
+        return self._request_hash({**context, **values})
 
     def _about_models(self, ask: Ask, shard: Shard) -> tuple[str, ...]:
         """The hash of the request about each model of a payload, as if it came alone."""
@@ -421,6 +460,26 @@ class SiteRows:
             message = encode(now)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda p: p.write_bytes(message))
+
+
+def _hash_of(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(encode(values)).hexdigest()[:32]
+
+
+def _reply_hashes(values: Mapping[str, Any], requests: tuple[str, ...]) -> dict[str, str]:
+    """The hash of the reply to each request about a model: of its own row where a field has one for each, else of the whole field."""
+    hashes = {}
+    for t, request in enumerate(requests):
+        own = {
+            key: value[0, t].contiguous() if _has_rows(value, len(requests)) else value for key, value in values.items()
+        }
+        hashes[request] = _hash_of(own)
+    return hashes
+
+
+def _has_rows(value: Any, models: int) -> bool:
+    """Return True for a field [1, models, ...] that says something of each model."""
+    return models > 1 and isinstance(value, torch.Tensor) and value.ndim > 1 and value.shape[1] == models
 
 
 def _is_tensor(value: Any) -> bool:

@@ -3,7 +3,7 @@
 The noise of what a site says about one model is a function of the key, of the request about that model (method, seed, round, task,
 payload, model and recipe) and of the plain reply. So a repeated request has the same bytes, also for copies of a model in one request
 or beside other models, and a reply that differs in one bit, or a request, has noise of its own. Neither the name of a run nor the
-number of an ask, which the server chooses, enters it.
+number of an ask, which the server chooses, enters it. The key lies beside the log that counts what was told under it.
 """
 
 from __future__ import annotations
@@ -34,31 +34,48 @@ from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
 from coterie.sites.minima import fewest_of
 
-KEY_FILE, KEY_BYTES = "key", 32
+KEY_BYTES = 32
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
 OF_PREDICTED = ("ppv", "npv")
 """Metrics of the rows that a model calls one class: whoever chooses the model chooses how few those are."""
 
 
-def site_key(folder: Path) -> bytes:
+def key_file(log: Path) -> Path:
+    """Return where a site's key lies: beside its log, since only together they say which noise was told before."""
+    return log.with_name(f"{log.name}.key")
+
+
+def site_key(log: Path) -> bytes:
     """The key of a site's fingerprints and noise, made when it is first needed; who lacks it cannot guess rows from their hash.
+
+    Args:
+        log: the log that counts what is told under this key.
 
     Raises `InputError` for a file that is no such key: with an empty one everybody could guess.
     """
-    path = folder / KEY_FILE
+    path = key_file(log)
 
     def write(temporary: Path) -> None:
         temporary.touch(0o600)
         temporary.write_bytes(os.urandom(KEY_BYTES))
 
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, write, durable=True, once=True)
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
-        cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
+        cure = "restore it, or remove it for a new one: runs so far cannot be resumed then, and what is asked again costs again"
         raise InputError(f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
     return key
+
+
+def is_told_behind_noise(metric: str) -> bool:
+    """Return True for the loss and the metrics that noise can hide: those that one row can move only so far."""
+    if metric == "loss":
+        return True
+    low, high = BOUNDS.get(metric, (-inf, inf))
+    return metric not in OF_PREDICTED and isfinite(high - low)
 
 
 def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
@@ -143,9 +160,9 @@ class KeyedVeil:
         """Return how far one row can move the loss or a metric of so many rows, of which the rarest class has `fewest`; may be inf."""
         if name == "loss":
             return LARGEST_LOSS / max(1, rows)
-        low, high = BOUNDS.get(name, (-inf, inf))
-        if name in OF_PREDICTED:
+        if not is_told_behind_noise(name):
             return inf
+        low, high = BOUNDS[name]
         # A row that a model calls positive counts twice in f1, and at the head of all rows in the precision at each row of its class.
         times = {"f1": 2.0, "auprc": 1 + math.log1p(fewest)}.get(name, 1.0)
         return times * (high - low) / max(1, fewest)

@@ -34,6 +34,7 @@ from coterie.data.tables.agreement import agree
 from coterie.data.tables.description import TableDescription
 from coterie.data.tables.folder import server_rows
 from coterie.data.tables.recipe import Recipe, describe
+from coterie.sites.descriptions import longest_head
 from coterie.sites.replies import (
     FRAME,
     answer_of,
@@ -101,6 +102,7 @@ class Remote(Engine):
         accept: `SITE:COLUMN` of moments that are taken although they are far from those of the others.
         goes_on: whether the run begins without sites that cannot take part, as long as half of them are there.
         differs: says how the description of a site with a seed is not what the plan states of it, or "".
+        head: bytes that may come before the tensors of a reply; default: as many as for a plan that states no columns.
         barred: says why sites may not be asked, by name; it is called before each ask.
         revoked: returns the text of the authority's list of revoked certificates, which sites are sent before they read their rows; "":
             there is no authority.
@@ -124,6 +126,7 @@ class Remote(Engine):
         barred: Callable[[], Mapping[str, str]] = dict,
         revoked: Callable[[], str] = str,
         differs: Callable[[str, TableDescription, int], str] = lambda site, description, seed: "",
+        head: int | None = None,
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
@@ -135,6 +138,7 @@ class Remote(Engine):
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
         self._goes_on = goes_on
+        self._longest_head = longest_head({}) if head is None else head
         self._plan, self._accept, self._barred, self._differs = plan, frozenset(accept), barred, differs
         self._revoked = revoked
         self._described: dict[str, TableDescription] = {}
@@ -407,7 +411,7 @@ class Remote(Engine):
         received: Any = b""
         try:
             received = self._link.call(name, sent, self._timeout)
-            values, why = read_reply(received, serial, most)
+            values, why = read_reply(received, serial, most, self._longest_head)
             self._garbled.discard(name)
         except InputError as error:
             self._garbled.add(name)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import read_toml
-from coterie.config.rules import COUNT, SIZE, TEXT, Rule, list_of
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
 from coterie.contract.task import task_names
 
@@ -29,6 +29,8 @@ class SiteSettings:
         minimum_batch: a gradient, a loss or a step of training that rests on fewer rows is refused.
         largest_layer: units of the widest layer that a plan's model may have (its last layer is one) where updates leave without
             secret noise; in them a dishonest server finds rows, the more the wider the layer. 0 refuses all such plans.
+        largest_mu: of a plan with secret noise, the largest mu of all that it tells about a row behind noise: whoever knows all other
+            rows is right in Phi(mu / 2) of guesses about one patient (mu 1: 69 of 100, 3: 93, 5: 99).
         refuse: names of tasks that the site does not run, such as `target_tasks:target_descent`, although its plan asks them.
         largest_message: megabytes (of 2^20 bytes); a longer message is refused before it is read.
         log: file to which every request is written.
@@ -41,6 +43,7 @@ class SiteSettings:
     minimum_batch: Annotated[int, SIZE] = 8
     largest_message: Annotated[int, SIZE] = 1024
     largest_layer: Annotated[int, COUNT] = 0
+    largest_mu: Annotated[float, Rule(POSITIVE.test, "a number > 0")] = 20.0
     refuse: Annotated[tuple[str, ...], _TASKS] = ()
     log: Annotated[str, Rule(TEXT.test, "the path of a file")] = "asks.jsonl"
 

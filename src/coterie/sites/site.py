@@ -22,9 +22,10 @@ from typing import Any
 
 from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
-from coterie.contract.wire import Ask, Context, decode, encode, header
+from coterie.contract.wire import HEAD, Ask, Context, decode, encode, header
 from coterie.sites.approval import approval_file, check_signer_of_approval, kit_of, read_approval, revocations_file
-from coterie.sites.log import Log, heads_file, last_hash
+from coterie.sites.descriptions import longest_head
+from coterie.sites.log import Log, cannot_write, heads_file, last_hash
 from coterie.sites.settings import SiteSettings, read_settings
 
 SERVER = "server"
@@ -54,10 +55,12 @@ class Site:
         self._settings: SiteSettings | None = None
         self._log: Log | None = None
         self._hash, self._unready, self._distrust = "", "", ""
+        self._longest_head = HEAD
         try:
             self._settings = read_settings(settings_file)
             self._log = Log(Path(self._settings.log), reserve=RESERVE)
-            self._hash = read_approval(settings_file).hash
+            approved = read_approval(settings_file)
+            self._hash, self._longest_head = approved.hash, longest_head(approved.plan.deployment.descriptions)
         except InputError as error:
             self._unready = self._without_paths(error)
         else:
@@ -93,7 +96,7 @@ class Site:
                 why = f"a message of {size} MB is over the {most} MB of largest_message at its site"
                 return self._refuse({}, message, caller, why)
             try:
-                head = header(message)
+                head = header(message, self._longest_head)
                 serial = head["serial"]
                 if type(serial) is not int or serial < 0:
                     raise InputError("a message has a serial number")
@@ -215,11 +218,11 @@ class Site:
         try:
             self._log.write(urgent=caller == SERVER, **entry, **about_answer)
         except OSError as error:
-            return f"its site cannot write its log ({error.strerror}), and refuses every request until it can"
+            return cannot_write(error)
         return ""
 
     def _fresh(self, settings: SiteSettings) -> _Child:
-        return _Child(self.name, settings, self.folder, self._plan_file)
+        return _Child(self.name, settings, self.folder, self._plan_file, self._hash)
 
     def _again(self, settings: SiteSettings) -> _Child | None:
         """A new child that knows what the old one was told; but for its memory, which is lost."""
@@ -292,9 +295,15 @@ def _short(value: Any) -> Any:
 class _Child:
     """The child process of a site. It is started from scratch: the worker has threads, which a fork would not survive."""
 
-    def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path) -> None:
+    def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path, plan_hash: str) -> None:
         self._pipe, child_end = Pipe()
-        start = {"name": name, "settings": asdict(settings), "folder": str(folder), "plan": str(plan)}
+        start = {
+            "name": name,
+            "settings": asdict(settings),
+            "folder": str(folder),
+            "plan": str(plan),
+            "hash": plan_hash,
+        }
         command = [sys.executable, "-m", "coterie.sites.child", str(child_end.fileno()), json.dumps(start)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, pass_fds=[child_end.fileno()], env=environment)

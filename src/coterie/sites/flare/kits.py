@@ -15,8 +15,8 @@ from typing import Any
 from coterie.base.errors import InputError, explain_imports
 from coterie.sites.flare.authority import AUTHORITY, certificate_of, make_authority, note_certificate
 from coterie.sites.flare.revocation import REVOKED, first_list
-from coterie.sites.flare.signature import sign_plan, signature_file
-from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
+from coterie.sites.flare.signature import sign_plan
+from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan, signature_file
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import VERSIONS_FILE, add_software, versions, wheels_in
 from coterie.sites.tables import table_options
@@ -217,6 +217,7 @@ label = "{label}"            # the column that may be predicted
 minimum_rows = 20            # with fewer training rows this site refuses every request
 minimum_cell = 10            # what fewer rows stand behind stays here: metrics, categories, classes, sums
 minimum_batch = 8            # a gradient of fewer rows is refused
+largest_mu = 20              # of all that a plan tells of a row behind secret noise: mu 1 tells 69 of 100 guesses right, 3: 93, 5: 99
 largest_layer = 0            # units of the widest layer of a model whose updates leave without secret noise: rows can be found in them
 largest_message = 1024       # MB; a longer message is refused before it is read
 refuse = []                  # tasks of the plan that this site does not run, such as "target_tasks:target_descent"

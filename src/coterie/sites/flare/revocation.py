@@ -26,7 +26,8 @@ from coterie.sites.flare.authority import (
     holders_of_certificates,
     serial_of,
 )
-from coterie.sites.flare.signature import check_bytes, check_plan, sign_bytes, signature_file, signer_of
+from coterie.sites.flare.signature import check_bytes, check_plan, sign_bytes, signer_of
+from coterie.sites.plan import signature_file
 
 REVOKED = "revoked.json"
 """File of the list: of the authority, with a copy in the server's kit and one in each site's kit."""
@@ -248,11 +249,11 @@ def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
     return sent
 
 
-def check_signer(signature: Path, file: Path, startup: Path) -> None:
+def check_signer(signature: str, file: Path, startup: Path) -> None:
     """Raise `InputError` if whoever has signed a plan did so with a revoked certificate.
 
     Args:
-        signature: the signature, which `signature.check_plan` has verified.
+        signature: the text of the signature, which `signature.check_plan` has verified.
         file: where the site keeps the list.
         startup: folder of the site's kit with the authority's certificate.
     """
@@ -274,13 +275,14 @@ def check_approval(plan_file: Path, operator: str, file: Path, startup: Path) ->
         file: where the site keeps the list.
         startup: folder of the site's kit with the authority's certificate.
     """
-    signature, cure = signature_file(plan_file), "there: coterie site approve KIT"
-    if not signature.is_file():
+    beside, cure = signature_file(plan_file), "there: coterie site approve KIT"
+    if not beside.is_file():
         raise InputError(
             f"its approval keeps no signature of the operator, as those of earlier versions do not; {cure}"
         )
+    signature = read_text(beside)
     try:
-        check_plan(plan_file, operator, startup)
+        check_plan(plan_file, plan_file.read_bytes(), signature, operator, startup)
     except InputError as error:
         raise InputError(
             f"the signature that its approval keeps is damaged, of somebody else than {operator}, or its certificate has ended; {cure}"

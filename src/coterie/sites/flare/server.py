@@ -17,7 +17,7 @@ from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.sites.backend import Sites
-from coterie.sites.descriptions import difference, parse_descriptions
+from coterie.sites.descriptions import difference, longest_head, parse_descriptions
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.flare.gate import barred_sites
 from coterie.sites.flare.revocation import servers_list
@@ -62,7 +62,8 @@ class Coordinator:
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
         options = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
-        differs = partial(difference, parse_descriptions(plan["described"], plan["described"]), plan["seeds"])
+        descriptions = parse_descriptions(plan["described"], plan["described"])
+        differs, head = partial(difference, descriptions, plan["seeds"]), longest_head(descriptions)
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
             link,
@@ -71,6 +72,7 @@ class Coordinator:
             barred=lambda: barred_sites(local),
             revoked=lambda: _text_of_list(local),
             differs=differs,
+            head=head,
             **options,
         )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}

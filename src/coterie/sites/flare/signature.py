@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Any
 from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import ROOT_CERTIFICATE, certificate_of, common_name, issued_by
+from coterie.sites.plan import signature_file
 
 if TYPE_CHECKING:
     from cryptography import x509
 
 _PLAN, _HEAD = b"coterie plan ", b"coterie head of a log "
 """The subject of a signature stands before the signed bytes, so that none can be passed off as one about something else."""
-
-
-def signature_file(plan_file: Path) -> Path:
-    """Return where the operator's signature of a plan lies: beside it."""
-    return plan_file.with_name(f"{plan_file.name}.sig")
 
 
 def sign_plan(plan_file: Path, kit: Path) -> Path:
@@ -35,20 +31,21 @@ def sign_plan(plan_file: Path, kit: Path) -> Path:
     return file
 
 
-def check_plan(plan_file: Path, operator: str, startup: Path) -> str:
+def check_plan(plan_file: Path, content: bytes, signature: str, operator: str, startup: Path) -> str:
     """Return a sentence about who has signed a plan. Raises `InputError` unless that is the operator of this kit's authority.
 
     Args:
-        plan_file: the plan, with its signature beside it.
+        plan_file: where the plan was read, with its signature beside it.
+        content: the plan.
+        signature: what its signature's file says; "" if there is none.
         operator: the name of the operator.
         startup: startup of the site's kit, with the authority's certificate.
     """
     file, cure = signature_file(plan_file), f"ask the operator to sign it: coterie sign {plan_file.name}"
-    if not file.is_file():
+    if not signature:
         raise InputError(f"{plan_file} has no signature of the operator beside it ({file.name}); {cure}")
     try:
-        signed = json.loads(file.read_text(encoding="utf-8"))
-        _verify(_PLAN + plan_file.read_bytes(), signed, operator, startup)
+        _verify(_PLAN + content, json.loads(signature), operator, startup)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{file} is no signature of {operator} under this plan ({error}); {cure}") from error
     return f"by {operator}, whom the authority of this kit knows"
@@ -81,9 +78,9 @@ def check_bytes(content: bytes, signature: str, certificate: x509.Certificate) -
         raise InputError("of another text") from error
 
 
-def signer_of(file: Path) -> x509.Certificate:
-    """Return the certificate that a signature of a plan names; `check_plan` says whether it is true."""
-    return certificate_of(json.loads(file.read_text(encoding="utf-8"))["certificate"].encode())
+def signer_of(signature: str) -> x509.Certificate:
+    """Return the certificate that the signature of a plan names; `check_plan` says whether it is true."""
+    return certificate_of(json.loads(signature)["certificate"].encode())
 
 
 def sign_head(site: str, head: str, startup: Path) -> dict[str, str]:

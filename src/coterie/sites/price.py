@@ -1,0 +1,207 @@
+"""The price of what a plan tells, in mu, for a person who decides whether that is too much.
+
+mu is the root of the sum of (sensitivity / sigma)^2 over all that is told of a row behind noise: over methods, seeds, folds, rounds and
+runs, but not over parts, since a row lies in one part of a split. Whoever knows all other rows, and finds it as likely as not that a
+patient's row is there, is right with probability Phi(mu / 2) after all of it (Dong, Roth and Su, "Gaussian Differential Privacy",
+JRSS B 2022, Section 2).
+
+What is told of all rows as it is, before the first round and beside each answer, is no part of it: sums of columns, categories, numbers
+of rows, shares of classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from coterie.base.vector import Layout
+from coterie.compute.metrics import evaluate
+from coterie.contract.filters import Filter
+from coterie.contract.replies import LOSSES, VECTORS, row_shape
+from coterie.contract.requests import Limits
+from coterie.contract.task import Task
+from coterie.contract.wire import Ask, Context
+from coterie.filters.clip import Clip
+from coterie.filters.gaussian_noise import GaussianNoise
+from coterie.sites.allowed import Allowed, RefusedError, is_exact_fact, is_secret
+from coterie.sites.attack_requests import example_payload
+from coterie.sites.comparisons import TOLD
+from coterie.sites.secret_noise import is_told_behind_noise
+from coterie.sites.settings import SiteSettings
+
+if TYPE_CHECKING:
+    from coterie.sites.approval import Approved
+
+TOLD_OF_A_COMPARISON = 3
+"""Numbers behind noise for each metric of a comparison: that of the method, that of the other, and the error."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """The noisy numbers that a plan tells about a row, and the square of their mu.
+
+    Attributes:
+        updates: updates and gradients, each a vector behind one noise.
+        updates_squared: square of their mu.
+        numbers: losses, metrics and their like, each of mu 1.
+        exact: a field that leaves as it is, in words; then mu is infinite. "": none.
+    """
+
+    updates: int
+    updates_squared: float
+    numbers: int
+    exact: str
+
+    @property
+    def noisy_mu(self) -> float:
+        """Mu of all that leaves behind noise."""
+        return math.sqrt(self.updates_squared + self.numbers)
+
+    @property
+    def mu(self) -> float:
+        """Mu of all."""
+        return math.inf if self.exact else self.noisy_mu
+
+
+def meaning(mu: float) -> str:
+    """Say what a mu means for one patient.
+
+    >>> meaning(1.0)
+    'right in 69 of 100 guesses whether one patient is among the rows'
+    """
+    share = 100 * NormalDist().cdf(mu / 2) if math.isfinite(mu) else 100.0
+    words = "more than 99" if share >= 99.5 else f"{share:.0f}"
+    return f"right in {words} of 100 guesses whether one patient is among the rows"
+
+
+def squared_mu_of_update(filters: tuple[Filter, ...]) -> float:
+    """The square of the mu of one update behind the filters of a plan: one row moves a clipped one by at most twice the bound."""
+    bound, variance = math.inf, 0.0
+    for step in filters:
+        if isinstance(step, Clip) and not variance:
+            bound = min(bound, step.bound)
+        elif isinstance(step, GaussianNoise) and is_secret(step):
+            variance += step.sigma**2
+    return (2 * bound) ** 2 / variance if variance else math.inf
+
+
+def events_of(
+    allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout
+) -> Iterator[tuple[str, int]]:
+    """Yield what the reply to one request tells about a row: ("update", vectors), ("number", numbers) or ("exact", 1)."""
+    noisy_kinds = {kind for step in allowed.filters if is_secret(step) for kind in step.kinds}
+    for field, kind in task.kinds.items():
+        form = task.forms.get(field)
+        if kind in ("own", "count") or (kind == "other" and is_exact_fact(form)):
+            continue
+        entries = _entries(task, field, arguments, layout)
+        if kind in VECTORS:
+            yield ("update", max(1, entries // max(1, layout.size))) if kind in noisy_kinds else ("exact", 1)
+        elif kind in (*LOSSES, "choice") and allowed.secret:
+            yield "number", entries
+        else:
+            yield "exact", 1
+
+
+def _entries(task: Task[Any], field: str, arguments: Mapping[str, Any], layout: Layout) -> int:
+    """Numbers in a field of a reply to one request; of metrics those that noise lets out, the others stay undefined."""
+    if task is evaluate and field == "values":
+        return sum(map(is_told_behind_noise, arguments["metrics"]))
+    form, kind = task.forms.get(field), task.kinds[field]
+    models = _models(task, arguments)
+    if kind == "choice":  # made of the losses of all models
+        return models
+    if form is None:
+        return models * (layout.size if kind in VECTORS else 1)
+    return math.prod(row_shape(form, arguments, layout))
+
+
+def _models(task: Task[Any], arguments: Mapping[str, Any]) -> int:
+    """The models that one client is asked about in a request."""
+    for key, declared in task.payload.items():
+        if declared.holds and declared.holds.shape[:1] == ("models",) and arguments.get(key) is not None:
+            value = arguments[key]
+            return int(value.shape[value.ndim - len(declared.holds.shape)])
+    return 1
+
+
+def squared_mu(allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout) -> float:
+    """The square of the mu of the reply to one request."""
+    total = 0.0
+    for what, count in events_of(allowed, task, arguments, layout):
+        each = {"update": squared_mu_of_update(allowed.filters), "number": 1.0}.get(what, math.inf)
+        total += count * each
+    return total
+
+
+def squared_mu_of_comparison(approved: Approved) -> float:
+    """The square of the mu of what is told of the difference between two methods."""
+    if not approved.secret:
+        return math.inf
+    return float(TOLD_OF_A_COMPARISON * sum(map(is_told_behind_noise, TOLD)))
+
+
+def price_of(approved: Approved, module: nn.Module) -> Price:
+    """The price of a plan whose requests are all asked, as often as it may be run.
+
+    Args:
+        approved: the plan.
+        module: its model on the site's columns.
+    """
+    plan, layout = approved.plan, Layout.of(module)
+    sites, rounds = len(plan.deployment.sites), plan.experiment.run.rounds
+    limits = Limits(layout.size, layout.dim, 2, sites, layout.dtype, rounds)  # no reply is longer with more classes
+    updates, updates_squared, numbers, exact = 0, 0.0, 0, ""
+    for pair, allowed in approved.pairs.items():
+        for name, (declaration, owner) in allowed.tasks.items():
+            arguments = Ask(("",), name, example_payload(declaration, owner, limits), Context(0, 1, 1, 1)).arguments
+            requests = allowed.times(name) * plan.deployment.runs
+            for what, count in events_of(allowed, declaration.task, arguments, layout):
+                if what == "update":
+                    updates += count * requests
+                    updates_squared += count * requests * squared_mu_of_update(allowed.filters)
+                elif what == "number":
+                    numbers += count * requests
+                elif not exact:
+                    exact = f"{declaration.task.name.rpartition(':')[2]} of {pair}"
+    comparisons = len(approved.comparisons) * plan.deployment.runs
+    if approved.secret:
+        numbers += comparisons * int(squared_mu_of_comparison(approved))
+    return Price(updates, updates_squared, numbers, exact)
+
+
+def price_in_words(price: Price, approved: Approved, told_so_far: float) -> Iterator[str]:
+    """Say what a plan costs, line by line."""
+    if not approved.secret:
+        yield "price     mu is infinite: no secret noise hides a row in what is told (largest_layer says what this site takes)"
+        return
+    yield (
+        f"price     {price.updates} updates (mu {math.sqrt(price.updates_squared):.3g}) and {price.numbers} losses, metrics and "
+        f"differences (mu {math.sqrt(price.numbers):.3g}) about each row behind noise, over all methods, seeds, folds, rounds and "
+        f"runs: together mu {price.noisy_mu:.3g}"
+    )
+    yield f"          whoever knows all other rows is then {meaning(price.noisy_mu)}, where half is luck"
+    if price.exact:
+        yield f"          and mu is infinite, since {price.exact} tells something without noise"
+    yield f"          told so far, under all plans: mu {told_so_far:.3g}; not in mu: sums, numbers of rows, shares of classes"
+
+
+def check_price(price: Price, approved: Approved, settings: SiteSettings) -> None:
+    """Raise `RefusedError` if a plan with secret noise tells more behind it than the site's `largest_mu`."""
+    mu = price.noisy_mu
+    if not approved.secret or mu <= settings.largest_mu:
+        return
+    rounds = approved.plan.experiment.run.rounds
+    if price.updates_squared > price.numbers:
+        cure = "a larger sigma, fewer rounds, methods or seeds, or [deploy] runs = 1"
+    else:
+        cure = f"[run] evaluate = {rounds}, fewer metrics, or [deploy] runs = 1"
+    raise RefusedError(
+        f"{price.updates} updates and {price.numbers} losses, metrics and differences behind noise are mu {mu:.3g} about each row, and "
+        f"this site takes largest_mu = {settings.largest_mu:g}. The operator can give the plan {cure}; this site can raise largest_mu"
+    )
