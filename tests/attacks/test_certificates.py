@@ -37,6 +37,12 @@ def copied(kits, tmp_path, monkeypatch):
     return tmp_path / "kits"
 
 
+def hash_of_plan(kit):
+    from coterie.sites.approval import plan_hash
+
+    return plan_hash(kit / "local" / "plan.toml")
+
+
 def command(*words):
     from coterie.cli.main import main
 
@@ -135,7 +141,7 @@ def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(copied,
 
     kit, plan = copied / "hungary", plan_of(copied)
     set_up_hungary(copied)
-    assert command("site", "approve", kit, "--yes") == 0
+    assert command("site", "approve", kit, "--yes", hash_of_plan(kit)) == 0
     (kit / "coterie").mkdir()
     (kit / "coterie" / "key").write_bytes(b"the secret of the site")
     before, old = contents(kit), certificate_of((kit / "startup" / "client.crt").read_bytes())
@@ -624,7 +630,7 @@ def test_a_plan_of_a_revoked_operator_is_neither_approved_nor_run(copied, capsys
     assert command("site", "check", kit) == 2
     assert f"signed by {OPERATOR}" in capsys.readouterr().err
     approved = (kit / "local" / "approved.toml").read_bytes()
-    assert command("site", "approve", kit, "--yes") == 2
+    assert command("site", "approve", kit, "--yes", hash_of_plan(kit)) == 2
     assert f"signed by {OPERATOR}" in capsys.readouterr().err
     assert (kit / "local" / "approved.toml").read_bytes() == approved
 

@@ -118,7 +118,7 @@ def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(
 # ---- what a crash and a power cut leave
 
 
-def test_what_was_reserved_is_spent_whatever_ends_the_process_and_can_be_answered_once(tmp_path, monkeypatch):
+def test_what_was_reserved_is_spent_and_can_be_answered_once(tmp_path, monkeypatch):
     hospital = Hospital(tmp_path, **ONE).begin()
 
     def end(ask):

@@ -16,7 +16,7 @@ from coterie.sites.approval import fits
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words, model_of
-from coterie.sites.price import meaning, price_of
+from coterie.sites.price import meaning
 
 CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 1.0, "secret": True}
 METRICS = ("accuracy", "auc")
@@ -24,7 +24,7 @@ HIDDEN = {"filters": [CLIP, NOISE]}
 
 
 def price(hospital):
-    return price_of(hospital.approved, model_of(hospital.approved, hospital.settings, "hungary"))
+    return hospital.approved.price(model_of(hospital.approved, hospital.settings, "hungary"))
 
 
 def words(hospital):
@@ -38,7 +38,7 @@ def test_mu_means_how_often_a_guess_about_one_patient_is_right(mu, guesses):
     assert f"right in {guesses} of 100 guesses" in meaning(mu)
 
 
-def test_an_update_is_one_event_of_twice_the_bound_and_each_loss_and_metric_one_of_mu_1(tmp_path):
+def test_an_update_is_one_event_of_twice_the_bound_and_each_loss_one_of_mu_1(tmp_path):
     (tmp_path / "faint").mkdir()
     once = {"rounds": 1, "deploy": {"runs": 1}}
     made = Hospital(tmp_path, filters=[{**CLIP, "bound": 0.5}, {**NOISE, "sigma": 0.1}], **once)

@@ -36,7 +36,7 @@ APPROVED = {
         {"name": "fedavg", "label": "survives"},
         {"name": "varsel", "label": "ends", "internal": ["cleveland", "hungary"]},
     ],
-    "run": {"rounds": 50, "seeds": 2, "metrics": ["accuracy"]},
+    "run": {"rounds": 50, "seeds": 2, "metrics": ["accuracy"], "evaluate": 1},
 }
 """The methods of the plan that the sites have approved, by the names under which this job runs them."""
 

@@ -62,7 +62,7 @@ PLAN = {
         {"name": "scaffold", "label": "y"},
         *({**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in METHODS),
     ],
-    "run": {"rounds": 50, "seeds": 2},
+    "run": {"rounds": 50, "seeds": 2, "evaluate": 1},
 }
 """What the sites of these tests have approved: METHODS as the preset trains them, and two methods with LOCAL."""
 

@@ -98,9 +98,7 @@ class Allowed:
 
     def times(self, task: str) -> int:
         """Return how often a run may ask a task about the same rows, each time about as many models as are declared."""
-        if task == evaluate.name:
-            return len(self.evaluations)
-        return 1 if task in (baselines.name, note_outcomes.name) else self.rounds + 1
+        return len(self._rounds_of(task))
 
     def asks_of(self, task: str) -> int:
         """Return how often a run may ask a task, each time about as many models as are declared."""
@@ -136,9 +134,9 @@ class Allowed:
 
     def _rounds_of(self, task: str) -> Collection[int]:
         """Return the rounds of the plan in which a task may be asked."""
-        if task == evaluate.name:
+        if task in _BY_PART:
             return self.evaluations
-        first = self.rounds if task in (baselines.name, note_outcomes.name) else 0
+        first = self.rounds if task == note_outcomes.name else 0
         return range(first, self.rounds + 1)
 
 

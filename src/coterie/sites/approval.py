@@ -21,7 +21,7 @@ from coterie.sites.comparisons import comparisons
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries, heads_file
 from coterie.sites.plan import Plan, parse_plan, signature_file
-from coterie.sites.price import check_price, price_of
+from coterie.sites.price import Price, check_price, price_of
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
@@ -88,6 +88,10 @@ class Approved:
     def comparisons(self) -> tuple[tuple[str, str], ...]:
         """The pairs of methods of whose difference the error may be asked."""
         return comparisons(self.plan.experiment)
+
+    def price(self, module: nn.Module) -> Price:
+        """The price of all that the plan tells, where this is its model on the site's columns."""
+        return price_of(self.plan, self.pairs, len(self.comparisons), module)
 
     def models(self, pair: str) -> dict[str, int]:
         """By task, about how many models a method and seed may ask in all rounds of all runs."""
@@ -230,7 +234,7 @@ def fits(approved: Approved, settings: SiteSettings, module: nn.Module) -> None:
         module: the plan's model on the site's columns.
     """
     if approved.secret:
-        check_price(price_of(approved, module), approved, settings)
+        check_price(approved.price(module), approved.plan.experiment.run.rounds, settings)
     for name, allowed in approved.pairs.items():
         layers_fit(module, name, allowed, settings)
         local = getattr(allowed.method, "local", None)

@@ -51,9 +51,9 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, outputs_of
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
+from coterie.sites.attack_averages import Sums, candidates, side_model
 from coterie.sites.attack_findings import Finding
 from coterie.sites.attack_models import (
-    candidates,
     count_near,
     decay,
     has_hidden_layer,
@@ -62,7 +62,6 @@ from coterie.sites.attack_models import (
     read_imprints,
     read_lone_unit,
     rows_of_a_round,
-    side_model,
     slopes_of_losses,
 )
 from coterie.sites.attack_requests import example_payload, probes
@@ -333,11 +332,11 @@ class _Server:
         strangers = candidates(_shuffled(rows), torch.full((len(rows),), -1), known, count)
         chosen = candidates(rows, client.train.labels[: len(rows)].reshape(-1), known, count) + strangers
         patients = [candidate.features for candidate in chosen]
-        sums = _Sums(len(chosen))
+        sums = Sums(len(chosen))
         number = 0
         for pair in pairs:
             self._prepare(pair)
-            sums_of_pair = _Sums(len(chosen))
+            sums_of_pair = Sums(len(chosen))
             for place in (number for number in self.rows.approved.pairs[pair].evaluations for _ in range(runs)):
                 which, side = number // 2 % len(chosen), number % 2
                 model = side_model(chosen[which], workspace.layout, side, number).to(workspace.layout.dtype)
@@ -413,36 +412,6 @@ def _shuffled(rows: Tensor) -> Tensor:
     """Rows [n, width] that nobody has: each column of the table in another order."""
     columns = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
     return torch.stack(columns, 1)
-
-
-class _Sums:
-    """What was told of candidates on each of two sides, in units of what one row can add to a mean loss."""
-
-    def __init__(self, count: int) -> None:
-        self._sums, self._counts = torch.zeros(2, count, 2, dtype=torch.float64)
-        self._differences, self._weights = torch.zeros(2, count, dtype=torch.float64)
-
-    def add(self, which: int, side: int, value: float) -> None:
-        """Note an answer."""
-        self._sums[which, side] += value
-        self._counts[which, side] += 1
-
-    def join(self, other: _Sums) -> None:
-        """Add the differences between the sides of another training, whose losses lie elsewhere."""
-        means = other._sums / other._counts.clamp(min=1)
-        weights = other._counts.prod(1) / other._counts.sum(1).clamp(min=1)  # of a difference of two means
-        self._differences += weights * (means[:, 0] - means[:, 1])
-        self._weights += weights
-
-    def guesses(self) -> list[int | None]:
-        """Return the class of each candidate; None for one that does not seem to be there."""
-        guesses: list[int | None] = []
-        for difference, weight in zip(self._differences.tolist(), self._weights.tolist(), strict=True):
-            mean = difference / weight if weight else 0.0
-            noise = weight**-0.5 if weight else math.inf
-            is_there = abs(mean) > max(0.5, 2 * noise)
-            guesses.append(int(mean < 0) if is_there else None)
-        return guesses
 
 
 @dataclass

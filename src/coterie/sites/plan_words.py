@@ -33,7 +33,7 @@ from coterie.sites.comparisons import TOLD, Paired
 from coterie.sites.ledger import Account, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
 from coterie.sites.plan import robustness_note
-from coterie.sites.price import price_in_words, price_of
+from coterie.sites.price import price_in_words
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
 from coterie.study.layout import trainings
@@ -173,7 +173,7 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"released  {account.numbers} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the "
         "first round"
     )
-    yield from price_in_words(price_of(approved, size.module), approved, account.mu)
+    yield from price_in_words(approved.price(size.module), account.mu)
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -31,11 +31,9 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import Allowed, RefusedError, is_exact_fact, is_secret
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
+from coterie.sites.plan import Plan
 from coterie.sites.secret_noise import is_told_behind_noise
 from coterie.sites.settings import SiteSettings
-
-if TYPE_CHECKING:
-    from coterie.sites.approval import Approved
 
 TOLD_OF_A_COMPARISON = 3
 """Numbers behind noise for each metric of a comparison: that of the method, that of the other, and the error."""
@@ -46,12 +44,14 @@ class Price:
     """The noisy numbers that a plan tells about a row, and the square of their mu.
 
     Attributes:
+        secret: whether the plan has noise under the site's key.
         updates: updates and gradients, each a vector behind one noise.
         updates_squared: square of their mu.
         numbers: losses, metrics and their like, each of mu 1.
         exact: a field that leaves as it is, in words; then mu is infinite. "": none.
     """
 
+    secret: bool
     updates: int
     updates_squared: float
     numbers: int
@@ -139,25 +139,25 @@ def squared_mu(allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], 
     return total
 
 
-def squared_mu_of_comparison(approved: Approved) -> float:
-    """The square of the mu of what is told of the difference between two methods."""
-    if not approved.secret:
-        return math.inf
-    return float(TOLD_OF_A_COMPARISON * sum(map(is_told_behind_noise, TOLD)))
+def noisy_numbers_of_comparison() -> int:
+    """Numbers that are told of the difference between two methods, each of mu 1 behind secret noise."""
+    return TOLD_OF_A_COMPARISON * sum(map(is_told_behind_noise, TOLD))
 
 
-def price_of(approved: Approved, module: nn.Module) -> Price:
+def price_of(plan: Plan, pairs: Mapping[str, Allowed], comparisons: int, module: nn.Module) -> Price:
     """The price of a plan whose requests are all asked, as often as it may be run.
 
     Args:
-        approved: the plan.
+        plan: the plan.
+        pairs: the rights of each of its trainings.
+        comparisons: how many differences between methods are told.
         module: its model on the site's columns.
     """
-    plan, layout = approved.plan, Layout.of(module)
+    layout = Layout.of(module)
     sites, rounds = len(plan.deployment.sites), plan.experiment.run.rounds
     limits = Limits(layout.size, layout.dim, 2, sites, layout.dtype, rounds)  # no reply is longer with more classes
     updates, updates_squared, numbers, exact = 0, 0.0, 0, ""
-    for pair, allowed in approved.pairs.items():
+    for pair, allowed in pairs.items():
         for name, (declaration, owner) in allowed.tasks.items():
             arguments = Ask(("",), name, example_payload(declaration, owner, limits), Context(0, 1, 1, 1)).arguments
             requests = allowed.times(name) * plan.deployment.runs
@@ -169,15 +169,15 @@ def price_of(approved: Approved, module: nn.Module) -> Price:
                     numbers += count * requests
                 elif not exact:
                     exact = f"{declaration.task.name.rpartition(':')[2]} of {pair}"
-    comparisons = len(approved.comparisons) * plan.deployment.runs
-    if approved.secret:
-        numbers += comparisons * int(squared_mu_of_comparison(approved))
-    return Price(updates, updates_squared, numbers, exact)
+    is_secret_plan = any(allowed.secret for allowed in pairs.values())
+    if is_secret_plan:
+        numbers += comparisons * plan.deployment.runs * noisy_numbers_of_comparison()
+    return Price(is_secret_plan, updates, updates_squared, numbers, exact)
 
 
-def price_in_words(price: Price, approved: Approved, told_so_far: float) -> Iterator[str]:
+def price_in_words(price: Price, told_so_far: float) -> Iterator[str]:
     """Say what a plan costs, line by line."""
-    if not approved.secret:
+    if not price.secret:
         yield "price     mu is infinite: no secret noise hides a row in what is told (largest_layer says what this site takes)"
         return
     yield (
@@ -191,12 +191,11 @@ def price_in_words(price: Price, approved: Approved, told_so_far: float) -> Iter
     yield f"          told so far, under all plans: mu {told_so_far:.3g}; not in mu: sums, numbers of rows, shares of classes"
 
 
-def check_price(price: Price, approved: Approved, settings: SiteSettings) -> None:
-    """Raise `RefusedError` if a plan with secret noise tells more behind it than the site's `largest_mu`."""
+def check_price(price: Price, rounds: int, settings: SiteSettings) -> None:
+    """Raise `RefusedError` if a plan with secret noise, of so many rounds, tells more behind it than the site's `largest_mu`."""
     mu = price.noisy_mu
-    if not approved.secret or mu <= settings.largest_mu:
+    if not price.secret or mu <= settings.largest_mu:
         return
-    rounds = approved.plan.experiment.run.rounds
     if price.updates_squared > price.numbers:
         cure = "a larger sigma, fewer rounds, methods or seeds, or [deploy] runs = 1"
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ from coterie.sites.minima import (
     within_reach,
 )
 from coterie.sites.own_model import OwnModel
-from coterie.sites.price import Price, check_price, price_of, squared_mu, squared_mu_of_comparison
+from coterie.sites.price import Price, check_price, noisy_numbers_of_comparison, squared_mu
 from coterie.sites.secret_noise import KeyedVeil, site_key, under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import (
@@ -220,9 +221,9 @@ class SiteRows:
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
         if self.approved.secret and self._price is None:
-            self._price = price_of(self.approved, module)
+            self._price = self.approved.price(module)
         if self._price is not None:
-            check_price(self._price, self.approved, self.settings)
+            check_price(self._price, self.experiment.run.rounds, self.settings)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
         check_state(state, module.state_dict())
         module.load_state_dict(state)
@@ -388,7 +389,8 @@ class SiteRows:
         budget = len(self.approved.comparisons) * self.approved.plan.deployment.runs
         asked = _Asked(Place(self.approved.hash, "", ask.task, 0), (request,), budget)
         self._reserve(asked)
-        return self._settled(self._of_test_rows(ask, noted), asked, squared_mu_of_comparison(self.approved))
+        squared_mu_here = float(noisy_numbers_of_comparison()) if self.approved.secret else math.inf
+        return self._settled(self._of_test_rows(ask, noted), asked, squared_mu_here)
 
     def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
         return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
