@@ -177,10 +177,11 @@ class Deployment:
         """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in `kill_points`."""
         kit = Path(kit or self.kits / name)
         server = name == "localhost"
-        module = "nvflare.private.fed.app." + ("server.server_train" if server else "client.client_train")
+        entry = "server" if server else "site"
         file = "fed_server.json" if server else "fed_client.json"
         who = [] if server else [f"uid={uid or name}"]
-        command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true", *who]
+        command = [sys.executable, "-u", "-P", "-m", "coterie.sites.flare.start", entry]
+        command += ["-m", str(kit), "-s", file, "--set", "secure_train=true", *who]
         command += [f"org={'coterie' if server else (uid or name).replace('-', '_')}", "config_folder=config"]
         (kit / "transfer").mkdir(exist_ok=True)
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115

@@ -45,20 +45,21 @@ class Site:
         name: name of the client.
         settings_file: the site's `coterie.toml`, with the approved plan beside it. What is wrong with them is the answer to everything.
         folder: where the site's key is kept, and client memory for a run that is resumed.
+        unready: why it answers nothing; "" if nothing is wrong but what its files say.
     """
 
-    def __init__(self, name: str, settings_file: Path, folder: Path) -> None:
+    def __init__(self, name: str, settings_file: Path, folder: Path, *, unready: str = "") -> None:
         self.name, self.folder = name, folder
         self._plan_file = approval_file(settings_file)
         self._settings: SiteSettings | None = None
         self._log: Log | None = None
-        self._hash, self._unready = "", ""
+        self._hash, self._unready = "", unready
         try:
             self._settings = read_settings(settings_file)
             self._log = Log(Path(self._settings.log), reserve=RESERVE)
             self._hash = read_approval(settings_file).hash
         except InputError as error:
-            self._unready = str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
+            self._unready = unready or str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
         self._lock = threading.Lock()
         self._strangers = _Strangers()
         self._newest = -1

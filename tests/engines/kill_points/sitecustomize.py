@@ -17,9 +17,9 @@ from pathlib import Path
 ARM = json.loads(os.environ.get("ARM", "null"))
 PROCESSES = {
     "cohort": "coterie.sites.child",
-    "worker": "worker_process",
-    "server": "runner_process",
-    "flood": "worker_process",
+    "worker": "flare.start site-job",
+    "server": "flare.start server-job",
+    "flood": "flare.start site-job",
 }
 
 
