@@ -3,6 +3,7 @@
 ARM is {"where": "cohort" | "worker" | "server" | "flood", "task": part of a task's name, "at": how many such calls, "file": a path}.
 The process that gets there writes its number to the file. Then it kills itself; a server, or whoever has "wait", waits to be killed.
 With "flood" a site's worker calls all other sites "at" times each, and writes their answers to the file.
+With "voice" every FLARE process of the kit says what the test wants: see `voices`, which lies beside this file.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ def main_module() -> str:
     return Path(f"/proc/{os.getpid()}/cmdline").read_bytes().decode().replace("\0", " ")
 
 
-if ARM and PROCESSES[ARM["where"]] in main_module():
+if ARM and ARM["where"] == "voice":
+    if "nvflare" in main_module() or "flare.start" in main_module():
+        import voices
+
+        voices.begin(Path(ARM["file"]))
+elif ARM and PROCESSES[ARM["where"]] in main_module():
     if ARM["where"] == "flood":
         from coterie.sites.flare.client import SiteClient
 

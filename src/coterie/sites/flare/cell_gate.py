@@ -276,8 +276,8 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
     reply = make_reply("authentication_error", error="closed")
     reply.add_headers(
         {
-            "cn__channel": str(get("cn__channel", "")),
-            "cn__topic": str(get("cn__topic", "")),
+            "cn__channel": "closed",  # FLARE keeps statistics of each name: the sender's would fill its memory
+            "cn__topic": "closed",
             "cn__from": me,
             "cn__to": endpoint.name,
             "cn__origin": me,
@@ -288,7 +288,7 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
             "cn__secure": False,
         }
     )
-    cell._send_to_endpoint(endpoint, reply)
+    cell._send_to_endpoint(endpoint, cell._filter_outgoing_reply(reply))
 
 
 def _greeted_first(process: Callable[..., None], guard: CellGate) -> Callable[..., None]:

@@ -16,8 +16,8 @@ from coterie.base.errors import InputError, explain_imports
 from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, make_authority, note_certificate
 from coterie.sites.flare.signature import sign_plan, signature_file
-from coterie.sites.flare.start import LAUNCHERS, PROGRAMS, is_gated
-from coterie.sites.flare.workspace import tighten
+from coterie.sites.flare.start import LAUNCHERS, MODULE, PROGRAMS, is_gated
+from coterie.sites.flare.workspace import for_owner_only, tighten
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import VERSIONS_FILE, add_software, versions, wheels_in
@@ -34,6 +34,7 @@ CLASSES = (
 PROJECT = "coterie"
 
 
+@for_owner_only()
 def provision(
     plan_file: Path,
     folder: Path | None = None,
@@ -87,6 +88,7 @@ def provision(
     remember_interpreter(kits / deployment.server)
     for name in sites:
         furnish(kits / name, plan, plan_file)
+    tighten(kits)  # copies have the rights of what they were copied from
     return kits
 
 
@@ -146,7 +148,6 @@ def harden(kit: Path) -> None:
         script_text = script_text.replace("$restart_count -ge 5", "$restart_count -lt 0")  # FLARE's gives up after five
         script.write_text(f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}", encoding="utf-8")
     add_gate(kit)
-    tighten(kit)
 
 
 def add_gate(kit: Path) -> bool:
@@ -162,7 +163,7 @@ def add_gate(kit: Path) -> bool:
     settings = json.loads(resources.read_text(encoding="utf-8"))
     for entry, program in PROGRAMS.items():
         # -P: nothing is imported from the folder in which the script is called.
-        script = script.replace(f"-m {program} ", f"-P -m {START} {entry} ")
+        script = script.replace(f"-m {program} ", f"-P -m {MODULE} {entry} ")
     for component in settings["components"]:
         component["path"] = LAUNCHERS.get(component["path"], component["path"])
     write_atomically(resources, lambda p: p.write_text(json.dumps(settings, indent=2), encoding="utf-8"))
@@ -174,7 +175,6 @@ def add_gate(kit: Path) -> bool:
     return True
 
 
-START = "coterie.sites.flare.start"
 _PYTHON = '"$COTERIE_PYTHON"'
 _INTERPRETER = """KIT="$( cd "$( dirname "${BASH_SOURCE[0]}" )/.." && pwd )"
 if [ -z "$COTERIE_PYTHON" ] && [ -f "$KIT/local/python" ]; then COTERIE_PYTHON="$(cat "$KIT/local/python")"; fi

@@ -17,6 +17,7 @@ from nvflare.app_common.job_launcher.server_process_launcher import ServerProces
 from coterie.base.errors import InputError
 from coterie.sites.flare.cell_gate import SECRET, gate
 from coterie.sites.flare.doors import is_job
+from coterie.sites.flare.start import MODULE
 
 _ONE_BY_ONE = threading.Lock()
 """A secret is in this process's environment while a job starts: FLARE's launcher copies that."""
@@ -33,7 +34,7 @@ class _Behind:
         interpreter, _, rest = command.partition(" -m ")
         _, _, arguments = rest.partition(" ")
         # -P: the working directory is FLARE's workspace, into which jobs are unpacked; nothing is imported from there.
-        return f"{interpreter} -P -m coterie.sites.flare.start {self._entry} {arguments}"
+        return f"{interpreter} -P -m {MODULE} {self._entry} {arguments}"
 
     def launch_job(self, job_meta: Any, fl_ctx: Any) -> Any:
         """Start a job's process."""

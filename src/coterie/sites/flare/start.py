@@ -20,6 +20,8 @@ from coterie.sites.flare.refusals import Refusals
 from coterie.sites.flare.workspace import kit_of, make_workspace
 from coterie.sites.settings import SETTINGS_FILE
 
+MODULE = "coterie.sites.flare.start"
+"""This module, as the scripts of a kit name it."""
 PROGRAMS = {
     "site": "nvflare.private.fed.app.client.client_train",
     "site-job": "nvflare.private.fed.app.client.worker_process",
@@ -81,7 +83,7 @@ def is_gated(kit: Path) -> bool:
     text = script.read_text(encoding="utf-8")
     paths = {component["path"] for component in json.loads(resources.read_text(encoding="utf-8"))["components"]}
     programs = any(program in text for program in PROGRAMS.values())
-    return f"-m {__spec__.name} " in text and not programs and not paths & LAUNCHERS.keys()
+    return f"-m {MODULE} " in text and not programs and not paths & LAUNCHERS.keys()
 
 
 def _server_of(kit: Path) -> str:

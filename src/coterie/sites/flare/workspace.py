@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.base.errors import InputError
@@ -50,6 +52,16 @@ def check_place(kit: Path, file: Path, what: str) -> None:
     workspace = kit.resolve() / WORKSPACE
     if file.resolve().is_relative_to(workspace):
         raise InputError(f"{what} = {file} lies in {workspace}, where FLARE unpacks and deletes jobs; move it to local of the kit")
+
+
+@contextmanager
+def for_owner_only() -> Iterator[None]:
+    """Let files that are made inside be readable and writable by their owner alone, those of child processes too."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def tighten(kit: Path) -> int:
