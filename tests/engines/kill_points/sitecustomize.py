@@ -55,17 +55,19 @@ def flooding(original):
         from nvflare.collab import collab
 
         if not Path(ARM["file"]).exists():
-            Path(ARM["file"]).write_text("")
-            answers = [
-                repr(proxy(timeout=20.0).handle(message=message))
-                for proxy in collab.clients
-                if proxy.name != collab.site_name
-                for _ in range(ARM["at"])
-            ]
-            Path(ARM["file"]).write_text("\n".join(answers))
+            others = [proxy for proxy in collab.clients if proxy.name != collab.site_name]
+            Path(ARM["file"]).write_text("\n".join(called(proxy, message) for proxy in others for _ in range(ARM["at"])))
         return original(self, message)
 
     return handle
+
+
+def called(proxy, message: bytes) -> str:
+    """What a site answers, or why it does not."""
+    try:
+        return repr(proxy(timeout=1.0).handle(message=message))
+    except Exception as error:  # FLARE has a dozen kinds for this
+        return type(error).__name__
 
 
 def main_module() -> str:

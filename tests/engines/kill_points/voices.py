@@ -25,8 +25,11 @@ def _listen(folder):
         cell = _first_cell()
         mine = folder / cell.my_info.fqcn
         mine.mkdir(parents=True, exist_ok=True)
+        looked = 0.0
         while True:
-            _write(mine / "doors.json", json.dumps(doors_of(cell)))
+            if time.monotonic() > looked + 2:
+                _write(mine / "doors.json", json.dumps(doors_of(cell)))
+                looked = time.monotonic()
             for ask in sorted(mine.glob("*.ask")):
                 messages = json.loads(ask.read_text())
                 with ThreadPoolExecutor(16) as threads:
@@ -53,15 +56,16 @@ def _first_cell():
 
 
 def doors_of(cell):
-    """Every channel and topic that FLARE has registered in this process: of requests, of streams, and of its agent."""
-    import gc
-
-    agents = [one for one in gc.get_objects() if type(one).__name__ == "FedAdminAgent"]
-    streams = getattr(cell.fobs_ctx.get("CELL") or cell.fobs_ctx.get("cell"), "byte_receiver", None)
+    """Every channel and topic that FLARE has registered in this process: of requests, streams, its agent, and people's commands."""
+    agent, people = (getattr(cell.req_reg.reg.get(key), "cb", None) for key in ("admin:*", "hci_channel:*"))
+    modules = people.__self__.cmd_reg.modules if people else []
+    specs = [spec for module in modules for spec in module.get_spec().cmd_specs]
+    streams = getattr(cell.fobs_ctx.get("cell"), "byte_receiver", None)
     return {
         "requests": [key.split(":", 1) for key in cell.req_reg.reg],
         "streams": [] if streams is None else [key.split(":", 1) for key in streams.registry.reg],
-        "agent": sorted(agents[0].processors) if agents else [],
+        "agent": sorted(agent.__self__.processors) if agent else [],
+        "commands": sorted({spec.name for spec in specs}),
     }
 
 

@@ -27,6 +27,7 @@ from coterie.sites.flare.doors import (
     Cell,
     Letter,
     Peer,
+    count_closed,
     kind_of,
     why_closed,
     why_not_inside,
@@ -77,6 +78,18 @@ class CellGate:
     def started(self, job: str) -> bool:
         """Return True if this process has started a job of this name."""
         return job in self._jobs
+
+    def closed(self) -> int:
+        """Return how many of the doors that FLARE has registered in this process are closed to everybody."""
+        from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+
+        count = 0
+        for cell in list(CoreCell.ALL_CELLS.values()):
+            kind, _ = kind_of(cell.my_info.fqcn)
+            streams = cell.fobs_ctx["cell"].byte_receiver.registry.reg if "cell" in cell.fobs_ctx else {}
+            if kind is not None:
+                count += count_closed(kind, list(cell.req_reg.reg), list(streams))
+        return count
 
     # ---- connections inside the machine
 

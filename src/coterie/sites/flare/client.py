@@ -53,6 +53,12 @@ class SiteClient:
         """Return True if no message is being answered."""
         return self._site is not None and self._site.is_free(collab.caller)
 
+    @collab.publish  # type: ignore[untyped-decorator]
+    def gate_closed(self) -> int:
+        """Return how many doors of FLARE the gate of this process closes to everybody; 0 where there is no gate."""
+        installed = gate()
+        return 0 if installed is None else installed.closed()
+
     @collab.final  # type: ignore[untyped-decorator]
     def end(self) -> None:
         """End the process with the rows."""
@@ -74,6 +80,14 @@ class FlareLink:
     def ping(self, name: str, timeout: float) -> bool:
         """Return True if the site is there and not busy."""
         return self._do(name, "is_free", timeout) is True
+
+    def gate_closed(self, name: str, timeout: float) -> int:
+        """How many doors of FLARE the gate of a site closes, as the site says it; 0 if it says nothing."""
+        try:
+            closed = self._do(name, "gate_closed", timeout)
+        except (TimeoutError, ConnectionError):
+            return 0
+        return closed if type(closed) is int else 0
 
     def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:
         try:

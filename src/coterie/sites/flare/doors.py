@@ -8,7 +8,7 @@ knows FLARE: `cell_gate` looks at its connections and headers, and asks `why_clo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -197,7 +197,8 @@ def _may_carry(me: str, peer: Peer, origin: str) -> bool:
         return peer.kind is Cell.SITE and theirs is Cell.SITE_JOB and origin.startswith(f"{peer.cell}.")
     if mine is Cell.SERVER_JOB:
         return peer.own and theirs in (Cell.SITE, Cell.SITE_JOB)
-    return peer.kind in (Cell.SERVER, Cell.SITE) and theirs is Cell.SERVER_JOB
+    is_parent = peer.cell == me.partition(".")[0]
+    return (peer.kind is Cell.SERVER or is_parent) and theirs is Cell.SERVER_JOB
 
 
 def _why_not_forwarded(
@@ -243,6 +244,21 @@ def _is_listed(door: tuple[str, str], doors: frozenset[tuple[str, str]]) -> bool
     channel, topic = door
     command, _, _ = topic.partition(":")
     return bool({door, (channel, ANY), (channel, f"{command}:{ANY}")} & doors)
+
+
+def count_closed(receiver: Cell, requests: Iterable[str], streams: Iterable[str]) -> int:
+    """Return how many of the doors that FLARE has registered in a cell, as `channel:topic`, are closed to everybody."""
+    lists = [(requests, REQUESTS), (streams, STREAMS)]
+    closed = 0
+    for registered, opened in lists:
+        doors = frozenset().union(*(doors for (cell, _), doors in opened.items() if cell is receiver))
+        channels = {channel for channel, _ in doors}
+        for name in registered:
+            channel, _, topic = name.partition(":")
+            is_stream = channel == STREAM and topic in (DATA, ACK, ERROR)
+            is_partly_open = channel in channels if topic == ANY else _is_listed((channel, topic), doors)
+            closed += not is_partly_open and not is_stream
+    return closed
 
 
 def why_not_inside(topic: object, job: object, sender_job: str) -> str:
