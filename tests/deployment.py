@@ -23,6 +23,7 @@ from coterie.data.sets.heart_disease import export
 from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.kits import provision
 from coterie.sites.flare.signature import sign_plan
+from coterie.sites.flare.start import PROGRAMS
 from coterie.sites.plan import read_plan
 
 PLAN = """
@@ -173,14 +174,18 @@ class Deployment:
         file = file or self.kits / name / "local" / "coterie.toml"
         file.write_text("\n".join(["[site]", *lines, ""]))
 
-    def start(self, name, kit=None, uid=None, arm=None):
-        """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in `kill_points`."""
+    def start(self, name, kit=None, uid=None, arm=None, gate=True):
+        """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in `kill_points`. Without the
+        gate it is FLARE's own program that starts.
+        """
         kit = Path(kit or self.kits / name)
         server = name == "localhost"
-        module = "nvflare.private.fed.app." + ("server.server_train" if server else "client.client_train")
+        entry = "server" if server else "site"
         file = "fed_server.json" if server else "fed_client.json"
         who = [] if server else [f"uid={uid or name}"]
-        command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true", *who]
+        program = ["-P", "-m", "coterie.sites.flare.start", entry] if gate else ["-m", PROGRAMS[entry]]
+        command = [sys.executable, "-u", *program]
+        command += ["-m", str(kit), "-s", file, "--set", "secure_train=true", *who]
         command += [f"org={'coterie' if server else (uid or name).replace('-', '_')}", "config_folder=config"]
         (kit / "transfer").mkdir(exist_ok=True)
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115

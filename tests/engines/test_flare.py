@@ -454,19 +454,21 @@ def test_a_damaged_list_of_the_server_lets_nobody_in_and_says_what_to_do(server,
 
 
 def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(tmp_path):
-    """One job: hungary calls every other site 120 times. Then cleveland renews its certificate, and that of hungary is revoked."""
-    flood = {"where": "flood", "task": "", "at": 120, "file": str(tmp_path / "answers")}
+    """One job: hungary calls every other site, which the server does not even forward. Then cleveland renews its certificate, and that
+    of hungary is revoked.
+    """
+    flood = {"where": "flood", "task": "", "at": 4, "file": str(tmp_path / "answers")}
     with deployed(tmp_path, arms={"hungary": flood}, methods=FEDAVG, rounds=2) as made:
         local = made.kits / "localhost" / "local"
         made.coterie("submit", made.plan, "--out", tmp_path / "first")
         answers = (tmp_path / "answers").read_text().splitlines()
-        assert len(answers) == 120 * (len(HOSPITALS) - 1)
-        assert all("only the server may ask" in answer for answer in answers)
+        assert answers == ["CollabCallError"] * 4 * (len(HOSPITALS) - 1)
         for name in set(HOSPITALS) - {"hungary"}:
-            refused = [line for line in lines_of(made, name) if line["caller"] == "hungary"]
-            assert len(refused) == 2  # the first call, and the hundredth; then nobody listens for an hour
-            assert sum(line["calls"] for line in refused) == 100
+            assert not [line for line in lines_of(made, name) if line["caller"] == "hungary"]
             assert any(line["outcome"] == "answered" for line in lines_of(made, name))
+        refused = [json.loads(line) for line in (local / "gate.jsonl").read_text().splitlines()]
+        assert {line["caller"] for line in refused} == {"hungary"}
+        assert len(refused) <= 3  # one a minute, whatever it calls
         said = made.coterie("site", "log", made.kits / "hungary", "--check").stdout
         assert "localhost has signed 1 heads of this log" in said
         heads = (made.kits / "localhost" / "coterie" / "heads.jsonl").read_text().splitlines()
@@ -609,14 +611,40 @@ def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(lone
     assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
 
 
-def test_the_keeper_stops_the_server(lonely):
-    lonely.stop("localhost")  # sites of earlier tests count as connected for ten minutes, and FLARE refuses as long
-    lonely.start("localhost")
-    wait_for(lonely.listens)
-    assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
-    refusal(KEEPER, lonely.kits / KEEPER, lambda s: s.shutdown("server"))  # which cannot answer any more
+def test_the_keeper_stops_the_server_to_which_a_site_is_connected(lonely):
+    """Sites take no order to stop, so the server forgets them first: FLARE refuses else."""
+    lonely.start("hungary")
     try:
+        wait_for(lambda: "hungary" in lonely.log("hungary") and "Successfully registered" in lonely.log("hungary"))
+        assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
+        refusal(KEEPER, lonely.kits / KEEPER, lambda s: s.shutdown("server"))  # which cannot answer any more
         wait_for(lambda: not lonely.listens(), 120)
+        assert lonely.processes["hungary"].poll() is None
     finally:
+        lonely.stop("hungary")
         lonely.stop("localhost")
         lonely.start("localhost")
+
+
+def test_a_kit_from_before_the_gate_is_refused_until_site_check_puts_it_in(lonely, tmp_path):
+    kit = tmp_path / "hungary"
+    shutil.copytree(lonely.kits / "hungary", kit)
+    script, resources = kit / "startup" / "sub_start.sh", kit / "local" / "resources.json"
+    old = script.read_text().replace("-P -m coterie.sites.flare.start site", "-m nvflare.private.fed.app.client.client_train")
+    script.write_text(old)
+    script.chmod(0o755)
+    launcher = "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
+    resources.write_text(resources.read_text().replace("coterie.sites.flare.launchers.SiteLauncher", launcher))
+    (kit / "local" / "data.csv").write_text("")
+    assert lonely.start("hungary", kit=kit).wait(120) == 2
+    assert "coterie site check" in lonely.log("hungary")
+    lonely.stop("hungary")
+    said = lonely.coterie("site", "check", kit).stdout
+    assert "put into this kit" in said
+    assert re.search(r"files +[0-9]+ files and folders", said)
+    assert re.search(r"gate +closed: [0-9]{4,} messages", said)
+    assert script.read_text().count("-P -m coterie.sites.flare.start site") == 1
+    assert not [path for path in kit.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o077]
+    again = lonely.coterie("site", "check", kit).stdout
+    assert "put into this kit" not in again
+    assert "files  " not in again

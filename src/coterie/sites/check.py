@@ -25,7 +25,9 @@ from coterie.sites.approval import (
     revocations_file,
 )
 from coterie.sites.descriptions import check_file
-from coterie.sites.flare.kits import need_flare
+from coterie.sites.flare.kits import add_gate, need_flare
+from coterie.sites.flare.trial import try_gate
+from coterie.sites.flare.workspace import check_place, tighten
 from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.plan_words import model_of
@@ -35,7 +37,7 @@ from coterie.sites.tables import read_site, settings_of_file, table_options, tab
 
 
 def check_site(place: Path, *, site: str | None = None, settings_file: Path | None = None) -> list[str]:
-    """Sentences about what fits; nothing is sent.
+    """Sentences about what fits; nothing is sent. A kit that was made before the gate gets it.
 
     Args:
         place: the site's kit, or a plan (then `site` and `settings_file` are needed).
@@ -47,13 +49,16 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     """
     need_flare()
     certificate_lines: list[str] = []
-    if place.is_dir():
+    is_kit = place.is_dir()
+    if is_kit:
         plan_file = place / "local" / PLAN_FILE
         if not plan_file.is_file():
             raise InputError(f"{place} is not a kit of a site: it has no local/{PLAN_FILE}")
         site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE
         certificate_lines = _check_certificate(place, site)
+        mended = mend_kit(place)
     else:
+        mended = []
         plan_file = place
     approved = Approved.read(plan_file)
     plan = approved.plan
@@ -66,6 +71,9 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     METHODS.importable()  # and those of all methods
 
     settings = read_settings(settings_file)
+    if is_kit:
+        check_place(place, Path(settings.data), "data")
+        check_place(place, Path(settings.log), "log")
     options = table_options(plan.experiment.data)
     _check_label(settings, options, settings_file)
     problems = _file_problems(Path(settings.data), site, plan)
@@ -98,6 +106,12 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     lines += [f"look at   {problem}" for problem in problems]
     lines.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
     lines += [f"versions  {line}" for line in compare_versions(plan_file.with_name(VERSIONS_FILE))]
+    lines += mended
+    if is_kit:
+        trial = try_gate()
+        if trial.read or trial.opened:
+            raise InputError(f"the gate is {trial.line.partition('gate')[2].strip()}; do not start this kit, and tell the operator")
+        lines.append(trial.line)
     path = approval_file(settings_file)
     lines += certificate_lines
     lines += _revocation_lines(settings_file)
@@ -106,6 +120,20 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
         check_signer_of_approval(settings_file)
     lines.append("approved  yes" if agreed else f"approved  no: read what it asks with coterie site approve {place}")
     lines.append("this site can join" if agreed else "this site can join once it has approved the plan")
+    return lines
+
+
+def mend_kit(kit: Path) -> list[str]:
+    """Put the gate into a kit that was made before it, and close its files to others; returns sentences about that.
+
+    Raises `InputError` for a kit whose scripts start something else than FLARE's programs.
+    """
+    lines = []
+    if add_gate(kit):
+        lines.append(f"gate      put into this kit, which was made before it; start it again ({kit}/startup/start.sh)")
+    closed = tighten(kit)
+    if closed:
+        lines.append(f"files     {closed} files and folders of this kit were open to others on this machine; they are closed")
     return lines
 
 

@@ -46,15 +46,16 @@ class Site:
         name: name of the client.
         settings_file: the site's `coterie.toml`, with the approved plan beside it. What is wrong with them is the answer to everything.
         folder: where the site's key is kept, and client memory for a run that is resumed.
+        unready: why it answers nothing; "" if nothing is wrong but what its files say.
     """
 
-    def __init__(self, name: str, settings_file: Path, folder: Path) -> None:
+    def __init__(self, name: str, settings_file: Path, folder: Path, *, unready: str = "") -> None:
         self.name, self.folder = name, folder
         self._settings_file = settings_file
         self._plan_file = approval_file(settings_file)
         self._settings: SiteSettings | None = None
         self._log: Log | None = None
-        self._hash, self._unready, self._distrust = "", "", ""
+        self._hash, self._unready, self._distrust = "", unready, ""
         self._longest_head = HEAD
         try:
             self._settings = read_settings(settings_file)
@@ -62,7 +63,7 @@ class Site:
             approved = read_approval(settings_file)
             self._hash, self._longest_head = approved.hash, longest_head(approved.plan.deployment.descriptions)
         except InputError as error:
-            self._unready = self._without_paths(error)
+            self._unready = unready or self._without_paths(error)
         else:
             self._look_at_signer()
         self._lock = threading.Lock()

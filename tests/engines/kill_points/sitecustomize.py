@@ -3,6 +3,7 @@
 ARM is {"where": "cohort" | "worker" | "server" | "flood", "task": part of a task's name, "at": how many such calls, "file": a path}.
 The process that gets there writes its number to the file. Then it kills itself; a server, or whoever has "wait", waits to be killed.
 With "flood" a site's worker calls all other sites "at" times each, and writes their answers to the file.
+With "voice" every FLARE process of the kit says what the test wants: see `voices`, which lies beside this file.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pathlib import Path
 ARM = json.loads(os.environ.get("ARM", "null"))
 PROCESSES = {
     "cohort": "coterie.sites.child",
-    "worker": "worker_process",
-    "server": "runner_process",
-    "flood": "worker_process",
+    "worker": "flare.start site-job",
+    "server": "flare.start server-job",
+    "flood": "flare.start site-job",
 }
 
 
@@ -54,24 +55,31 @@ def flooding(original):
         from nvflare.collab import collab
 
         if not Path(ARM["file"]).exists():
-            Path(ARM["file"]).write_text("")
-            answers = [
-                repr(proxy(timeout=20.0).handle(message=message))
-                for proxy in collab.clients
-                if proxy.name != collab.site_name
-                for _ in range(ARM["at"])
-            ]
-            Path(ARM["file"]).write_text("\n".join(answers))
+            others = [proxy for proxy in collab.clients if proxy.name != collab.site_name]
+            Path(ARM["file"]).write_text("\n".join(called(proxy, message) for proxy in others for _ in range(ARM["at"])))
         return original(self, message)
 
     return handle
+
+
+def called(proxy, message: bytes) -> str:
+    """What a site answers, or why it does not."""
+    try:
+        return repr(proxy(timeout=1.0).handle(message=message))
+    except Exception as error:  # FLARE has a dozen kinds for this
+        return type(error).__name__
 
 
 def main_module() -> str:
     return Path(f"/proc/{os.getpid()}/cmdline").read_bytes().decode().replace("\0", " ")
 
 
-if ARM and PROCESSES[ARM["where"]] in main_module():
+if ARM and ARM["where"] == "voice":
+    if "nvflare" in main_module() or "flare.start" in main_module():
+        import voices
+
+        voices.begin(Path(ARM["file"]))
+elif ARM and PROCESSES[ARM["where"]] in main_module():
     if ARM["where"] == "flood":
         from coterie.sites.flare.client import SiteClient
 

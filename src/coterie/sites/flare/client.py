@@ -14,8 +14,12 @@ from nvflare.collab import CollabCallError, collab
 
 import coterie.compute.metrics  # noqa: F401 - settings may name its tasks
 from coterie.config.registry import METHODS
+from coterie.sites.flare.cell_gate import gate
+from coterie.sites.flare.workspace import kit_of
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.site import Site
+
+NO_GATE = "its kit was made before the gate was; there: coterie site check KIT, then start it again"
 
 
 class SiteClient:
@@ -28,10 +32,14 @@ class SiteClient:
     def begin(self) -> None:
         """Read the site's settings. What is wrong with them is said in reply to the first message: raising here would end the job."""
         METHODS.importable()  # settings may name their tasks
-        name, root = collab.site_name, Path(collab.workspace.get_site_config_dir())
-        settings = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
-        folder = Path(collab.workspace.get_root_dir()) / "coterie"
-        self._site = Site(name, settings if settings.exists() else root / SETTINGS_FILE, folder)
+        name, kit = collab.site_name, kit_of(Path(collab.workspace.get_root_dir()))
+        local = kit / "local"
+        if not local.is_dir():  # a simulation has a folder for all sites
+            local = Path(collab.workspace.get_site_config_dir())
+        settings = local / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
+        is_open = gate() is None and (kit / "startup" / "client.key").is_file()  # a simulation has no key and needs no gate
+        settings = settings if settings.exists() else local / SETTINGS_FILE
+        self._site = Site(name, settings, kit / "coterie", unready=NO_GATE if is_open else "")
 
     @collab.publish  # type: ignore[untyped-decorator]
     def handle(self, message: bytes) -> bytes:
@@ -44,6 +52,12 @@ class SiteClient:
     def is_free(self) -> bool:
         """Return True if no message is being answered."""
         return self._site is not None and self._site.is_free(collab.caller)
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def gate_closed(self) -> int:
+        """Return how many doors of FLARE the gate of this process closes to everybody; 0 where there is no gate."""
+        installed = gate()
+        return 0 if installed is None else installed.closed()
 
     @collab.final  # type: ignore[untyped-decorator]
     def end(self) -> None:
@@ -66,6 +80,14 @@ class FlareLink:
     def ping(self, name: str, timeout: float) -> bool:
         """Return True if the site is there and not busy."""
         return self._do(name, "is_free", timeout) is True
+
+    def gate_closed(self, name: str, timeout: float) -> int:
+        """How many doors of FLARE the gate of a site closes, as the site says it; 0 if it says nothing."""
+        try:
+            closed = self._do(name, "gate_closed", timeout)
+        except (TimeoutError, ConnectionError):
+            return 0
+        return closed if type(closed) is int else 0
 
     def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:
         try:

@@ -35,6 +35,7 @@ from coterie.sites.flare.authority import (
 from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
 from coterie.sites.flare.renewal_request import check_renewal, read_renewal
 from coterie.sites.flare.revocation import REVOKED, revoke_certificates
+from coterie.sites.flare.workspace import for_owner_only, tighten
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
 
@@ -46,6 +47,7 @@ LARGEST = 1 << 16
 _FINGERPRINT = re.compile(r"(SHA256:)?([0-9A-F]{2}:){31}[0-9A-F]{2}", re.IGNORECASE)
 
 
+@for_owner_only()
 def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
     """Make the key of `site` in `folder`.
 
@@ -149,6 +151,7 @@ def _check_heard(request_zip: Path, site_request: Request, fingerprint: str) -> 
         )
 
 
+@for_owner_only()
 def join(
     signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, kit: Path, wheels: Path | None = None
 ) -> None:
@@ -183,6 +186,7 @@ def join(
     harden(kit)
     add_software(kit, wheels)
     furnish(kit, plan, plan_file)
+    tighten(kit)
 
 
 def _check_key(signed_zip: Path, requested: Path) -> None:

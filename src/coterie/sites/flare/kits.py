@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, explain_imports
+from coterie.base.files import write_atomically
 from coterie.sites.flare.authority import AUTHORITY, certificate_of, make_authority, note_certificate
 from coterie.sites.flare.revocation import REVOKED, first_list
 from coterie.sites.flare.signature import sign_plan
+from coterie.sites.flare.start import LAUNCHERS, MODULE, PROGRAMS, is_gated
+from coterie.sites.flare.workspace import for_owner_only, tighten
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan, signature_file
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import VERSIONS_FILE, add_software, versions, wheels_in
@@ -32,6 +35,7 @@ CLASSES = (
 PROJECT = "coterie"
 
 
+@for_owner_only()
 def provision(
     plan_file: Path,
     folder: Path | None = None,
@@ -87,6 +91,7 @@ def provision(
     remember_interpreter(kits / deployment.server)
     for name in sites:
         furnish(kits / name, plan, plan_file)
+    tighten(kits)  # copies have the rights of what they were copied from
     return kits
 
 
@@ -145,13 +150,40 @@ def harden(kit: Path) -> None:
         shebang, script_text = script.read_text(encoding="utf-8").split("\n", 1)
         script_text = script_text.replace("$restart_count -ge 5", "$restart_count -lt 0")  # FLARE's gives up after five
         script.write_text(f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}", encoding="utf-8")
+    add_gate(kit)
+
+
+def add_gate(kit: Path) -> bool:
+    """Let a kit start its processes, and they their jobs, behind the gate; returns whether that is new.
+
+    Raises `InputError` for a kit whose scripts start something else.
+    """
+    if is_gated(kit):
+        return False
+    start = kit / "startup" / "sub_start.sh"
+    resources = kit / "local" / "resources.json"
+    script = start.read_text(encoding="utf-8")
+    settings = json.loads(resources.read_text(encoding="utf-8"))
+    for entry, program in PROGRAMS.items():
+        # -P: nothing is imported from the folder in which the script is called.
+        script = script.replace(f"-m {program} ", f"-P -m {MODULE} {entry} ")
+    for component in settings["components"]:
+        component["path"] = LAUNCHERS.get(component["path"], component["path"])
+    write_atomically(resources, lambda p: p.write_text(json.dumps(settings, indent=2), encoding="utf-8"))
+    mode = start.stat().st_mode
+    write_atomically(start, lambda p: p.write_text(script, encoding="utf-8"))
+    start.chmod(mode)
+    if not is_gated(kit):
+        raise InputError(f"{kit} starts something else than FLARE's programs, which the gate does not know; get a new kit")
+    return True
 
 
 _PYTHON = '"$COTERIE_PYTHON"'
 _INTERPRETER = """KIT="$( cd "$( dirname "${BASH_SOURCE[0]}" )/.." && pwd )"
 if [ -z "$COTERIE_PYTHON" ] && [ -f "$KIT/local/python" ]; then COTERIE_PYTHON="$(cat "$KIT/local/python")"; fi
 export COTERIE_PYTHON="${COTERIE_PYTHON:-python3}"
-if ! "$COTERIE_PYTHON" -c "import coterie.sites.site, nvflare" 2> /dev/null; then
+umask 077
+if ! "$COTERIE_PYTHON" -P -c "import coterie.sites.flare.start, nvflare" 2> /dev/null; then
   echo "$COTERIE_PYTHON cannot import coterie and nvflare: set COTERIE_PYTHON to the interpreter of the environment that has them" >&2
   exit 1
 fi

@@ -29,6 +29,8 @@ from coterie.study.sweep import run_experiment
 
 RESULT = "coterie-run"
 OUTCOME = "outcome.json"
+GATE_SECONDS = 60.0
+"""How long a site may take to say what its gate closes; its job may still be beginning."""
 LINGER = 5.0
 """Seconds that a job waits at its end for whoever watches it, so that they learn that it is over."""
 ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then continue with --resume"
@@ -61,6 +63,7 @@ class Coordinator:
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
+        threading.Thread(target=self._ask_gates, args=(link,), daemon=True).start()
         options = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
         descriptions = parse_descriptions(plan["described"], plan["described"])
         differs, head = partial(difference, descriptions, plan["seeds"]), longest_head(descriptions)
@@ -113,6 +116,10 @@ class Coordinator:
         if "over" in progress:
             self._told.set()
         return progress
+
+    def _ask_gates(self, link: FlareLink) -> None:
+        """Ask each site once what its gate closes, for whoever asks how the run stands."""
+        self._progress["gates"] = {name: link.gate_closed(name, GATE_SECONDS) for name in link.names}
 
     def _watch(self, status: Status) -> None:
         answered = set(self._progress.get("waiting", ())) - set(status.waiting) - set(status.gone)

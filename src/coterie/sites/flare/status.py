@@ -64,6 +64,8 @@ def _lines(
             state += ", gone in this run"
         elif name in progress.get("waiting", ()):
             state += f", asked {short(progress['task'])}"
+        if gates := progress.get("gates"):
+            state += f", gate closed {gates[name]}" if gates.get(name) else ", no gate"
         last_answer = progress.get("last", {}).get(name)
         answer = f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago" if last_answer else ""
         yield f"  {name:<{width}}  {state}{answer}"

@@ -1,0 +1,119 @@
+"""The entry of every FLARE process of a site and of the server: it installs the gate, then runs FLARE's own program.
+
+`python -m coterie.sites.flare.start site -m KIT ...` is what a kit's start script calls; the arguments are FLARE's. Jobs are
+started the same way by `launchers`. A module that FLARE would load later, such as a component, comes too late: cells
+exist by then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from coterie.base.errors import CoterieError, InputError
+from coterie.base.files import read_json
+from coterie.sites.flare.cell_gate import SECRET, CellGate, install
+from coterie.sites.flare.refusals import Refusals
+from coterie.sites.flare.workspace import kit_of, make_workspace
+from coterie.sites.settings import SETTINGS_FILE
+
+MODULE = "coterie.sites.flare.start"
+"""This module, as the scripts of a kit name it."""
+PROGRAMS = {
+    "site": "nvflare.private.fed.app.client.client_train",
+    "site-job": "nvflare.private.fed.app.client.worker_process",
+    "server": "nvflare.private.fed.app.server.server_train",
+    "server-job": "nvflare.private.fed.app.server.runner_process",
+}
+"""FLARE's program of each process."""
+LAUNCHERS = {
+    "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher": (
+        "coterie.sites.flare.launchers.SiteLauncher"
+    ),
+    "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher": (
+        "coterie.sites.flare.launchers.ServerLauncher"
+    ),
+}
+"""FLARE's launchers of jobs, and those that take their place in a kit."""
+SERVER_LOG = "gate.jsonl"
+"""In `local` of the server's kit: what its gate has refused."""
+
+
+def prepare(entry: str, arguments: list[str]) -> list[str]:
+    """Install the gate of a process.
+
+    Args:
+        entry: which of `PROGRAMS`.
+        arguments: FLARE's arguments; `-m` is the kit, or the workspace in it.
+
+    Returns:
+        The arguments for FLARE's program. Raises `InputError` for a kit without the gate.
+    """
+    os.umask(0o077)  # the site's log, models and jobs are its own
+    where = arguments.index("-m") + 1 if "-m" in arguments[:-1] else 0
+    if entry not in PROGRAMS or not where:
+        raise InputError(f"start with one of {', '.join(PROGRAMS)}, and -m KIT; a kit's startup/start.sh does")
+    folder = Path(arguments[where])
+    kit, is_site = kit_of(folder), entry.startswith("site")
+    if not is_gated(kit):
+        raise InputError(f"{kit} was made before the gate was; put it in with: coterie site check {kit}")
+    log = _log_of(kit) if is_site else kit / "local" / SERVER_LOG
+    secret = os.environ.pop(SECRET, "")
+    if entry.endswith("-job") and not secret:
+        raise InputError("a job is started by its parent, which shares a secret with it")
+    guard = CellGate(Refusals(log), _server_of(kit) if is_site else "", secret)
+    install(guard)
+    if entry == "server":
+        from coterie.sites.flare.people import install_people
+
+        install_people(guard)
+    if entry == "site":
+        arguments = [*arguments[:where], str(make_workspace(kit)), *arguments[where + 1 :]]
+    return arguments
+
+
+def is_gated(kit: Path) -> bool:
+    """Return True if a kit starts its processes, and they their jobs, behind the gate."""
+    script, resources = kit / "startup" / "sub_start.sh", kit / "local" / "resources.json"
+    if not script.is_file() or not resources.is_file():
+        return False
+    text = script.read_text(encoding="utf-8")
+    paths = {component["path"] for component in json.loads(resources.read_text(encoding="utf-8"))["components"]}
+    programs = any(program in text for program in PROGRAMS.values())
+    return f"-m {MODULE} " in text and not programs and not paths & LAUNCHERS.keys()
+
+
+def _server_of(kit: Path) -> str:
+    """The common name of the server's certificate, as the kit has it."""
+    config = read_json(kit / "startup" / "fed_client.json", dict, "get a new kit from the operator")
+    return str(config["servers"][0]["identity"])
+
+
+def _log_of(kit: Path) -> Path:
+    """The site's log; where its settings cannot be read, the one that they name by default."""
+    from coterie.base.files import read_toml
+
+    local = kit / "local"
+    try:
+        name = read_toml(local / SETTINGS_FILE).get("site", {}).get("log", "asks.jsonl")
+    except CoterieError:
+        name = "asks.jsonl"
+    return local / str(name)
+
+
+def main(entry: str, arguments: list[str]) -> None:
+    """Install the gate, and run FLARE's program until it ends."""
+    try:
+        ready = prepare(entry, arguments)
+    except CoterieError as error:
+        sys.stderr.write(f"coterie: {error}\n")
+        raise SystemExit(2) from error
+    sys.argv[1:] = ready
+    runpy.run_module(PROGRAMS[entry], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if sys.argv[1:] else "", sys.argv[2:])
