@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'")
+pytest.importorskip(
+    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'"
+)
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 OPERATOR = "operator@coterie.org"
@@ -24,7 +26,11 @@ def kits(tmp_path_factory):
 
     from coterie.sites.flare.kits import provision
 
-    return provision(plan_file(tmp_path_factory.mktemp("kits"), deploy={"sites": ["hungary", "cleveland"]}))
+    return provision(
+        plan_file(
+            tmp_path_factory.mktemp("kits"), deploy={"sites": ["hungary", "cleveland"]}
+        )
+    )
 
 
 @pytest.fixture
@@ -57,7 +63,9 @@ def set_up_hungary(kits):
     from coterie.data.sets.heart_disease import FOLDER
 
     settings = kits / "hungary" / "local" / "coterie.toml"
-    text = settings.read_text().replace('"data.csv"', json.dumps(str(FOLDER / "hungary.csv")))
+    text = settings.read_text().replace(
+        '"data.csv"', json.dumps(str(FOLDER / "hungary.csv"))
+    )
     settings.write_text(text.replace("largest_layer = 0", "largest_layer = 1"))
     return settings
 
@@ -80,8 +88,18 @@ def subject_of(name, kind, organisation):
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    values = {NameOID.COMMON_NAME: name, NameOID.UNSTRUCTURED_NAME: kind, NameOID.ORGANIZATION_NAME: organisation}
-    return x509.Name([x509.NameAttribute(oid, value) for oid, value in values.items() if value is not None])
+    values = {
+        NameOID.COMMON_NAME: name,
+        NameOID.UNSTRUCTURED_NAME: kind,
+        NameOID.ORGANIZATION_NAME: organisation,
+    }
+    return x509.Name(
+        [
+            x509.NameAttribute(oid, value)
+            for oid, value in values.items()
+            if value is not None
+        ]
+    )
 
 
 def certify(kits, key, name, *, kind="client", organisation=None, days=60, note=True):
@@ -103,7 +121,10 @@ def certify(kits, key, name, *, kind="client", organisation=None, days=60, note=
         .serial_number(x509.random_serial_number())
         .not_valid_before(min(datetime.now(UTC), end) - timedelta(days=1))
         .not_valid_after(end)
-        .sign(load_pem_private_key((ca / "rootCA.key").read_bytes(), None), hashes.SHA256())
+        .sign(
+            load_pem_private_key((ca / "rootCA.key").read_bytes(), None),
+            hashes.SHA256(),
+        )
     )
     if note:
         note_certificate(ca, name, certificate)
@@ -111,7 +132,11 @@ def certify(kits, key, name, *, kind="client", organisation=None, days=60, note=
 
 
 def private_pem(key):
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
@@ -135,7 +160,9 @@ def give(kits, name, days):
 # ---- renewal
 
 
-def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(copied, capsys):
+def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(
+    copied, capsys
+):
     from coterie.sites.flare.authority import certificate_of
     from coterie.sites.flare.renewal import check_key
 
@@ -144,7 +171,10 @@ def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(copied,
     assert command("site", "approve", kit, "--yes", hash_of_plan(kit)) == 0
     (kit / "coterie").mkdir()
     (kit / "coterie" / "key").write_bytes(b"the secret of the site")
-    before, old = contents(kit), certificate_of((kit / "startup" / "client.crt").read_bytes())
+    before, old = (
+        contents(kit),
+        certificate_of((kit / "startup" / "client.crt").read_bytes()),
+    )
 
     assert command("site", "renew", kit) == 0
     sent = kit / "renewal" / "hungary.renewal.zip"
@@ -152,14 +182,24 @@ def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(copied,
     assert command("site", "renew", kit) == 0  # given twice, it is the same request
     assert sent.read_bytes() == asked
     with zipfile.ZipFile(sent) as archive:
-        secrets = [(kit / "startup" / "client.key").read_bytes(), (kit / "renewal" / "hungary.key").read_bytes()]
-        assert not any(secret in archive.read(name) for secret in secrets for name in archive.namelist())
+        secrets = [
+            (kit / "startup" / "client.key").read_bytes(),
+            (kit / "renewal" / "hungary.key").read_bytes(),
+        ]
+        assert not any(
+            secret in archive.read(name)
+            for secret in secrets
+            for name in archive.namelist()
+        )
     at_operator = shutil.copy(sent, copied.parent / sent.name)
     assert command("sign", plan, at_operator) == 0
     signed = copied.parent / "hungary.signed.zip"
     assert command("site", "renew", kit, signed) == 0
 
-    after, new = contents(kit), certificate_of((kit / "startup" / "client.crt").read_bytes())
+    after, new = (
+        contents(kit),
+        certificate_of((kit / "startup" / "client.crt").read_bytes()),
+    )
     changed = {name for name in before | after if before.get(name) != after.get(name)}
     assert changed == {"startup/client.crt", "startup/client.key"}
     assert new.serial_number != old.serial_number
@@ -177,13 +217,17 @@ def test_a_site_renews_without_a_telephone_and_keeps_all_else_in_its_kit(copied,
 
 
 @pytest.mark.parametrize("file", ["client.key", "client.crt"])
-def test_an_interrupted_renewal_is_named_and_completed_by_the_same_command(copied, monkeypatch, capsys, file):
+def test_an_interrupted_renewal_is_named_and_completed_by_the_same_command(
+    copied, monkeypatch, capsys, file
+):
     from coterie.sites.flare import renewal
 
     kit = copied / "hungary"
     set_up_hungary(copied)
     assert command("site", "renew", kit) == 0
-    assert command("sign", plan_of(copied), kit / "renewal" / "hungary.renewal.zip") == 0
+    assert (
+        command("sign", plan_of(copied), kit / "renewal" / "hungary.renewal.zip") == 0
+    )
     signed = shutil.copy(kit / "renewal" / "hungary.signed.zip", copied.parent)
     write = renewal.write_atomically
 
@@ -204,7 +248,9 @@ def test_an_interrupted_renewal_is_named_and_completed_by_the_same_command(copie
     assert command("site", "check", kit) == 0
 
 
-def renewal_zip(kits, *, site="hungary", key=None, certificate=None, old=None, signs=None, **about):
+def renewal_zip(
+    kits, *, site="hungary", key=None, certificate=None, old=None, signs=None, **about
+):
     """A renewal as a site sends it: of `site`, with a certificate and the signature of a key, by default those of hungary's kit."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -223,11 +269,20 @@ def renewal_zip(kits, *, site="hungary", key=None, certificate=None, old=None, s
         archive.writestr(f"{site}.csr", public_pem(csr))
     request = inner.read_bytes()
     signer = kits.parent / "signer.key"
-    signer.write_bytes((kits / "hungary" / "startup" / "client.key").read_bytes() if old is None else private_pem(old))
-    kept = (
-        (kits / "hungary" / "startup" / "client.crt").read_bytes() if certificate is None else public_pem(certificate)
+    signer.write_bytes(
+        (kits / "hungary" / "startup" / "client.key").read_bytes()
+        if old is None
+        else private_pem(old)
     )
-    proof = {"signature": sign_bytes(_SUBJECT + (signs or request), signer), "certificate": kept.decode()}
+    kept = (
+        (kits / "hungary" / "startup" / "client.crt").read_bytes()
+        if certificate is None
+        else public_pem(certificate)
+    )
+    proof = {
+        "signature": sign_bytes(_SUBJECT + (signs or request), signer),
+        "certificate": kept.decode(),
+    }
     sent = kits.parent / f"{site}.renewal.zip"
     with zipfile.ZipFile(sent, "w") as archive:
         archive.writestr(_REQUEST, request)
@@ -242,12 +297,16 @@ def unasked(kits):
 
 def of_another_role(kits):
     key = new_key()
-    return renewal_zip(kits, old=key, certificate=certify(kits, key, "hungary", kind="lead"))
+    return renewal_zip(
+        kits, old=key, certificate=certify(kits, key, "hungary", kind="lead")
+    )
 
 
 def of_another_organisation(kits):
     key = new_key()
-    return renewal_zip(kits, old=key, certificate=certify(kits, key, "hungary", organisation="coterie"))
+    return renewal_zip(
+        kits, old=key, certificate=certify(kits, key, "hungary", organisation="coterie")
+    )
 
 
 def of_the_operator(kits):
@@ -259,7 +318,9 @@ def of_the_operator(kits):
 
 def that_has_ended(kits):
     key = new_key()
-    return renewal_zip(kits, old=key, certificate=certify(kits, key, "hungary", days=-1))
+    return renewal_zip(
+        kits, old=key, certificate=certify(kits, key, "hungary", days=-1)
+    )
 
 
 def that_is_revoked(kits):
@@ -269,7 +330,9 @@ def that_is_revoked(kits):
 
 def without_a_record(kits):
     key = new_key()
-    return renewal_zip(kits, old=key, certificate=certify(kits, key, "hungary", note=False))
+    return renewal_zip(
+        kits, old=key, certificate=certify(kits, key, "hungary", note=False)
+    )
 
 
 def by_another_key(kits):
@@ -294,7 +357,10 @@ def with_the_key_of_another(kits):
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     return renewal_zip(
-        kits, key=load_pem_private_key((kits / "cleveland" / "startup" / "client.key").read_bytes(), None)
+        kits,
+        key=load_pem_private_key(
+            (kits / "cleveland" / "startup" / "client.key").read_bytes(), None
+        ),
     )
 
 
@@ -319,7 +385,9 @@ BAD_RENEWALS = {
 
 
 @pytest.mark.parametrize("make", BAD_RENEWALS, ids=lambda make: make.__name__)
-def test_only_a_valid_certificate_is_succeeded_by_one_of_its_name_and_role(copied, capsys, make):
+def test_only_a_valid_certificate_is_succeeded_by_one_of_its_name_and_role(
+    copied, capsys, make
+):
     sent = make(copied)
     capsys.readouterr()
     assert command("sign", plan_of(copied), sent) == 2
@@ -342,11 +410,16 @@ def test_a_second_renewal_with_another_key_needs_the_telephone(copied, capsys):
     first, second = new_key(), new_key()
     check_renewal(*ask(first))
     check_renewal(*ask(first))  # sent twice
-    with pytest.raises(InputError, match=r"renewed before, with another key.*coterie revoke.*--fingerprint"):
+    with pytest.raises(
+        InputError,
+        match=r"renewed before, with another key.*coterie revoke.*--fingerprint",
+    ):
         check_renewal(*ask(second))
 
 
-def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_telephones(copied, capsys):
+def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_telephones(
+    copied, capsys
+):
     kit, plan = copied / "hungary", plan_of(copied)
     set_up_hungary(copied)
     give(copied, "hungary", -1)
@@ -356,7 +429,16 @@ def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_telephones(copied,
     key = capsys.readouterr().out.split()[-1]
     sent = kit / "renewal" / "hungary.renewal.zip"
     assert command("sign", plan, sent) == 2
-    assert command("sign", plan, sent, "--fingerprint", key[:-1] + ("0" if key[-1] != "0" else "1")) == 2
+    assert (
+        command(
+            "sign",
+            plan,
+            sent,
+            "--fingerprint",
+            key[:-1] + ("0" if key[-1] != "0" else "1"),
+        )
+        == 2
+    )
     assert command("sign", plan, sent, "--fingerprint", key) == 0
     assert command("site", "renew", kit, kit / "renewal" / "hungary.signed.zip") == 0
     assert command("site", "check", kit) == 0
@@ -364,11 +446,15 @@ def test_a_site_whose_certificate_has_ended_keeps_its_kit_and_telephones(copied,
 
 @pytest.mark.parametrize("words", [("site", "check"), ("site", "renew")])
 @pytest.mark.parametrize("name", ["client.crt", "client.key", "rootCA.pem"])
-def test_a_damaged_or_missing_file_of_a_kit_is_named_with_a_cure(copied, capsys, words, name):
+def test_a_damaged_or_missing_file_of_a_kit_is_named_with_a_cure(
+    copied, capsys, words, name
+):
     kit = copied / "hungary"
     file = kit / "startup" / name
     file.write_bytes(file.read_bytes()[:200])
-    if words == ("site", "check") or name != "rootCA.pem":  # who asks for a successor does not read the authority's
+    if (
+        words == ("site", "check") or name != "rootCA.pem"
+    ):  # who asks for a successor does not read the authority's
         assert command(*words, kit) == 2
         said = capsys.readouterr().err
         assert name in said
@@ -382,12 +468,16 @@ def test_a_damaged_or_missing_file_of_a_kit_is_named_with_a_cure(copied, capsys,
 def signed_zip(kits, certificate, root=None):
     file = kits.parent / "hungary.signed.zip"
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("rootCA.pem", root or (kits / "ca" / "rootCA.pem").read_bytes())
+        archive.writestr(
+            "rootCA.pem", root or (kits / "ca" / "rootCA.pem").read_bytes()
+        )
         archive.writestr("hungary.crt", public_pem(certificate))
     return file
 
 
-def test_a_kit_takes_the_certificate_of_its_own_key_name_and_authority_alone(copied, capsys):
+def test_a_kit_takes_the_certificate_of_its_own_key_name_and_authority_alone(
+    copied, capsys
+):
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     kit = copied / "hungary"
@@ -430,14 +520,21 @@ def test_a_renewal_that_was_cut_or_changed_on_its_way_is_no_renewal(copied):
         except InputError:
             continue
         else:  # bent where nobody reads, as in the time of a file of the archive
-            assert (renewal.request, renewal.certificate) == (kept.request, kept.certificate)
+            assert (renewal.request, renewal.certificate) == (
+                kept.request,
+                kept.certificate,
+            )
 
 
 # ---- how long certificates are valid
 
 
-@pytest.mark.parametrize(("days", "warned"), [(60, False), (21, False), (20, True), (0, True)])
-def test_a_site_and_the_operator_read_for_how_many_days_a_certificate_is_valid(copied, capsys, days, warned):
+@pytest.mark.parametrize(
+    ("days", "warned"), [(60, False), (21, False), (20, True), (0, True)]
+)
+def test_a_site_and_the_operator_read_for_how_many_days_a_certificate_is_valid(
+    copied, capsys, days, warned
+):
     from coterie.sites.flare.status import certificate_lines
     from coterie.sites.plan import read_plan
 
@@ -446,36 +543,54 @@ def test_a_site_and_the_operator_read_for_how_many_days_a_certificate_is_valid(c
     certificate = give(copied, "hungary", days)
     issued = json.loads((copied / "ca" / "issued.json").read_text())
     serial = f"{certificate.serial_number:X}"
-    kept = {number: holder for number, holder in issued.items() if holder != "hungary" or number == serial}
+    kept = {
+        number: holder
+        for number, holder in issued.items()
+        if holder != "hungary" or number == serial
+    }
     (copied / "ca" / "issued.json").write_text(json.dumps(kept))
     assert command("site", "check", kit) == 0
     said = capsys.readouterr().out
     assert f"its certificate ends in {days} days" in said
     assert (f"coterie site renew {kit}" in said) is warned
 
-    lines = list(certificate_lines(read_plan(plan_of(copied)).deployment, copied / "ca", datetime.now(UTC)))
+    lines = list(
+        certificate_lines(
+            read_plan(plan_of(copied)).deployment, copied / "ca", datetime.now(UTC)
+        )
+    )
     (line,) = [line for line in lines if line.split()[0] == "hungary"]
     assert f"ends in {days} days" in line
     assert ("coterie site renew" in line) is warned
     assert not any("renew it" in line for line in lines if "hungary" not in line)
     later = datetime.now(UTC) + timedelta(days=350)
-    lines = list(certificate_lines(read_plan(plan_of(copied)).deployment, copied / "ca", later))
+    lines = list(
+        certificate_lines(read_plan(plan_of(copied)).deployment, copied / "ca", later)
+    )
     (line,) = [line for line in lines if line.split()[0] == OPERATOR]
     assert "coterie deploy PLAN --kits NEW" in line
     assert any("hungary" in line and "has ended" in line for line in lines)
 
 
-def test_an_authority_of_an_earlier_version_notes_when_its_next_certificates_end(copied):
+def test_an_authority_of_an_earlier_version_notes_when_its_next_certificates_end(
+    copied,
+):
     from coterie.sites.flare.authority import ends_of_certificates
     from coterie.sites.flare.status import certificate_lines
     from coterie.sites.plan import read_plan
 
     (copied / "ca" / "ends.json").unlink()
     (copied / "ca" / "successors.json").unlink()
-    lines = list(certificate_lines(read_plan(plan_of(copied)).deployment, copied / "ca", datetime.now(UTC)))
+    lines = list(
+        certificate_lines(
+            read_plan(plan_of(copied)).deployment, copied / "ca", datetime.now(UTC)
+        )
+    )
     assert any("hungary" in line and "none is noted" in line for line in lines)
     certificate = certify(copied, new_key(), "hungary")
-    assert ends_of_certificates(copied / "ca") == {f"{certificate.serial_number:X}": certificate.not_valid_after_utc}
+    assert ends_of_certificates(copied / "ca") == {
+        f"{certificate.serial_number:X}": certificate.not_valid_after_utc
+    }
 
 
 # ---- the list of revoked certificates
@@ -498,7 +613,12 @@ def test_each_list_has_the_next_number_and_what_has_ended_leaves_it(copied):
 
 def bent_lists(signed, other):
     """Every way in which one field differs, is missing or is added, and texts that are no list."""
-    values = {"number": 7, "date": "2026-01-01T00:00:00+00:00", "certificates": {}, "signature": other["signature"]}
+    values = {
+        "number": 7,
+        "date": "2026-01-01T00:00:00+00:00",
+        "certificates": {},
+        "signature": other["signature"],
+    }
     for field, value in values.items():
         yield {**signed, field: value}
         for kind in (None, True, 1.5, -1, "", "x", [], {}, ["x"], {"x": 1}):
@@ -516,7 +636,11 @@ def test_no_list_that_the_authority_has_not_signed_is_believed(copied):
     from coterie.sites.flare.gate import barred_sites
     from coterie.sites.flare.revocation import sites_list, take_list
 
-    plan, startup, file = plan_of(copied), copied / "hungary" / "startup", copied / "hungary" / "local" / "revoked.json"
+    plan, startup, file = (
+        plan_of(copied),
+        copied / "hungary" / "startup",
+        copied / "hungary" / "local" / "revoked.json",
+    )
     first = list_of(copied / "ca")
     assert command("revoke", plan, "cleveland") == 0
     signed, local = list_of(copied / "ca"), copied / "localhost" / "local"
@@ -541,7 +665,11 @@ def test_a_site_takes_no_earlier_list_and_no_other_of_the_same_number(copied):
     from coterie.base.errors import InputError
     from coterie.sites.flare.revocation import take_list
 
-    plan, startup, file = plan_of(copied), copied / "hungary" / "startup", copied / "hungary" / "local" / "revoked.json"
+    plan, startup, file = (
+        plan_of(copied),
+        copied / "hungary" / "startup",
+        copied / "hungary" / "local" / "revoked.json",
+    )
     texts = [(copied / "ca" / "revoked.json").read_text()]
     shutil.copytree(copied / "ca", copied.parent / "backup")
     for name in ("cleveland", OPERATOR):
@@ -552,7 +680,9 @@ def test_a_site_takes_no_earlier_list_and_no_other_of_the_same_number(copied):
     take_list(texts[1], file, startup)
     take_list(texts[1], file, startup)
     for text in (texts[0], another_second):
-        with pytest.raises(InputError, match=r"this site holds list 2; .*coterie revoke plan\.toml"):
+        with pytest.raises(
+            InputError, match=r"this site holds list 2; .*coterie revoke plan\.toml"
+        ):
             take_list(text, file, startup)
         assert file.read_text() == texts[1]
     take_list(texts[2], file, startup)
@@ -565,7 +695,10 @@ def test_lists_that_come_at_once_leave_the_latest(copied, monkeypatch):
 
     from coterie.sites.flare import revocation
 
-    startup, file = copied / "hungary" / "startup", copied / "hungary" / "local" / "revoked.json"
+    startup, file = (
+        copied / "hungary" / "startup",
+        copied / "hungary" / "local" / "revoked.json",
+    )
     texts = []
     for _ in range(2):
         assert command("revoke", plan_of(copied)) == 0
@@ -595,7 +728,14 @@ def conversation(kits):
     serials = iter(range(1000))
 
     def say(do, **values):
-        message = {"do": do, "run": "run", "serial": next(serials), "undo": None, "plan": site._hash, **values}
+        message = {
+            "do": do,
+            "run": "run",
+            "serial": next(serials),
+            "undo": None,
+            "plan": site._hash,
+            **values,
+        }
         return decode(site.handle(encode(message), "server")).get("failed", "")
 
     return site, say
@@ -669,16 +809,22 @@ def test_a_site_says_how_old_its_list_is(copied, capsys):
     set_up_hungary(copied)
     file = kit / "local" / "revoked.json"
     held = sites_list(file, kit / "startup")
-    assert "12 days old" in held.words(datetime.fromisoformat(held.date) + timedelta(days=12, hours=3))
+    assert "12 days old" in held.words(
+        datetime.fromisoformat(held.date) + timedelta(days=12, hours=3)
+    )
     assert command("site", "check", kit) == 0
-    assert re.search(r"^revoked   list 1 of .*, 0 days old", capsys.readouterr().out, re.M)
+    assert re.search(
+        r"^revoked   list 1 of .*, 0 days old", capsys.readouterr().out, re.M
+    )
     file.write_text(file.read_text()[:-5])
     assert command("site", "check", kit) == 2
     assert "revoked.json" in (said := capsys.readouterr().err)
     assert "remove it: the server sends it again" in said
     file.unlink()
     assert command("site", "check", kit) == 0
-    assert "no list yet; the server sends it when a run begins" in capsys.readouterr().out
+    assert (
+        "no list yet; the server sends it when a run begins" in capsys.readouterr().out
+    )
 
 
 def test_an_authority_whose_list_is_lost_or_damaged_signs_no_other(copied, capsys):
@@ -708,7 +854,9 @@ def test_kits_with_an_unsigned_list_are_told_how_to_sign_it(copied, capsys):
     for unsigned in ({}, old):
         for folder in (ca, local):
             (folder / "revoked.json").write_text(json.dumps(unsigned))
-        with pytest.raises(InputError, match=r"not signed by the authority.*coterie revoke plan\.toml"):
+        with pytest.raises(
+            InputError, match=r"not signed by the authority.*coterie revoke plan\.toml"
+        ):
             barred_sites(local)
     assert command("revoke", plan_of(copied)) == 0
     assert list_of(local)["certificates"] == old

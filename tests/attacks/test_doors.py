@@ -31,12 +31,37 @@ from coterie.sites.flare.doors import (
 )
 from coterie.sites.flare.people import BY_ROLE, EVERYBODY, is_open
 from coterie.sites.flare.refusals import MINUTE, Refusals
-from coterie.sites.flare.workspace import check_place, for_owner_only, kit_of, make_workspace, tighten
+from coterie.sites.flare.workspace import (
+    check_place,
+    for_owner_only,
+    kit_of,
+    make_workspace,
+    tighten,
+)
 
-JOB, OLD = "12345678-1234-4123-8123-123456789abc", "22345678-1234-4123-8123-123456789abc"
-CELLS = ["cleveland", f"cleveland.{JOB}", *(f"{root}{job}" for root in ("server", "hungary") for job in ("", f".{JOB}", f".{OLD}"))]
-DOORS = sorted({door for doors in REQUESTS.values() for door in doors} | {("_net_manager", "speed"), ("cellnet.channel", "bulk")})
-CARRIED = [("collab", "call"), ("return_only", "collab:call"), ("server_command", "get_task"), ("server_command", "abort")]
+JOB, OLD = (
+    "12345678-1234-4123-8123-123456789abc",
+    "22345678-1234-4123-8123-123456789abc",
+)
+CELLS = [
+    "cleveland",
+    f"cleveland.{JOB}",
+    *(
+        f"{root}{job}"
+        for root in ("server", "hungary")
+        for job in ("", f".{JOB}", f".{OLD}")
+    ),
+]
+DOORS = sorted(
+    {door for doors in REQUESTS.values() for door in doors}
+    | {("_net_manager", "speed"), ("cellnet.channel", "bulk")}
+)
+CARRIED = [
+    ("collab", "call"),
+    ("return_only", "collab:call"),
+    ("server_command", "get_task"),
+    ("server_command", "abort"),
+]
 
 
 @cache
@@ -45,9 +70,15 @@ def letters():
     found = []
     for origin, destination in itertools.product(CELLS, CELLS):
         plain = Letter(origin, destination, origin, "req", "", "", ("", ""))
-        found += [replace(plain, channel=channel, topic=topic.replace("*", "x")) for channel, topic in DOORS]
+        found += [
+            replace(plain, channel=channel, topic=topic.replace("*", "x"))
+            for channel, topic in DOORS
+        ]
         streams = itertools.product([*CARRIED, ("admin", "admin")], (DATA, ACK, ERROR))
-        found += [replace(plain, channel=STREAM, topic=topic, stream=inner) for inner, topic in streams]
+        found += [
+            replace(plain, channel=STREAM, topic=topic, stream=inner)
+            for inner, topic in streams
+        ]
     return found
 
 
@@ -56,7 +87,9 @@ def peers(me):
     for cell in CELLS:
         kind, _ = kind_of(cell)
         if cell != me and kind is not None:
-            yield Peer(kind, cell, own=me.startswith(f"{cell}.") or cell.startswith(f"{me}."))
+            yield Peer(
+                kind, cell, own=me.startswith(f"{cell}.") or cell.startswith(f"{me}.")
+            )
 
 
 def started(job):
@@ -68,7 +101,11 @@ def taken(me):
     """(peer, letter) that a cell takes."""
     found = []
     for peer, letter in itertools.product(peers(me), letters()):
-        sent = letter if letter.carrier == peer.cell else replace(letter, carrier=peer.cell)
+        sent = (
+            letter
+            if letter.carrier == peer.cell
+            else replace(letter, carrier=peer.cell)
+        )
         if not why_closed(me, peer, sent, started):
             found.append((peer, sent))
     return found
@@ -76,7 +113,10 @@ def taken(me):
 
 def test_a_site_takes_nothing_that_another_site_has_written_or_sent():
     for peer, letter in itertools.chain(taken("hungary"), taken(f"hungary.{JOB}")):
-        assert "cleveland" not in peer.cell + letter.origin + letter.destination, (peer, letter)
+        assert "cleveland" not in peer.cell + letter.origin + letter.destination, (
+            peer,
+            letter,
+        )
 
 
 def test_a_cell_takes_for_itself_what_its_list_has_and_forwards_between_the_ends_of_its_own_job_alone():
@@ -86,13 +126,25 @@ def test_a_cell_takes_for_itself_what_its_list_has_and_forwards_between_the_ends
             author, job = kind_of(letter.origin)
             if letter.destination == me:
                 door = (letter.channel, letter.topic)
-                known = {*REQUESTS.get((receiver, author), ()), *((c, "x") for c, t in REQUESTS.get((receiver, author), ()) if t == "*")}
-                assert door in known or (letter.channel == STREAM and (receiver, author) in STREAMS), letter
+                known = {
+                    *REQUESTS.get((receiver, author), ()),
+                    *(
+                        (c, "x")
+                        for c, t in REQUESTS.get((receiver, author), ())
+                        if t == "*"
+                    ),
+                }
+                assert door in known or (
+                    letter.channel == STREAM and (receiver, author) in STREAMS
+                ), letter
             else:
                 assert letter.channel == STREAM, letter
                 assert kind_of(letter.destination)[1] == JOB, letter
                 assert job in (JOB, ""), letter
-                assert {"server"} < {letter.origin.partition(".")[0], letter.destination.partition(".")[0]}, letter
+                assert {"server"} < {
+                    letter.origin.partition(".")[0],
+                    letter.destination.partition(".")[0],
+                }, letter
 
 
 def test_a_job_listens_to_its_own_job_alone():
@@ -103,20 +155,63 @@ def test_a_job_listens_to_its_own_job_alone():
 
 
 def test_what_was_seen_of_an_honest_job_passes():
-    server, job = Peer(Cell.SERVER, "server"), Peer(Cell.SITE_JOB, f"hungary.{JOB}", own=True)
-    order = Letter("server", "hungary", "server", "req", ADMIN_CHANNEL, "admin", ("", ""))
-    call = Letter(f"server.{JOB}", f"hungary.{JOB}", "server", "req", STREAM, DATA, ("collab", "call"))
-    told = Letter(f"hungary.{JOB}", "hungary", f"hungary.{JOB}", "req", ADMIN_CHANNEL, NOTIFY, ("", ""))
-    answer = Letter(f"hungary.{JOB}", f"server.{JOB}", f"hungary.{JOB}", "req", STREAM, DATA, ("return_only", "collab:call"))
-    through_its_site = Letter(*(getattr(answer, n) if n != "carrier" else "hungary" for n in Letter.__dataclass_fields__))
+    server, job = (
+        Peer(Cell.SERVER, "server"),
+        Peer(Cell.SITE_JOB, f"hungary.{JOB}", own=True),
+    )
+    order = Letter(
+        "server", "hungary", "server", "req", ADMIN_CHANNEL, "admin", ("", "")
+    )
+    call = Letter(
+        f"server.{JOB}",
+        f"hungary.{JOB}",
+        "server",
+        "req",
+        STREAM,
+        DATA,
+        ("collab", "call"),
+    )
+    told = Letter(
+        f"hungary.{JOB}",
+        "hungary",
+        f"hungary.{JOB}",
+        "req",
+        ADMIN_CHANNEL,
+        NOTIFY,
+        ("", ""),
+    )
+    answer = Letter(
+        f"hungary.{JOB}",
+        f"server.{JOB}",
+        f"hungary.{JOB}",
+        "req",
+        STREAM,
+        DATA,
+        ("return_only", "collab:call"),
+    )
+    through_its_site = Letter(
+        *(
+            getattr(answer, n) if n != "carrier" else "hungary"
+            for n in Letter.__dataclass_fields__
+        )
+    )
     assert why_closed("hungary", server, order, started) == ""
     assert why_closed(f"hungary.{JOB}", server, call, started) == ""
     assert why_closed("hungary", server, call, started) == ""
     assert why_closed("hungary", job, told, started) == ""
     assert why_closed("hungary", job, answer, started) == ""
-    assert why_closed("server", Peer(Cell.SITE_JOB, f"hungary.{JOB}"), answer, started) == ""
-    assert why_closed("server", Peer(Cell.SITE, "hungary"), through_its_site, started) == ""
-    assert why_closed("server", Peer(Cell.SITE, "cleveland"), through_its_site, started) != ""
+    assert (
+        why_closed("server", Peer(Cell.SITE_JOB, f"hungary.{JOB}"), answer, started)
+        == ""
+    )
+    assert (
+        why_closed("server", Peer(Cell.SITE, "hungary"), through_its_site, started)
+        == ""
+    )
+    assert (
+        why_closed("server", Peer(Cell.SITE, "cleveland"), through_its_site, started)
+        != ""
+    )
 
 
 def test_the_order_inside_is_one_of_five_about_a_job_with_a_name_that_leads_nowhere():
@@ -132,16 +227,34 @@ def test_the_order_inside_is_one_of_five_about_a_job_with_a_name_that_leads_nowh
 
 
 def test_closed_doors_are_counted_but_for_those_on_a_list():
-    assert count_closed(Cell.SITE_JOB, ["client_command:*", "_net_manager:speed", f"{STREAM}:{DATA}"], ["collab:call"]) == 1
-    assert count_closed(Cell.SITE, ["admin:*", "aux_communication:*"], ["return_only:*"]) == 2
+    assert (
+        count_closed(
+            Cell.SITE_JOB,
+            ["client_command:*", "_net_manager:speed", f"{STREAM}:{DATA}"],
+            ["collab:call"],
+        )
+        == 1
+    )
+    assert (
+        count_closed(Cell.SITE, ["admin:*", "aux_communication:*"], ["return_only:*"])
+        == 2
+    )
 
 
 def test_no_person_may_command_what_is_another_persons():
-    commands = {*EVERYBODY, *itertools.chain(*BY_ROLE.values()), "cat", "peers", "sys_info"}
+    commands = {
+        *EVERYBODY,
+        *itertools.chain(*BY_ROLE.values()),
+        "cat",
+        "peers",
+        "sys_info",
+    }
     for role in (*BY_ROLE, "member", ""):
         allowed = {command for command in commands if is_open(role, command)}
         assert allowed == EVERYBODY | BY_ROLE.get(role, frozenset())
-    assert not any(one & other for one, other in itertools.combinations(BY_ROLE.values(), 2))
+    assert not any(
+        one & other for one, other in itertools.combinations(BY_ROLE.values(), 2)
+    )
 
 
 # ---- refusals
@@ -156,13 +269,18 @@ def test_refusals_are_one_line_a_minute_and_sender_and_every_one_is_counted(tmp_
     refusals = Refusals(log, waited.append)
     for number in range(500):
         refusals.note("ab"[number % 2], "admin\nsys.shell", "\x1b[2J" + "x" * 1000)
-    for _ in range(100):  # the thread that waits for the next minute has written what was left
+    for _ in range(
+        100
+    ):  # the thread that waits for the next minute has written what was left
         refusals.flush()
     assert waited[0] == MINUTE
     assert refusals.total == 500
     assert sum(line["calls"] for line in lines(log)) == 500
     assert len(lines(log)) <= 2 + 2 * (len(waited) + 1)
-    assert all(line["refused"].startswith("\\x1b[2J") and len(line["refused"]) < 210 for line in lines(log))
+    assert all(
+        line["refused"].startswith("\\x1b[2J") and len(line["refused"]) < 210
+        for line in lines(log)
+    )
 
 
 def test_a_log_that_cannot_be_written_opens_and_ends_nothing(tmp_path, capsys):
@@ -177,7 +295,13 @@ def test_a_log_that_cannot_be_written_opens_and_ends_nothing(tmp_path, capsys):
 
 @pytest.fixture
 def kit(tmp_path):
-    for name in ("startup/client.key", "startup/fed_client.json", "local/resources.json", "local/coterie.toml", "local/data.csv"):
+    for name in (
+        "startup/client.key",
+        "startup/fed_client.json",
+        "local/resources.json",
+        "local/coterie.toml",
+        "local/data.csv",
+    ):
         path = tmp_path / "kit" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -188,12 +312,19 @@ def test_what_flare_may_delete_is_nothing_of_the_site(kit):
     """`delete_run NAME` removes any folder of the workspace."""
     workspace = make_workspace(kit)
     (workspace / JOB).mkdir()
-    before = {path: path.read_text() for path in kit.rglob("*") if path.is_file() and not path.is_relative_to(workspace)}
+    before = {
+        path: path.read_text()
+        for path in kit.rglob("*")
+        if path.is_file() and not path.is_relative_to(workspace)
+    }
     for folder in list(workspace.iterdir()):
         shutil.rmtree(folder)
     assert {path: path.read_text() for path in before} == before
     assert make_workspace(kit) == workspace
-    assert {path.name for path in (workspace / "startup").iterdir()} == {"client.key", "fed_client.json"}
+    assert {path.name for path in (workspace / "startup").iterdir()} == {
+        "client.key",
+        "fed_client.json",
+    }
     assert {path.name for path in (workspace / "local").iterdir()} == {"resources.json"}
     assert kit_of(workspace) == kit.resolve()
 
@@ -202,13 +333,17 @@ def test_a_copied_kit_works_in_its_own_folder(kit, tmp_path):
     make_workspace(kit)
     shutil.copytree(kit, tmp_path / "copy")
     workspace = make_workspace(tmp_path / "copy")
-    assert (workspace / "startup" / "client.key").resolve() == (tmp_path / "copy" / "startup" / "client.key").resolve()
+    assert (workspace / "startup" / "client.key").resolve() == (
+        tmp_path / "copy" / "startup" / "client.key"
+    ).resolve()
 
 
 @pytest.mark.parametrize("name", ["flare/data.csv", "local/../flare/x/data.csv"])
 def test_a_file_of_the_site_in_the_workspace_is_refused(kit, name):
     check_place(kit, kit / "local" / "data.csv", "data")
-    with pytest.raises(InputError, match="where FLARE unpacks and deletes jobs; move it"):
+    with pytest.raises(
+        InputError, match="where FLARE unpacks and deletes jobs; move it"
+    ):
         check_place(kit, kit / name, "data")
 
 

@@ -21,9 +21,17 @@ from coterie.sites.site import SERVER, Site
 def bombs():
     """Heads that cost far more than their bytes: wide, deep, of many tensors, and one that says that it is longer than it is."""
     empty = json.dumps([{}] * 20_000)
-    yield "wide", json.dumps({"__metadata__": {"coterie": json.dumps({"serial": 1, "x": "x" * 2**22})}})
+    yield (
+        "wide",
+        json.dumps(
+            {"__metadata__": {"coterie": json.dumps({"serial": 1, "x": "x" * 2**22})}}
+        ),
+    )
     yield "lists", json.dumps({"__metadata__": {"coterie": empty * 20}})
-    tensors = {f"{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(40_000)}
+    tensors = {
+        f"{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+        for n in range(40_000)
+    }
     yield "tensors", json.dumps({"__metadata__": {"coterie": "{}"}, **tensors})
     yield "another length", "{}"
 
@@ -48,7 +56,9 @@ def bomb(request, monkeypatch):
     return made
 
 
-STATED = {"hungary": SiteDescription((157,), ("0", "1"), {"age": "number", "sex": ("0", "1")})}
+STATED = {
+    "hungary": SiteDescription((157,), ("0", "1"), {"age": "number", "sex": ("0", "1")})
+}
 
 
 @pytest.fixture
@@ -85,9 +95,22 @@ def test_the_server_parses_none_of_a_site(bomb):
 def test_a_head_has_room_for_each_column_and_each_category_that_the_plan_states():
     """A recipe of a table names every category twice: in its column and among the features."""
     categories = tuple(f"category {number:03} of a long name" for number in range(100))
-    stated = {"a": SiteDescription((100,), "number", {f"column {j}": categories for j in range(300)})}
-    columns = [{"name": f"column {j}", "kind": "category", "categories": list(categories)} for j in range(300)]
+    stated = {
+        "a": SiteDescription(
+            (100,), "number", {f"column {j}": categories for j in range(300)}
+        )
+    }
+    columns = [
+        {"name": f"column {j}", "kind": "category", "categories": list(categories)}
+        for j in range(300)
+    ]
     features = [f"column {j}={category}" for j in range(300) for category in categories]
-    message = encode({"do": "encode", "serial": 1, "recipe": json.dumps({"columns": columns, "features": features})})
+    message = encode(
+        {
+            "do": "encode",
+            "serial": 1,
+            "recipe": json.dumps({"columns": columns, "features": features}),
+        }
+    )
     assert decode(message, longest_head(stated))["serial"] == 1
     assert longest_head(STATED) < wire.HEAD + 3 * HEAD_OF_A_COLUMN

@@ -30,7 +30,10 @@ from coterie.sites.site import SERVER, Site
 
 __all__ = ["children"]
 
-CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1, "secret": True}
+CLIP, NOISE = (
+    {"name": "clip", "bound": 1.0},
+    {"name": "gaussian-noise", "sigma": 0.1, "secret": True},
+)
 ONE = {"rounds": 1, "deploy": {"runs": 1}}
 
 
@@ -75,11 +78,17 @@ def test_jobs_that_ask_at_once_have_one_budget(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(tmp_path, monkeypatch, seed):
+def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(
+    tmp_path, monkeypatch, seed
+):
     """Whoever spends, crashes, starts again, seals or moves the log away: of each place as many requests are granted as it has."""
     monkeypatch.setattr(log_module.os, "fsync", lambda number: None)  # for speed
     rng, log, budget = random.Random(seed), tmp_path / "asks.jsonl", 4
-    places = [Place("plan", "fedavg-0", "m:t", number, part) for number in (1, 2) for part in ("train", "test")]
+    places = [
+        Place("plan", "fedavg-0", "m:t", number, part)
+        for number in (1, 2)
+        for part in ("train", "test")
+    ]
     granted = {place: set() for place in places}
     accounts = [Account(log) for _ in range(3)]
     for _ in range(80):
@@ -104,7 +113,12 @@ def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(
             assert fits
             granted[place] |= requests
             if rng.random() < 0.8:
-                accounts[which].settle(place, dict.fromkeys(requests, "reply"), Told(len(requests), 1.0), budget)
+                accounts[which].settle(
+                    place,
+                    dict.fromkeys(requests, "reply"),
+                    Told(len(requests), 1.0),
+                    budget,
+                )
     check_index(log)
     again = Account(log)
     for place in places:
@@ -128,7 +142,13 @@ def test_what_was_reserved_is_spent_and_can_be_answered_once(tmp_path, monkeypat
     with pytest.raises(SystemExit):
         hospital.ask(local_update, x=hospital.x, local=local())
     hospital.restart()
-    refused("budget of 1 models", hospital.ask, local_update, x=hospital.x + 1, local=local())
+    refused(
+        "budget of 1 models",
+        hospital.ask,
+        local_update,
+        x=hospital.x + 1,
+        local=local(),
+    )
     before = told_numbers(hospital)
     hospital.ask(local_update, x=hospital.x, local=local())
     assert told_numbers(hospital) > before
@@ -148,12 +168,20 @@ def test_no_answer_leaves_before_its_lines_are_on_the_disk(tmp_path, monkeypatch
     monkeypatch.setattr(log_module.os, "fsync", sync)
     computed = []
     compute = hospital.rows.shard.answer
-    monkeypatch.setattr(hospital.rows.shard, "answer", lambda ask: computed.append(on_disk[-1]) or compute(ask))
+    monkeypatch.setattr(
+        hospital.rows.shard,
+        "answer",
+        lambda ask: computed.append(on_disk[-1]) or compute(ask),
+    )
     assert "answer" in decode(site.handle(messages(hospital)[3], SERVER))
     assert on_disk[-1] == log.read_bytes()
     before = [json.loads(line)["outcome"] for line in computed[0].splitlines()[-1:]]
     assert before == ["reserved"]
-    assert [entry.get("outcome") for entry in entries(log)][-3:] == ["reserved", "told", "answered"]
+    assert [entry.get("outcome") for entry in entries(log)][-3:] == [
+        "reserved",
+        "told",
+        "answered",
+    ]
 
 
 def test_a_site_that_cannot_reserve_computes_nothing(tmp_path, monkeypatch):
@@ -164,7 +192,13 @@ def test_a_site_that_cannot_reserve_computes_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(log_module.os, "fsync", full)
-    refused("cannot write its log .No space left", hospital.ask, local_update, x=hospital.x, local=local())
+    refused(
+        "cannot write its log .No space left",
+        hospital.ask,
+        local_update,
+        x=hospital.x,
+        local=local(),
+    )
 
 
 # ---- key and account
@@ -182,7 +216,9 @@ class Kit(Hospital):
 
     def join(self):
         """Start the site's process."""
-        self.rows = SiteRows("hungary", self.settings, self.kit / "coterie", self.approved)
+        self.rows = SiteRows(
+            "hungary", self.settings, self.kit / "coterie", self.approved
+        )
         return self
 
 
@@ -202,7 +238,11 @@ def new_file(kit):
         log.rename(log.with_name(f"{log.name}.{len(list(log.parent.iterdir()))}"))
 
 
-CHANGES = {"purge": lambda kit: purge(kit.kit), "a new file of the log": new_file, "a restart": lambda kit: None}
+CHANGES = {
+    "purge": lambda kit: purge(kit.kit),
+    "a new file of the log": new_file,
+    "a restart": lambda kit: None,
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -244,19 +284,34 @@ def test_with_another_key_nothing_is_free(tmp_path):
 def test_another_reply_to_the_same_request_is_told_anew_and_paid_for(tmp_path):
     """Other rows give the same request other noise: two draws that belong together."""
     data = tmp_path / "data.csv"
-    kit = Kit(tmp_path / "hungary", filters=[CLIP, NOISE], settings={"data": str(data)}, rounds=1, deploy={"runs": 2})
+    kit = Kit(
+        tmp_path / "hungary",
+        filters=[CLIP, NOISE],
+        settings={"data": str(data)},
+        rounds=1,
+        deploy={"runs": 2},
+    )
     head, *lines = (FOLDER / "hungary.csv").read_text().splitlines()
     data.write_text("\n".join([head, *lines]))
-    recipe = kit.begin().recipe()  # a server may send it again, whatever the rows have become
+    recipe = (
+        kit.begin().recipe()
+    )  # a server may send it again, whatever the rows have become
     for shift in range(3):
-        older = [f"{float(age) + shift},{others}" for age, _, others in (line.partition(",") for line in lines)]
+        older = [
+            f"{float(age) + shift},{others}"
+            for age, _, others in (line.partition(",") for line in lines)
+        ]
         data.write_text("\n".join([head, *older]))
         kit.join().begin(recipe=recipe)
         if shift < 2:
             kit.ask(local_update, x=kit.x, local=local())
         else:
             refused("budget of 2 models", kit.ask, local_update, x=kit.x, local=local())
-    spent = [entry for entry in entries(Path(kit.settings.log)) if entry.get("outcome") == "reserved"]
+    spent = [
+        entry
+        for entry in entries(Path(kit.settings.log))
+        if entry.get("outcome") == "reserved"
+    ]
     assert len(spent) == 2
     assert spent[0]["models"] == spent[1]["models"]
 
@@ -282,12 +337,25 @@ def test_each_part_of_the_rows_has_a_budget_of_its_own_and_the_largest_counts(tm
     """A row lies in one part. As it was: a server could ask about training rows in the place of all parts."""
     from coterie.compute.metrics import evaluate
 
-    hospital = Hospital(tmp_path, methods=[FEDAVG], filters=[CLIP, NOISE], **ONE).begin()
+    hospital = Hospital(
+        tmp_path, methods=[FEDAVG], filters=[CLIP, NOISE], **ONE
+    ).begin()
     asked = {"metrics": ("accuracy", "auc")}
     hospital.ask(evaluate, x=hospital.x, part="train", **asked)
-    refused("budget of 1 models", hospital.ask, evaluate, x=hospital.x + 1, part="train", **asked)
+    refused(
+        "budget of 1 models",
+        hospital.ask,
+        evaluate,
+        x=hospital.x + 1,
+        part="train",
+        **asked,
+    )
     assert Account(Path(hospital.settings.log)).mu == pytest.approx(3**0.5)
     hospital.ask(evaluate, x=hospital.x, part="test", **asked)
     assert Account(Path(hospital.settings.log)).mu == pytest.approx(3**0.5)
-    last = [entry for entry in entries(Path(hospital.settings.log)) if entry.get("outcome") == "told"][-1]
+    last = [
+        entry
+        for entry in entries(Path(hospital.settings.log))
+        if entry.get("outcome") == "told"
+    ][-1]
     assert (last["part"], last["mu"]) == ("test", pytest.approx(3**0.5))

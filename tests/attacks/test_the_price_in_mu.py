@@ -18,13 +18,18 @@ from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words, model_of
 from coterie.sites.price import meaning
 
-CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 1.0, "secret": True}
+CLIP, NOISE = (
+    {"name": "clip", "bound": 1.0},
+    {"name": "gaussian-noise", "sigma": 1.0, "secret": True},
+)
 METRICS = ("accuracy", "auc")
 HIDDEN = {"filters": [CLIP, NOISE]}
 
 
 def price(hospital):
-    return hospital.approved.price(model_of(hospital.approved, hospital.settings, "hungary"))
+    return hospital.approved.price(
+        model_of(hospital.approved, hospital.settings, "hungary")
+    )
 
 
 def words(hospital):
@@ -32,7 +37,8 @@ def words(hospital):
 
 
 @pytest.mark.parametrize(
-    ("mu", "guesses"), [(1, "69"), (3, "93"), (5, "99"), (20, "more than 99"), (math.inf, "more than 99")]
+    ("mu", "guesses"),
+    [(1, "69"), (3, "93"), (5, "99"), (20, "more than 99"), (math.inf, "more than 99")],
 )
 def test_mu_means_how_often_a_guess_about_one_patient_is_right(mu, guesses):
     assert f"right in {guesses} of 100 guesses" in meaning(mu)
@@ -41,12 +47,16 @@ def test_mu_means_how_often_a_guess_about_one_patient_is_right(mu, guesses):
 def test_an_update_is_one_event_of_twice_the_bound_and_each_loss_one_of_mu_1(tmp_path):
     (tmp_path / "faint").mkdir()
     once = {"rounds": 1, "deploy": {"runs": 1}}
-    made = Hospital(tmp_path, filters=[{**CLIP, "bound": 0.5}, {**NOISE, "sigma": 0.1}], **once)
+    made = Hospital(
+        tmp_path, filters=[{**CLIP, "bound": 0.5}, {**NOISE, "sigma": 0.1}], **once
+    )
     told = price(made)
     rounds = 2  # the one of the plan, and what may be asked before the first
     assert told.updates == rounds
     assert told.updates_squared == pytest.approx(rounds * 10.0**2)
-    metrics_of_a_comparison = 3 * 3  # loss, AUC, accuracy, each of the method, of the other, and its error
+    metrics_of_a_comparison = (
+        3 * 3
+    )  # loss, AUC, accuracy, each of the method, of the other, and its error
     assert told.numbers == rounds * (1 + len(METRICS)) + metrics_of_a_comparison
     assert told.mu == pytest.approx(math.sqrt(told.updates_squared + told.numbers))
 
@@ -59,42 +69,80 @@ def test_methods_seeds_folds_rounds_and_runs_add_up_and_parts_do_not(tmp_path):
     one = {"rounds": 4, "run": {"evaluate": 1}, "deploy": {"runs": 1}, **HIDDEN}
     again = {**FEDAVG, "label": "again"}
     plain = price(Hospital(folders[0], **one))
-    assert price(Hospital(folders[1], **{**one, "methods": [FEDAVG, again]})).numbers == 2 * plain.numbers
-    assert price(Hospital(folders[2], **{**one, "deploy": {"runs": 3}})).numbers == 3 * plain.numbers
+    assert (
+        price(Hospital(folders[1], **{**one, "methods": [FEDAVG, again]})).numbers
+        == 2 * plain.numbers
+    )
+    assert (
+        price(Hospital(folders[2], **{**one, "deploy": {"runs": 3}})).numbers
+        == 3 * plain.numbers
+    )
     comparisons = 9
-    assert price(Hospital(folders[3], **{**one, "seeds": 5})).numbers == 5 * (plain.numbers - comparisons) + comparisons
+    assert (
+        price(Hospital(folders[3], **{**one, "seeds": 5})).numbers
+        == 5 * (plain.numbers - comparisons) + comparisons
+    )
     in_folds = price(Hospital(folders[4], **{**one, "split": {"folds": 3}}))
-    assert in_folds.numbers == 4 * (plain.numbers - comparisons) + comparisons  # three folds, and all rows
+    assert (
+        in_folds.numbers == 4 * (plain.numbers - comparisons) + comparisons
+    )  # three folds, and all rows
     assert in_folds.updates == 4 * plain.updates
 
 
 def test_metrics_that_noise_does_not_let_out_cost_nothing(tmp_path):
     (tmp_path / "more").mkdir()
     few = price(Hospital(tmp_path, **HIDDEN))
-    more = price(Hospital(tmp_path / "more", run={"metrics": ["accuracy", "auc", "ppv", "npv", "rmse"]}, **HIDDEN))
+    more = price(
+        Hospital(
+            tmp_path / "more",
+            run={"metrics": ["accuracy", "auc", "ppv", "npv", "rmse"]},
+            **HIDDEN,
+        )
+    )
     assert few.numbers == more.numbers
 
 
 def test_a_site_refuses_what_is_beyond_its_largest_mu_and_the_cure_works(tmp_path):
     """Often evaluated beside much noise; the cure is in the sentence, and the plan with it is taken."""
     strict = {"largest_mu": 20}
-    plan = {"rounds": 200, "run": {"evaluate": 1}, "filters": [CLIP, {**NOISE, "sigma": 10.0}]}
+    plan = {
+        "rounds": 200,
+        "run": {"evaluate": 1},
+        "filters": [CLIP, {**NOISE, "sigma": 10.0}],
+    }
     hospital = Hospital(tmp_path, settings=strict, **plan)
     module = model_of(hospital.approved, hospital.settings, "hungary")
-    with pytest.raises(RefusedError, match=r"mu 43.* this site takes largest_mu = 20. .*evaluate = 200") as refusal:
+    with pytest.raises(
+        RefusedError, match=r"mu 43.* this site takes largest_mu = 20. .*evaluate = 200"
+    ) as refusal:
         fits(hospital.approved, hospital.settings, module)
     assert len(str(refusal.value)) <= 300
-    refused("largest_mu = 20", hospital.begin)  # nor does it answer, whoever has put the approval there
+    refused(
+        "largest_mu = 20", hospital.begin
+    )  # nor does it answer, whoever has put the approval there
     (tmp_path / "cured").mkdir()
-    cured = Hospital(tmp_path / "cured", settings=strict, **{**plan, "run": {"evaluate": 200}})
+    cured = Hospital(
+        tmp_path / "cured", settings=strict, **{**plan, "run": {"evaluate": 200}}
+    )
     fits(cured.approved, cured.settings, module)
-    assert cured.begin().ask(local_update, x=cured.x, local=local())["delta"].isfinite().all()
+    assert (
+        cured.begin()
+        .ask(local_update, x=cured.x, local=local())["delta"]
+        .isfinite()
+        .all()
+    )
 
 
 def test_little_noise_is_refused_with_the_cure_for_updates(tmp_path):
-    hospital = Hospital(tmp_path, settings={"largest_mu": 20}, filters=[CLIP, {**NOISE, "sigma": 0.01}])
+    hospital = Hospital(
+        tmp_path, settings={"largest_mu": 20}, filters=[CLIP, {**NOISE, "sigma": 0.01}]
+    )
     with pytest.raises(RefusedError, match="a larger sigma, fewer rounds") as refusal:
-        fits(hospital.approved, hospital.settings, model_of(hospital.approved, hospital.settings, "hungary"))
+        fits(
+            hospital.approved,
+            hospital.settings,
+            model_of(hospital.approved, hospital.settings, "hungary"),
+        )
     assert len(str(refusal.value)) <= 300
 
 
@@ -107,9 +155,14 @@ def test_a_plan_without_noise_is_of_infinite_mu_and_stays_under_largest_layer(tm
 
 
 def test_a_field_that_leaves_beside_the_noise_makes_mu_infinite(tmp_path):
-    hospital = Hospital(tmp_path, methods=[{"name": "ocs", "local": FEDAVG["local"]}], **HIDDEN)
+    hospital = Hospital(
+        tmp_path, methods=[{"name": "ocs", "local": FEDAVG["local"]}], **HIDDEN
+    )
     assert price(hospital).mu == math.inf
-    assert "and mu is infinite, since norms of ocs-0 tells something without noise" in words(hospital)
+    assert (
+        "and mu is infinite, since norms of ocs-0 tells something without noise"
+        in words(hospital)
+    )
 
 
 def test_the_words_say_how_many_noisy_numbers_their_mu_and_what_it_means(tmp_path):
@@ -123,14 +176,22 @@ def test_the_words_say_how_many_noisy_numbers_their_mu_and_what_it_means(tmp_pat
     assert "told so far, under all plans: mu 0;" in said
 
 
-def test_the_log_has_mu_in_every_line_that_tells_and_a_run_never_exceeds_the_price(tmp_path):
+def test_the_log_has_mu_in_every_line_that_tells_and_a_run_never_exceeds_the_price(
+    tmp_path,
+):
     hospital = Hospital(tmp_path, rounds=2, deploy={"runs": 1}, **HIDDEN).begin()
     for number in (1, 2):
         hospital.ask(local_update, x=hospital.x + number, local=local(), round=number)
     for number in (0, 1, 2):
         for part in ("train", "test"):
-            hospital.ask(evaluate, x=hospital.x, part=part, metrics=METRICS, round=number)
-    lines = [entry for entry in entries(Path(hospital.settings.log)) if entry.get("outcome") == "told"]
+            hospital.ask(
+                evaluate, x=hospital.x, part=part, metrics=METRICS, round=number
+            )
+    lines = [
+        entry
+        for entry in entries(Path(hospital.settings.log))
+        if entry.get("outcome") == "told"
+    ]
     assert all("mu" in entry and "numbers" in entry for entry in lines)
     account = Account(Path(hospital.settings.log))
     assert account.mu == pytest.approx(math.sqrt(2 * 2.0**2 + 3 * 3))
@@ -140,17 +201,43 @@ def test_the_log_has_mu_in_every_line_that_tells_and_a_run_never_exceeds_the_pri
 def test_the_allow_list_follows_the_rounds_and_parts_that_are_evaluated(tmp_path):
     run = {"evaluate": {"every": 2, "parts": ["test"]}}
     hospital = Hospital(tmp_path, rounds=5, run=run).begin()
-    for number, part in ((0, "test"), (2, "test"), (4, "test"), (5, "test"), (5, "train")):
+    for number, part in (
+        (0, "test"),
+        (2, "test"),
+        (4, "test"),
+        (5, "test"),
+        (5, "train"),
+    ):
         hospital.ask(evaluate, x=hospital.x, part=part, metrics=METRICS, round=number)
     asked = {"x": hospital.x, "metrics": METRICS}
     for number in (1, 3):
-        refused("has no metrics:evaluate in round", hospital.ask, evaluate, part="test", round=number, **asked)
-    refused("evaluates train rows after the last round alone", hospital.ask, evaluate, part="train", round=2, **asked)
+        refused(
+            "has no metrics:evaluate in round",
+            hospital.ask,
+            evaluate,
+            part="test",
+            round=number,
+            **asked,
+        )
+    refused(
+        "evaluates train rows after the last round alone",
+        hospital.ask,
+        evaluate,
+        part="train",
+        round=2,
+        **asked,
+    )
 
 
-@pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl", "ifca", "dpfl", "fedfomo", "ditto", "local"])
-def test_every_method_has_a_price_and_it_is_finite_exactly_where_nothing_is_exposed(tmp_path, name):
+@pytest.mark.parametrize(
+    "name", ["fedavg", "meritfed", "qffl", "ifca", "dpfl", "fedfomo", "ditto", "local"]
+)
+def test_every_method_has_a_price_and_it_is_finite_exactly_where_nothing_is_exposed(
+    tmp_path, name
+):
     method = {"name": name, "local": FEDAVG["local"]}
     sites = {"deploy": {"sites": ["hungary", "a", "b", "c"]}}
     hospital = Hospital(tmp_path, methods=[method], **HIDDEN, **sites)
-    assert math.isfinite(price(hospital).mu) is not bool(hospital.approved.pairs[f"{name}-0"].exposure)
+    assert math.isfinite(price(hospital).mu) is not bool(
+        hospital.approved.pairs[f"{name}-0"].exposure
+    )

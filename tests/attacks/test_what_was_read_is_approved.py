@@ -21,10 +21,15 @@ def site(tmp_path, monkeypatch):
     return plan, settings, ["site", "approve", str(plan), "--settings", str(settings)]
 
 
-def test_a_plan_that_changes_while_it_is_tried_is_approved_as_it_was_shown(site, monkeypatch, capsys):
+def test_a_plan_that_changes_while_it_is_tried_is_approved_as_it_was_shown(
+    site, monkeypatch, capsys
+):
     """As it was: the file was read four times, and the attacks between took two minutes."""
     plan, settings, command = site
-    shown, other = plan.read_bytes(), plan.read_text().replace("rounds = 1", "rounds = 500")
+    shown, other = (
+        plan.read_bytes(),
+        plan.read_text().replace("rounds = 1", "rounds = 500"),
+    )
 
     def attack(*about):
         plan.write_text(other)
@@ -37,7 +42,9 @@ def test_a_plan_that_changes_while_it_is_tried_is_approved_as_it_was_shown(site,
     approved = read_approval(settings)
     assert approved.plan.experiment.run.rounds == 1
     assert f"plan      SHA-256 {approved.hash}" in capsys.readouterr().out
-    assert [entry["plan"] for entry in entries(settings.with_name("asks.jsonl"))] == [approved.hash]
+    assert [entry["plan"] for entry in entries(settings.with_name("asks.jsonl"))] == [
+        approved.hash
+    ]
 
 
 def test_a_hash_that_was_not_shown_approves_nothing(site, capsys):
@@ -45,7 +52,10 @@ def test_a_hash_that_was_not_shown_approves_nothing(site, capsys):
     before = plan_hash(plan)
     plan.write_text(plan.read_text().replace("rounds = 1", "rounds = 500"))
     assert main([*command, "--yes", before, "--unsigned"]) == 2
-    assert f"not that of --yes; read what it asks: {' '.join(['coterie', *command])}" in capsys.readouterr().err
+    assert (
+        f"not that of --yes; read what it asks: {' '.join(['coterie', *command])}"
+        in capsys.readouterr().err
+    )
     assert not approval_file(settings).exists()
 
 
@@ -57,7 +67,9 @@ def test_the_command_that_is_shown_approves(site, capsys):
     assert approval_file(settings).exists()
 
 
-def test_outside_a_kit_nothing_unsigned_is_approved_unless_somebody_says_so(site, capsys):
+def test_outside_a_kit_nothing_unsigned_is_approved_unless_somebody_says_so(
+    site, capsys
+):
     """As it was: without a kit no signature was looked at, and nobody was asked."""
     plan, settings, command = site
     assert main([*command, "--yes", plan_hash(plan)]) == 2

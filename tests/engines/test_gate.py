@@ -20,7 +20,8 @@ from coterie.sites.flare.trial import flare_words, try_gate
 from deployment import HOSPITALS, Deployment
 
 pytest.importorskip(
-    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+    "nvflare",
+    reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines",
 )
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
@@ -44,7 +45,12 @@ class Town:
             self.made.start(name, arm=arm, gate=self.gate)
             if name == "localhost":
                 wait_for(self.made.listens)
-        wait_for(lambda: all(self.made.joined(name) for name in names if name != "localhost"), again=self.made.start_ended)
+        wait_for(
+            lambda: all(
+                self.made.joined(name) for name in names if name != "localhost"
+            ),
+            again=self.made.start_ended,
+        )
 
     def say(self, speaker, messages, wait=120.0):
         """What a cell hears when it says these messages."""
@@ -64,8 +70,16 @@ class Town:
         """Lines of a log about what the gate has refused."""
         file = "gate.jsonl" if name == "localhost" else "asks.jsonl"
         log = self.made.kits / name / "local" / file
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return [line for line in lines if line.get("outcome") == "refused" and "calls" in line]
+        lines = (
+            [json.loads(line) for line in log.read_text().splitlines()]
+            if log.exists()
+            else []
+        )
+        return [
+            line
+            for line in lines
+            if line.get("outcome") == "refused" and "calls" in line
+        ]
 
     @property
     def workspace(self):
@@ -96,7 +110,9 @@ def gated(tmp_path_factory):
     """All four sites, and a job that runs long enough."""
     with town(tmp_path_factory.mktemp("gated"), True) as made:
         made.start("localhost", *HOSPITALS)
-        running = made.made.coterie("submit", made.made.plan, "--out", "run", "--no-report", background=True)
+        running = made.made.coterie(
+            "submit", made.made.plan, "--out", "run", "--no-report", background=True
+        )
         try:
             wait_for(lambda: job_cells(made, VICTIM) and job_cells(made, SERVER))
             made.job = job_cells(made, VICTIM)[0].rpartition(".")[2]
@@ -109,7 +125,11 @@ def gated(tmp_path_factory):
 
 
 def job_cells(made, root):
-    return [path.name for path in made.voices.glob(f"{root}.*") if (path / "doors.json").exists()]
+    return [
+        path.name
+        for path in made.voices.glob(f"{root}.*")
+        if (path / "doors.json").exists()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +146,21 @@ def bare(tmp_path_factory):
 
 def shell(command, to=VICTIM, topic="admin", **more):
     """The server's agent runs a command at a site; nothing but its sender asks for authorisation."""
-    return {"to": to, "channel": "admin", "topic": topic, "inside": {"topic": "sys.shell", "body": command}, **more}
+    return {
+        "to": to,
+        "channel": "admin",
+        "topic": topic,
+        "inside": {"topic": "sys.shell", "body": command},
+        **more,
+    }
 
 
 def read_data(made):
     kit = made.made.kits / VICTIM
-    return [f"head -n 3 {made.made.folder / 'hospitals' / 'hungary.csv'}", f"head -n 2 {kit / 'startup' / 'client.key'}"]
+    return [
+        f"head -n 3 {made.made.folder / 'hospitals' / 'hungary.csv'}",
+        f"head -n 2 {kit / 'startup' / 'client.key'}",
+    ]
 
 
 def delete(name):
@@ -151,10 +180,21 @@ def attacks(made):
     return {
         "shell": shell(commands[0]),
         "key": shell(commands[1]),
-        "shell under a harmless topic": shell(commands[0], topic="scheduler.check_resource"),
+        "shell under a harmless topic": shell(
+            commands[0], topic="scheduler.check_resource"
+        ),
         "peers": {**told, "topic": "peers"},
         "processes": {**told, "topic": "process_info"},
-        "speed": {**told, "topic": "speed", "payload": {"test_name": "start", "to": SERVER, "num_rounds": 1, "size": 1000}},
+        "speed": {
+            **told,
+            "topic": "speed",
+            "payload": {
+                "test_name": "start",
+                "to": SERVER,
+                "num_rounds": 1,
+                "size": 1000,
+            },
+        },
         "delete local": delete("local"),
         "delete coterie": delete("coterie"),
     }
@@ -165,11 +205,17 @@ def is_refused(heard):
 
 
 @pytest.mark.parametrize("speaker", [SERVER, OTHER])
-def test_without_the_gate_server_and_other_site_read_rows_and_key_and_what_runs(bare, speaker):
+def test_without_the_gate_server_and_other_site_read_rows_and_key_and_what_runs(
+    bare, speaker
+):
     """The attacks of this file work where nothing stops them: else no test below would show anything. The server's own process is
     honest here: it only routes what the other site says.
     """
-    named = {name: message for name, message in attacks(bare).items() if not name.startswith("delete")}
+    named = {
+        name: message
+        for name, message in attacks(bare).items()
+        if not name.startswith("delete")
+    }
     heard = dict(zip(named, bare.say(speaker, list(named.values())), strict=True))
     rows = (bare.made.folder / "hospitals" / "hungary.csv").read_text().splitlines()[:3]
     assert heard["shell"][2].splitlines() == rows
@@ -183,7 +229,9 @@ def test_without_the_gate_server_and_other_site_read_rows_and_key_and_what_runs(
 def test_without_the_gate_any_user_of_the_machine_reads_rows(bare):
     name = f"{VICTIM}.mallory"
     heard = knock(listener(bare), name, shell_frame(name, read_data(bare)[0]))
-    assert (bare.made.folder / "hospitals" / "hungary.csv").read_bytes().splitlines()[1] in heard
+    assert (bare.made.folder / "hospitals" / "hungary.csv").read_bytes().splitlines()[
+        1
+    ] in heard
 
 
 def test_without_the_gate_another_site_deletes_what_lies_in_the_workspace(bare):
@@ -195,16 +243,34 @@ def test_without_the_gate_another_site_deletes_what_lies_in_the_workspace(bare):
 
 
 def test_without_the_gate_one_malformed_bulk_message_ends_a_thread_of_the_site(bare):
-    bare.say(OTHER, [{"to": VICTIM, "channel": "cellnet.channel", "topic": "bulk", "payload": [1, 2], "wait": 1.0}])
+    bare.say(
+        OTHER,
+        [
+            {
+                "to": VICTIM,
+                "channel": "cellnet.channel",
+                "topic": "bulk",
+                "payload": [1, 2],
+                "wait": 1.0,
+            }
+        ],
+    )
     wait_for(lambda: "_process_one_bulk" in bare.made.log(VICTIM), 30)
 
 
 @pytest.mark.parametrize("speaker", [SERVER, OTHER])
 def test_with_it_none_of_them_has_an_answer_but_that_it_is_closed(gated, speaker):
-    bulk = {"to": VICTIM, "channel": "cellnet.channel", "topic": "bulk", "payload": [1, 2]}
+    bulk = {
+        "to": VICTIM,
+        "channel": "cellnet.channel",
+        "topic": "bulk",
+        "payload": [1, 2],
+    }
     named = {**attacks(gated), "bulk": bulk}
     heard = dict(zip(named, gated.say(speaker, list(named.values())), strict=True))
-    assert {name: answer for name, answer in heard.items() if not is_refused(answer)} == {}
+    assert {
+        name: answer for name, answer in heard.items() if not is_refused(answer)
+    } == {}
     where, caller = (VICTIM, "localhost") if speaker == SERVER else ("localhost", OTHER)
     wait_for(lambda: any(line["caller"] == caller for line in gated.refused(where)))
     assert all(len(line["refused"]) <= 200 for line in gated.refused(where))
@@ -215,15 +281,36 @@ def test_a_site_believes_no_origin_that_the_server_makes_up(gated):
     before = sum(line["calls"] for line in gated.refused(VICTIM))
     heard = gated.say(SERVER, [forged(message) for message in attacks(gated).values()])
     assert heard == [[]] * len(heard)
-    wait_for(lambda: sum(line["calls"] for line in gated.refused(VICTIM)) >= before + len(heard), 100)
+    wait_for(
+        lambda: (
+            sum(line["calls"] for line in gated.refused(VICTIM)) >= before + len(heard)
+        ),
+        100,
+    )
 
 
 def test_nothing_of_the_site_lies_in_the_workspace_of_flare(gated):
     kit = gated.made.kits / VICTIM
-    below = {path.name for path in gated.workspace.rglob("*") if path.is_file() and not path.is_symlink()}
-    assert not below & {"coterie.toml", "approved.toml", "plan.toml", "asks.jsonl", "key", "client.key"}
+    below = {
+        path.name
+        for path in gated.workspace.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+    assert not below & {
+        "coterie.toml",
+        "approved.toml",
+        "plan.toml",
+        "asks.jsonl",
+        "key",
+        "client.key",
+    }
     assert (kit / "local" / "coterie.toml").is_file()
-    private = [kit, kit / "startup" / "client.key", kit / "local" / "asks.jsonl", *(kit / "coterie").rglob("*")]
+    private = [
+        kit,
+        kit / "startup" / "client.key",
+        kit / "local" / "asks.jsonl",
+        *(kit / "coterie").rglob("*"),
+    ]
     assert not [path for path in private if path.stat().st_mode & 0o077]
 
 
@@ -232,7 +319,12 @@ def test_nothing_of_the_site_lies_in_the_workspace_of_flare(gated):
 
 def listener(made):
     """The port on which the victim waits for its own jobs."""
-    return int(re.search(r"hungary: created backbone internal listener for tcp://[\w.]+:(\d+)", made.made.log(VICTIM))[1])
+    return int(
+        re.search(
+            r"hungary: created backbone internal listener for tcp://[\w.]+:(\d+)",
+            made.made.log(VICTIM),
+        )[1]
+    )
 
 
 def frame(kind, headers, payload):
@@ -240,7 +332,11 @@ def frame(kind, headers, payload):
 
     head = msgpack.packb(headers) if headers else b""
     length = 16 + len(head) + len(payload)
-    return struct.pack(">IHBBHHHH", length, len(head), kind, 0, 0, 1, 0, 0) + head + payload
+    return (
+        struct.pack(">IHBBHHHH", length, len(head), kind, 0, 0, 1, 0, 0)
+        + head
+        + payload
+    )
 
 
 def shell_frame(name, command, origin=None):
@@ -250,18 +346,43 @@ def shell_frame(name, command, origin=None):
 
     message = CellMessage({}, Message(topic="sys.shell", body=command))
     encode_payload(message)
-    names = {"origin": origin or name, "destination": VICTIM, "from": name, "to": VICTIM, "msg_type": "req"}
-    names |= {"channel": "admin", "topic": "admin", "req_id": "1", "reply_expected": True}
-    headers = {**message.headers, **{f"cn__{key}": value for key, value in names.items()}}
+    names = {
+        "origin": origin or name,
+        "destination": VICTIM,
+        "from": name,
+        "to": VICTIM,
+        "msg_type": "req",
+    }
+    names |= {
+        "channel": "admin",
+        "topic": "admin",
+        "req_id": "1",
+        "reply_expected": True,
+    }
+    headers = {
+        **message.headers,
+        **{f"cn__{key}": value for key, value in names.items()},
+    }
     payload = message.payload
-    return frame(1, headers, payload if isinstance(payload, bytes | bytearray) else b"".join(map(bytes, payload)))
+    return frame(
+        1,
+        headers,
+        payload
+        if isinstance(payload, bytes | bytearray)
+        else b"".join(map(bytes, payload)),
+    )
 
 
 def knock(port, name, said, proof=None):
     """What a process of this machine hears on FLARE's internal port: nothing if it is hung up on, None in silence."""
     import msgpack
 
-    hello = {"endpoint_name": name, "timestamp": 0.0, "fqcn": name, **({"coterie_gate": proof} if proof else {})}
+    hello = {
+        "endpoint_name": name,
+        "timestamp": 0.0,
+        "fqcn": name,
+        **({"coterie_gate": proof} if proof else {}),
+    }
     heard = b""
     with socket.create_connection(("localhost", port), timeout=3) as plain:
         try:
@@ -280,11 +401,20 @@ def knock(port, name, said, proof=None):
 def test_no_user_of_the_machine_is_taken_for_a_job_or_the_server(gated):
     port = listener(gated)
     command = read_data(gated)[0]
-    for name in (f"{VICTIM}.mallory", "mallory", SERVER, OTHER, f"{VICTIM}.{STRANGER}", f"{VICTIM}.{gated.job}"):
+    for name in (
+        f"{VICTIM}.mallory",
+        "mallory",
+        SERVER,
+        OTHER,
+        f"{VICTIM}.{STRANGER}",
+        f"{VICTIM}.{gated.job}",
+    ):
         for proof in (None, {"number": "1", "proof": "0" * 64}):
             assert knock(port, name, shell_frame(name, command), proof) == b"", name
     assert knock(port, "mallory", shell_frame("mallory", command, origin=SERVER)) == b""
-    wait_for(lambda: any(line["caller"] == "this machine" for line in gated.refused(VICTIM)))
+    wait_for(
+        lambda: any(line["caller"] == "this machine" for line in gated.refused(VICTIM))
+    )
 
 
 # ---- every channel and topic
@@ -295,7 +425,11 @@ def every_door(registered):
     topics, channels = flare_words()
     found = {(channel, topic) for channel, topic in registered if topic != "*"}
     wild = {channel for channel, topic in registered if topic == "*"}
-    return sorted(found | set(itertools.product(wild, topics)) | {(channel, "made up") for channel in channels})
+    return sorted(
+        found
+        | set(itertools.product(wild, topics))
+        | {(channel, "made up") for channel in channels}
+    )
 
 
 SPEAKERS = {
@@ -311,21 +445,39 @@ SPEAKERS = {
     "a site to the server": (OTHER, SERVER, Cell.SITE),
     "a site's job to the server": (f"{OTHER}.JOB", SERVER, Cell.SITE_JOB),
     "a site to the server's job": (OTHER, f"{SERVER}.JOB", Cell.SITE),
-    "a site's job to the server's job": (f"{OTHER}.JOB", f"{SERVER}.JOB", Cell.SITE_JOB),
+    "a site's job to the server's job": (
+        f"{OTHER}.JOB",
+        f"{SERVER}.JOB",
+        Cell.SITE_JOB,
+    ),
 }
 """Who speaks to whom, and as what its receiver takes it; None: as nobody whom it listens to."""
 
 
 @pytest.mark.parametrize("who", SPEAKERS)
-def test_every_channel_and_topic_that_flare_registers_is_closed_but_for_the_list(gated, who):
+def test_every_channel_and_topic_that_flare_registers_is_closed_but_for_the_list(
+    gated, who
+):
     speaker, receiver, author = SPEAKERS[who]
     speaker, receiver = (name.replace("JOB", gated.job) for name in (speaker, receiver))
     kind, _ = doors.kind_of(receiver)
     is_open = doors.REQUESTS.get((kind, author), frozenset())
-    tried = [door for door in every_door(gated.doors(receiver)["requests"]) if door[0] != doors.STREAM and not listed(door, is_open)]
+    tried = [
+        door
+        for door in every_door(gated.doors(receiver)["requests"])
+        if door[0] != doors.STREAM and not listed(door, is_open)
+    ]
     assert len(tried) > 200
-    heard = gated.say(speaker, [{"to": receiver, "channel": c, "topic": t, "payload": {}} for c, t in tried], 400.0)
-    opened = {door: answer for door, answer in zip(tried, heard, strict=True) if not is_refused(answer)}
+    heard = gated.say(
+        speaker,
+        [{"to": receiver, "channel": c, "topic": t, "payload": {}} for c, t in tried],
+        400.0,
+    )
+    opened = {
+        door: answer
+        for door, answer in zip(tried, heard, strict=True)
+        if not is_refused(answer)
+    }
     assert not opened
 
 
@@ -333,7 +485,12 @@ def listed(door, is_open):
     return door in is_open or (door[0], "*") in is_open
 
 
-STREAMERS = ("a job's server to its site", "another site's job to a job", "a site's job to the server's job", "a site to the server")
+STREAMERS = (
+    "a job's server to its site",
+    "another site's job to a job",
+    "a site's job to the server's job",
+    "a site to the server",
+)
 
 
 @pytest.mark.parametrize("who", STREAMERS)
@@ -343,7 +500,11 @@ def test_what_streams_may_carry_is_listed_too(gated, who):
     speaker, receiver = (name.replace("JOB", gated.job) for name in (speaker, receiver))
     kind, _ = doors.kind_of(receiver)
     is_open = doors.STREAMS.get((kind, author), frozenset())
-    tried = [door for door in every_door(gated.doors(receiver)["streams"]) if not listed(door, is_open)]
+    tried = [
+        door
+        for door in every_door(gated.doors(receiver)["streams"])
+        if not listed(door, is_open)
+    ]
     tried = [(channel, topic) for channel, topic in tried if channel != "return_only"]
     messages = [
         {
@@ -351,31 +512,60 @@ def test_what_streams_may_carry_is_listed_too(gated, who):
             "channel": doors.STREAM,
             "topic": doors.DATA,
             "payload": None,
-            "headers": {"sm__ch": channel, "sm__tp": topic, "sm__id": n, "sm__sq": 0, "sm__dt": 2, "sm__sz": 0},
+            "headers": {
+                "sm__ch": channel,
+                "sm__tp": topic,
+                "sm__id": n,
+                "sm__sq": 0,
+                "sm__dt": 2,
+                "sm__sz": 0,
+            },
         }
         for n, (channel, topic) in enumerate(tried, start=10**9)
     ]
     heard = gated.say(speaker, messages, 400.0)
-    opened = {door: answer for door, answer in zip(tried, heard, strict=True) if not is_refused(answer)}
+    opened = {
+        door: answer
+        for door, answer in zip(tried, heard, strict=True)
+        if not is_refused(answer)
+    }
     assert not opened
 
 
 def test_the_agent_of_a_site_takes_five_orders_of_the_server_and_one_of_its_job(gated):
     """The topic inside counts: FLARE's agent obeys this one, under whatever header it comes."""
     topics = {*gated.doors(VICTIM)["agent"], *flare_words()[0], "made up"}
-    for speaker, allowed in ((SERVER, doors.FROM_SERVER), (f"{VICTIM}.{gated.job}", {doors.NOTIFY})):
+    for speaker, allowed in (
+        (SERVER, doors.FROM_SERVER),
+        (f"{VICTIM}.{gated.job}", {doors.NOTIFY}),
+    ):
         closed = sorted(topics - allowed)
         outer = "admin" if speaker == SERVER else doors.NOTIFY
-        messages = [shell("ls", topic=outer) | {"inside": {"topic": t, "headers": {"job_id": gated.job}}} for t in closed]
+        messages = [
+            shell("ls", topic=outer)
+            | {"inside": {"topic": t, "headers": {"job_id": gated.job}}}
+            for t in closed
+        ]
         heard = gated.say(speaker, messages, 400.0)
-        assert not {t: answer for t, answer in zip(closed, heard, strict=True) if not is_refused(answer)}
+        assert not {
+            t: answer
+            for t, answer in zip(closed, heard, strict=True)
+            if not is_refused(answer)
+        }
 
 
-@pytest.mark.parametrize("name", ["local", "../local", "coterie", "..", "", f"{STRANGER}/../../local"])
+@pytest.mark.parametrize(
+    "name", ["local", "../local", "coterie", "..", "", f"{STRANGER}/../../local"]
+)
 def test_a_job_has_the_name_that_flare_makes_and_leads_nowhere(gated, name):
     """FLARE joins a job's name to the path of its workspace, and removes what is there before it unpacks the job."""
-    inside = {"topic": "train.deploy", "headers": {"job_id": name, "job_meta": {"name": "x"}, "app_name": "app"}}
-    heard = gated.say(SERVER, [{"to": VICTIM, "channel": "admin", "topic": "admin", "inside": inside}])
+    inside = {
+        "topic": "train.deploy",
+        "headers": {"job_id": name, "job_meta": {"name": "x"}, "app_name": "app"},
+    }
+    heard = gated.say(
+        SERVER, [{"to": VICTIM, "channel": "admin", "topic": "admin", "inside": inside}]
+    )
     assert is_refused(heard[0])
 
 
@@ -392,7 +582,13 @@ FORGED = {
 @pytest.mark.parametrize("forged", FORGED)
 def test_headers_that_no_job_has_are_refused_and_end_nothing(gated, forged):
     inside = {"topic": "scheduler.check_resource", "headers": {"job_id": gated.job}}
-    message = {"to": VICTIM, "channel": "admin", "topic": "admin", "inside": inside, "wait": 1.0}
+    message = {
+        "to": VICTIM,
+        "channel": "admin",
+        "topic": "admin",
+        "inside": inside,
+        "wait": 1.0,
+    }
     heard = gated.say(SERVER, [{**message, "headers": FORGED[forged]}])[0]
     assert heard == [] or is_refused(heard)
     assert not is_refused(gated.say(SERVER, [message])[0])
@@ -401,20 +597,39 @@ def test_headers_that_no_job_has_are_refused_and_end_nothing(gated, forged):
 # ---- people
 
 
-@pytest.mark.parametrize(("who", "role"), [("operator", "lead"), ("guard", "org_admin"), ("keeper", "project_admin")])
+@pytest.mark.parametrize(
+    ("who", "role"),
+    [("operator", "lead"), ("guard", "org_admin"), ("keeper", "project_admin")],
+)
 def test_each_person_gives_the_commands_of_a_role_and_no_others(gated, who, role):
     """FLARE lets anybody who has logged in ask cells for their peers, and send messages of any size between them."""
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     name = f"{who}@coterie.org"
-    closed = [command for command in gated.doors(SERVER)["commands"] if not people.is_open(role, command)]
-    assert {"peers", "speed", "cat", "shutdown" if who != "keeper" else "submit_job"} <= set(closed)
+    closed = [
+        command
+        for command in gated.doors(SERVER)["commands"]
+        if not people.is_open(role, command)
+    ]
+    assert {
+        "peers",
+        "speed",
+        "cat",
+        "shutdown" if who != "keeper" else "submit_job",
+    } <= set(closed)
     session = new_secure_session(name, str(gated.made.kits / name), timeout=15.0)
     try:
-        heard = {command: str(session.api.server_execute(f"{command} {VICTIM} {SERVER}")) for command in closed}
+        heard = {
+            command: str(session.api.server_execute(f"{command} {VICTIM} {SERVER}"))
+            for command in closed
+        }
     finally:
         session.close()
-    assert {command: answer for command, answer in heard.items() if "not authorized" not in answer} == {}
+    assert {
+        command: answer
+        for command, answer in heard.items()
+        if "not authorized" not in answer
+    } == {}
 
 
 # ---- the gate itself
@@ -434,7 +649,13 @@ CoreCell.process_message(SimpleNamespace(), None, None, 1, SimpleNamespace(heade
 
 def test_a_gate_that_fails_ends_its_process(tmp_path):
     """FLARE swallows what is raised where messages come in, and would take the next one."""
-    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == cell_gate.GATE_FAILED, done.stderr
     assert "ZeroDivisionError" in done.stderr
 
@@ -455,4 +676,7 @@ def test_the_trial_finds_the_shell_where_the_gate_is_off():
 def test_the_job_has_seen_nothing_of_all_this(gated):
     said = gated.made.coterie("status", gated.made.plan).stdout
     assert re.search(r"fedavg, seed 0, round [1-9]", said), said
-    assert all(re.search(rf"{name} +connected.*, gate closed [1-9][0-9]*;", said) for name in HOSPITALS), said
+    assert all(
+        re.search(rf"{name} +connected.*, gate closed [1-9][0-9]*;", said)
+        for name in HOSPITALS
+    ), said

@@ -17,7 +17,14 @@ from coterie.base.errors import InputError
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES
-from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declarations
+from coterie.contract.requests import (
+    Among,
+    Asks,
+    Limits,
+    asks,
+    check_payload,
+    declarations,
+)
 from coterie.contract.task import Form
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
@@ -71,12 +78,16 @@ class Allowed:
         some models fits best. Numbers of rows, yes and no, and what is always the same are told as they are. Whatever else is declared
         is exposed.
         """
-        noise = {kind for step in self.filters if is_secret(step) for kind in step.kinds}
+        noise = {
+            kind for step in self.filters if is_secret(step) for kind in step.kinds
+        }
         hidden = {"own", "count", *noise, *((*LOSSES, "choice") if self.secret else ())}
         for declaration, _ in self.tasks.values():
             task = declaration.task
             for field, kind in task.kinds.items():
-                if kind not in hidden and not (kind == "other" and is_exact_fact(task.forms.get(field))):
+                if kind not in hidden and not (
+                    kind == "other" and is_exact_fact(task.forms.get(field))
+                ):
                     return f"{field!r} of {short(task.name)}"
         return ""
 
@@ -88,7 +99,11 @@ class Allowed:
     @property
     def evaluations(self) -> tuple[int, ...]:
         """The rounds after which models are evaluated; 0: before the first."""
-        return tuple(number for number in range(self.rounds + 1) if is_evaluated(self.rounds, self.every, number))
+        return tuple(
+            number
+            for number in range(self.rounds + 1)
+            if is_evaluated(self.rounds, self.every, number)
+        )
 
     def part_of(self, task: str, payload: Mapping[str, Any]) -> str:
         """Return the part that a request of the evaluation is about. Each has a budget of its own, so that no row is asked about
@@ -112,24 +127,49 @@ class Allowed:
             asks(evaluate, part=parts, metrics=self.metrics),
             asks(baselines, part=parts),
             *([asks(note_outcomes)] if self.fold != ALL else []),
-            *([asks(candidate_losses, models=self.candidates)] if self.candidates else []),
+            *(
+                [asks(candidate_losses, models=self.candidates)]
+                if self.candidates
+                else []
+            ),
         )
-        return {**declarations(self.method), **{look.task.name: (look, self) for look in looks}}
+        return {
+            **declarations(self.method),
+            **{look.task.name: (look, self) for look in looks},
+        }
 
-    def check(self, task: str, payload: Mapping[str, Any], limits: Limits, *, seed: int, round: int) -> Asks:
+    def check(
+        self,
+        task: str,
+        payload: Mapping[str, Any],
+        limits: Limits,
+        *,
+        seed: int,
+        round: int,
+    ) -> Asks:
         """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it."""
         if task not in self.tasks:
-            raise RefusedError(f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}")
+            raise RefusedError(
+                f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}"
+            )
         if seed != self.seed or round not in self._rounds_of(task):
-            raise RefusedError(f"the approved plan has no {short(task)} in round {round} of seed {seed} here")
+            raise RefusedError(
+                f"the approved plan has no {short(task)} in round {round} of seed {seed} here"
+            )
         declaration, owner = self.tasks[task]
         try:
             check_payload(declaration, owner, payload, limits)
         except InputError as error:
             raise RefusedError(str(error)) from error
         part = self.part_of(task, payload)
-        if task == evaluate.name and round < self.rounds and part not in self.evaluated_parts:
-            raise RefusedError(f"the approved plan evaluates {part} rows after the last round alone")
+        if (
+            task == evaluate.name
+            and round < self.rounds
+            and part not in self.evaluated_parts
+        ):
+            raise RefusedError(
+                f"the approved plan evaluates {part} rows after the last round alone"
+            )
         return declaration
 
     def _rounds_of(self, task: str) -> Collection[int]:
@@ -153,7 +193,9 @@ def is_exact_fact(form: Form | None) -> bool:
     return form.facts or form.dtype is torch.bool or constant
 
 
-def check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
+def check_state(
+    state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]
+) -> None:
     """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
     for name in sorted({*state, *module_state}):
         sent, planned = (_form(tensors.get(name)) for tensors in (state, module_state))

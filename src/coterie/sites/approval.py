@@ -52,7 +52,13 @@ class Approved:
         beside = signature_file(path)
         signature = read_text(beside) if beside.is_file() else ""
         content = text.encode()
-        return cls(parse_plan(text, path), hashlib.sha256(content).hexdigest(), path, content, signature)
+        return cls(
+            parse_plan(text, path),
+            hashlib.sha256(content).hexdigest(),
+            path,
+            content,
+            signature,
+        )
 
     @cached_property
     def secret(self) -> bool:
@@ -65,7 +71,11 @@ class Approved:
         experiment = self.plan.experiment
         allowed, run = {}, experiment.run
         per_round = run.per_round(len(self.plan.deployment.sites))
-        candidates = 0 if run.contribution is None else most_candidates(run.contribution, per_round)
+        candidates = (
+            0
+            if run.contribution is None
+            else most_candidates(run.contribution, per_round)
+        )
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
@@ -97,7 +107,9 @@ class Approved:
         """By task, about how many models a method and seed may ask in all rounds of all runs."""
         deployment, allowed = self.plan.deployment, self.pairs[pair]
         return {
-            name: declaration.most_models(len(deployment.sites)) * allowed.asks_of(name) * deployment.runs
+            name: declaration.most_models(len(deployment.sites))
+            * allowed.asks_of(name)
+            * deployment.runs
             for name, (declaration, _) in allowed.tasks.items()
         }
 
@@ -109,17 +121,23 @@ def plan_hash(path: Path) -> str:
 
 def approval_file(settings_file: Path) -> Path:
     """Return where a site keeps the plan that it has approved."""
-    return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml")
+    return settings_file.with_name(
+        settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml"
+    )
 
 
-def approve(plan_file: Path, settings_file: Path, *, unsigned: bool = False) -> Approved:
+def approve(
+    plan_file: Path, settings_file: Path, *, unsigned: bool = False
+) -> Approved:
     """Approve the plan of a file, as `keep_approval` does."""
     approved = Approved.read(plan_file)
     keep_approval(approved, settings_file, unsigned=unsigned)
     return approved
 
 
-def keep_approval(approved: Approved, settings_file: Path, *, unsigned: bool = False) -> None:
+def keep_approval(
+    approved: Approved, settings_file: Path, *, unsigned: bool = False
+) -> None:
     """Approve a plan: from now on the site answers its requests and no others.
 
     Args:
@@ -135,10 +153,18 @@ def keep_approval(approved: Approved, settings_file: Path, *, unsigned: bool = F
             f"{approved.path}: who has signed the plan cannot be checked, since {settings_file} lies in no kit of an authority; "
             "approve it in the site's kit, or, if nobody is to sign it, with --unsigned"
         )
-    approval, content, signature = approval_file(settings_file), approved.content, approved.signature
+    approval, content, signature = (
+        approval_file(settings_file),
+        approved.content,
+        approved.signature,
+    )
     if words is not None:
         # The signature stays beside the approval: the operator's certificate may be revoked later.
-        write_atomically(signature_file(approval), lambda p: p.write_text(signature, encoding="utf-8"), durable=True)
+        write_atomically(
+            signature_file(approval),
+            lambda p: p.write_text(signature, encoding="utf-8"),
+            durable=True,
+        )
     write_atomically(approval, lambda p: p.write_bytes(content), durable=True)
     Account(Path(read_settings(settings_file).log)).approve(approved.hash)
 
@@ -151,7 +177,9 @@ def kit_of(settings_file: Path) -> Path | None:
 
 def revocations_file(settings_file: Path) -> Path:
     """Return where a site keeps the list of revoked certificates."""
-    return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "revoked.json")
+    return settings_file.with_name(
+        settings_file.name.removesuffix(SETTINGS_FILE) + "revoked.json"
+    )
 
 
 def check_signer_of_approval(settings_file: Path) -> None:
@@ -164,7 +192,12 @@ def check_signer_of_approval(settings_file: Path) -> None:
     kit = kit_of(settings_file)
     if kit is not None:
         operator = read_approval(settings_file).plan.deployment.admin
-        check_approval(approval_file(settings_file), operator, revocations_file(settings_file), kit / "startup")
+        check_approval(
+            approval_file(settings_file),
+            operator,
+            revocations_file(settings_file),
+            kit / "startup",
+        )
 
 
 def signature_words(approved: Approved, settings_file: Path) -> str | None:
@@ -179,7 +212,9 @@ def signature_words(approved: Approved, settings_file: Path) -> str | None:
     if kit is None:
         return None
     operator = approved.plan.deployment.admin
-    words = check_plan(approved.path, approved.content, approved.signature, operator, kit / "startup")
+    words = check_plan(
+        approved.path, approved.content, approved.signature, operator, kit / "startup"
+    )
     check_signer(approved.signature, revocations_file(settings_file), kit / "startup")
     return words
 
@@ -191,7 +226,10 @@ def heads_in_words(log: Path, settings_file: Path) -> Iterator[str]:
     heads = list(entries(heads_file(log)))
     if not heads:
         return
-    server, startup = read_approval(settings_file).plan.deployment.server, settings_file.parent.parent / "startup"
+    server, startup = (
+        read_approval(settings_file).plan.deployment.server,
+        settings_file.parent.parent / "startup",
+    )
     for head in heads:
         check_head(head, server, startup)
     if not any(entry.get("chain") == heads[-1]["head"] for entry in entries(log)):
@@ -205,15 +243,23 @@ def heads_in_words(log: Path, settings_file: Path) -> Iterator[str]:
 def read_approval(settings_file: Path) -> Approved:
     """The plan that the site has approved. Raises `InputError` if there is none."""
     path = approval_file(settings_file)
-    require(path.is_file(), "its site has not approved a plan; there: coterie site approve PLAN")
+    require(
+        path.is_file(),
+        "its site has not approved a plan; there: coterie site approve PLAN",
+    )
     return Approved.read(path)
 
 
-def layers_fit(module: nn.Module, name: str, allowed: Allowed, settings: SiteSettings) -> None:
+def layers_fit(
+    module: nn.Module, name: str, allowed: Allowed, settings: SiteSettings
+) -> None:
     """Raise `RefusedError` if rows can be found in what a method sends: no noise under the site's key hides it, and the model has a
     wider layer than the site takes then.
     """
-    widest = max((len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1), default=1)
+    widest = max(
+        (len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1),
+        default=1,
+    )
     if allowed.exposure and widest > settings.largest_layer:
         noise = "give the plan the filters clip and gaussian-noise with secret = true"
         cure = f"leave out {type(allowed.method).__name__}" if allowed.secret else noise
@@ -234,7 +280,9 @@ def fits(approved: Approved, settings: SiteSettings, module: nn.Module) -> None:
         module: the plan's model on the site's columns.
     """
     if approved.secret:
-        check_price(approved.price(module), approved.plan.experiment.run.rounds, settings)
+        check_price(
+            approved.price(module), approved.plan.experiment.run.rounds, settings
+        )
     for name, allowed in approved.pairs.items():
         layers_fit(module, name, allowed, settings)
         local = getattr(allowed.method, "local", None)

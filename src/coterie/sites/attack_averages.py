@@ -32,7 +32,9 @@ class Candidate(NamedTuple):
     features: Tensor
 
 
-def candidates(patients: Tensor, labels: Tensor, known: Tensor, count: int) -> list[Candidate]:
+def candidates(
+    patients: Tensor, labels: Tensor, known: Tensor, count: int
+) -> list[Candidate]:
     """The patients that are told best from all that are known, at most `count`.
 
     Args:
@@ -45,13 +47,17 @@ def candidates(patients: Tensor, labels: Tensor, known: Tensor, count: int) -> l
     spread = torch.cov(known.T) + 1e-3 * torch.eye(known.shape[1], dtype=known.dtype)
     directions = torch.linalg.solve(spread, (patients - centre).T).T
     by_gap = []
-    for direction, patient, label in zip(directions, patients, labels.tolist(), strict=True):
+    for direction, patient, label in zip(
+        directions, patients, labels.tolist(), strict=True
+    ):
         place = float(direction @ patient)
         distances = (known @ direction - place).abs()
         others = distances[(known != patient).any(1)]
         gap = float(others.min() / direction.norm().clamp(min=1e-9))
         steep = 2 * SURE / max(1e-12, float(others.min()))
-        by_gap.append((gap, Candidate(steep * direction, steep * place, int(label), patient)))
+        by_gap.append(
+            (gap, Candidate(steep * direction, steep * place, int(label), patient))
+        )
     by_gap.sort(key=lambda pair: -pair[0])
     return [candidate for _, candidate in by_gap[:count]]
 
@@ -97,14 +103,18 @@ class Sums:
     def join(self, other: Sums) -> None:
         """Add the differences between the sides of another training, whose losses lie elsewhere."""
         means = other._sums / other._counts.clamp(min=1)
-        weights = other._counts.prod(1) / other._counts.sum(1).clamp(min=1)  # of a difference of two means
+        weights = other._counts.prod(1) / other._counts.sum(1).clamp(
+            min=1
+        )  # of a difference of two means
         self._differences += weights * (means[:, 0] - means[:, 1])
         self._weights += weights
 
     def guesses(self) -> list[int | None]:
         """Return the class of each candidate; None for one that does not seem to be there."""
         guesses: list[int | None] = []
-        for difference, weight in zip(self._differences.tolist(), self._weights.tolist(), strict=True):
+        for difference, weight in zip(
+            self._differences.tolist(), self._weights.tolist(), strict=True
+        ):
             mean = difference / weight if weight else 0.0
             noise = weight**-0.5 if weight else math.inf
             is_there = abs(mean) > max(0.5, 2 * noise)

@@ -45,7 +45,11 @@ class Finding(NamedTuple):
             "patients": "that nobody has, called there",
         }.get(self.what)
         luck = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
-        spent = f", {self.models} of {self.budget} models of the budget" if self.budget else ""
+        spent = (
+            f", {self.models} of {self.budget} models of the budget"
+            if self.budget
+            else ""
+        )
         effort = f"{self.requests} requests answered, {self.refused} refused{spent}"
         words = {
             "rows": "rows found",
@@ -54,4 +58,6 @@ class Finding(NamedTuple):
             "members": "rows called members",
             "patients": "chosen patients called there and rightly ill or healthy",
         }
-        return f"{self.way}: {self.found} of {self.of} {words[self.what]}{luck}; {effort}"
+        return (
+            f"{self.way}: {self.found} of {self.of} {words[self.what]}{luck}; {effort}"
+        )

@@ -77,15 +77,21 @@ class _Books:
         lines: lines of the account.
     """
 
-    replies: defaultdict[Place, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    replies: defaultdict[Place, dict[str, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     spent: defaultdict[Place, int] = field(default_factory=lambda: defaultdict(int))
     numbers: int = 0
-    mu_squared: defaultdict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    mu_squared: defaultdict[str, dict[str, float]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     lines: int = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
         """Count an entry of the log, if it is one of the account."""
-        if entry.get("what") == "approved" and "caller" not in entry:  # whoever calls may call a message so
+        if (
+            entry.get("what") == "approved" and "caller" not in entry
+        ):  # whoever calls may call a message so
             self.lines += 1
             for place in self.spent:
                 if place.plan == entry.get("plan"):
@@ -117,11 +123,14 @@ class _Books:
     def spell(self) -> dict[str, Any]:
         """Return all of it as JSON."""
         return {
-            "replies": [[*place, replies] for place, replies in sorted(self.replies.items())],
+            "replies": [
+                [*place, replies] for place, replies in sorted(self.replies.items())
+            ],
             "spent": [[*place, count] for place, count in sorted(self.spent.items())],
             "numbers": self.numbers,
             "mu_squared": {
-                pair: {part: mu_in_words(s) for part, s in by.items()} for pair, by in self.mu_squared.items()
+                pair: {part: mu_in_words(s) for part, s in by.items()}
+                for pair, by in self.mu_squared.items()
             },
             "lines": self.lines,
         }
@@ -130,10 +139,14 @@ class _Books:
     def read(cls, content: Mapping[str, Any]) -> _Books:
         """Undo `spell`."""
         books = cls(numbers=content["numbers"], lines=content["lines"])
-        books.replies.update({Place(*place): dict(replies) for *place, replies in content["replies"]})
+        books.replies.update(
+            {Place(*place): dict(replies) for *place, replies in content["replies"]}
+        )
         books.spent.update({Place(*place): count for *place, count in content["spent"]})
         for pair, by_part in content["mu_squared"].items():
-            books.mu_squared[pair] = {part: float(squared) for part, squared in by_part.items()}
+            books.mu_squared[pair] = {
+                part: float(squared) for part, squared in by_part.items()
+            }
         return books
 
 
@@ -201,7 +214,13 @@ class Account:
             known = self._books.replies[place]
             self._spend(file, place, sorted({*requests} - {*known}), budget)
 
-    def settle(self, place: Place, replies: Mapping[str, str], told: Told, budget: int | None = None) -> None:
+    def settle(
+        self,
+        place: Place,
+        replies: Mapping[str, str],
+        told: Told,
+        budget: int | None = None,
+    ) -> None:
         """Count what an answer tells, before it leaves; what says the same as before is free.
 
         Args:
@@ -214,19 +233,34 @@ class Account:
         """
         with self._locked() as file:
             known = self._books.replies[place]
-            new = {request: reply for request, reply in replies.items() if known.get(request) != reply}
+            new = {
+                request: reply
+                for request, reply in replies.items()
+                if known.get(request) != reply
+            }
             if not new:
                 return
             if budget is not None:
-                self._spend(file, place, sorted(request for request in new if known.get(request) != ""), budget)
+                self._spend(
+                    file,
+                    place,
+                    sorted(request for request in new if known.get(request) != ""),
+                    budget,
+                )
             share = len(new) / len(replies)
             mu = math.sqrt(told.mu_squared * share)
             numbers = round(told.numbers * share)
             about = {**_about(place), "outcome": "told", "replies": new}
             # The worker's line about the answer, which is synced before that leaves, takes this one along to the disk.
-            self._write(file, {**about, "numbers": numbers, "mu": mu_in_words(mu)}, durable=False)
+            self._write(
+                file,
+                {**about, "numbers": numbers, "mu": mu_in_words(mu)},
+                durable=False,
+            )
 
-    def _spend(self, file: FileIO, place: Place, requests: Collection[str], budget: int) -> None:
+    def _spend(
+        self, file: FileIO, place: Place, requests: Collection[str], budget: int
+    ) -> None:
         if not requests:
             return
         if self._books.spent[place] + len(requests) > budget:
@@ -236,11 +270,18 @@ class Account:
             )
         self._write(file, {**_about(place), "outcome": "reserved", "models": requests})
 
-    def _write(self, file: FileIO, entry: Mapping[str, Any], durable: bool = True) -> None:
+    def _write(
+        self, file: FileIO, entry: Mapping[str, Any], durable: bool = True
+    ) -> None:
         self._log.append(file, urgent=True, durable=durable, **entry)
         self._read()
         # Neither synced nor needed: where a power cut or a full disk takes this line, the log has it.
-        step = {"line": self._books.lines, "end": self._end, "near": self._near, "entry": entry}
+        step = {
+            "line": self._books.lines,
+            "end": self._end,
+            "near": self._near,
+            "entry": entry,
+        }
         with suppress(OSError), open(self._index, "ab", buffering=0) as index:
             index.write(b"\n" + _sealed(step))
 
@@ -260,14 +301,21 @@ class Account:
             raise RefusedError(cannot_write(error)) from error
 
     def _write_index(self) -> None:
-        content = {"end": self._end, "near": self._near, **self._books.spell(), "earlier": self._earlier.spell()}
+        content = {
+            "end": self._end,
+            "near": self._near,
+            **self._books.spell(),
+            "earlier": self._earlier.spell(),
+        }
         write_atomically(self._index, lambda p: p.write_bytes(_sealed(content)))
         self._index_fits = True
 
     def _follow(self) -> None:
         """Read what other processes have added; only under the lock."""
         # Where nothing was read yet, every file looks as it did, and an earlier one may have been moved away.
-        is_as_it_was = self._index_fits and self._end and self._near_of(self._end) == self._near
+        is_as_it_was = (
+            self._index_fits and self._end and self._near_of(self._end) == self._near
+        )
         if not is_as_it_was:
             self._load()
         self._read()
@@ -296,7 +344,10 @@ class Account:
             first, steps = b"", []
         content = _opened(first)
         if content is not None:
-            self._books, self._earlier = _Books.read(content), _Books.read(content["earlier"])
+            self._books, self._earlier = (
+                _Books.read(content),
+                _Books.read(content["earlier"]),
+            )
             self._end, self._near = content["end"], content["near"]
             self._take_steps(steps)
             self._index_fits = self._near_of(self._end) == self._near
@@ -334,7 +385,9 @@ class Account:
 def check_index(log: Path) -> None:
     """Raise `InputError` if the index of a log says something else than its lines."""
     if not Account(log).agrees_with_lines():
-        raise InputError(f"{log}.index does not fit the log; remove it, and the site counts its lines again")
+        raise InputError(
+            f"{log}.index does not fit the log; remove it, and the site counts its lines again"
+        )
 
 
 def _sealed(content: Mapping[str, Any]) -> bytes:

@@ -92,7 +92,9 @@ class Log:
         except FileNotFoundError:
             return False
 
-    def append(self, file: FileIO, *, urgent: bool = False, durable: bool = True, **values: Any) -> None:
+    def append(
+        self, file: FileIO, *, urgent: bool = False, durable: bool = True, **values: Any
+    ) -> None:
         """Append one entry to the file that `locked` gave; otherwise as `write`. If not `durable`, the next that is takes it along."""
         try:
             self._append(file, values, durable)
@@ -108,7 +110,12 @@ class Log:
             chain, torn = _read_end(self.path)
         addition = b""
         if torn:
-            addition, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
+            addition, chain = _line(
+                chain,
+                what=TORN,
+                bytes=len(torn),
+                sha256=hashlib.sha256(torn).hexdigest(),
+            )
         line, chain = _line(chain, **values)
         remaining = b"\n" * bool(torn) + addition + line
         while remaining:
@@ -187,7 +194,10 @@ def entry_of(line: bytes) -> dict[str, Any]:
 
 def _names_torn(entry: Mapping[str, Any], line: bytes) -> bool:
     """Return True if an entry says that the line before it is torn."""
-    return entry.get("what") == TORN and entry.get("sha256") == hashlib.sha256(line).hexdigest()
+    return (
+        entry.get("what") == TORN
+        and entry.get("sha256") == hashlib.sha256(line).hexdigest()
+    )
 
 
 def last_hash(path: Path) -> str:

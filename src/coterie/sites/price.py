@@ -94,21 +94,29 @@ def events_of(
     allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout
 ) -> Iterator[tuple[str, int]]:
     """Yield what the reply to one request tells about a row: ("update", vectors), ("number", numbers) or ("exact", 1)."""
-    noisy_kinds = {kind for step in allowed.filters if is_secret(step) for kind in step.kinds}
+    noisy_kinds = {
+        kind for step in allowed.filters if is_secret(step) for kind in step.kinds
+    }
     for field, kind in task.kinds.items():
         form = task.forms.get(field)
         if kind in ("own", "count") or (kind == "other" and is_exact_fact(form)):
             continue
         entries = _entries(task, field, arguments, layout)
         if kind in VECTORS:
-            yield ("update", max(1, entries // max(1, layout.size))) if kind in noisy_kinds else ("exact", 1)
+            yield (
+                ("update", max(1, entries // max(1, layout.size)))
+                if kind in noisy_kinds
+                else ("exact", 1)
+            )
         elif kind in (*LOSSES, "choice") and allowed.secret:
             yield "number", entries
         else:
             yield "exact", 1
 
 
-def _entries(task: Task[Any], field: str, arguments: Mapping[str, Any], layout: Layout) -> int:
+def _entries(
+    task: Task[Any], field: str, arguments: Mapping[str, Any], layout: Layout
+) -> int:
     """Numbers in a field of a reply to one request; of metrics those that noise lets out, the others stay undefined."""
     if task is evaluate and field == "values":
         return sum(map(is_told_behind_noise, arguments["metrics"]))
@@ -124,17 +132,25 @@ def _entries(task: Task[Any], field: str, arguments: Mapping[str, Any], layout: 
 def _models(task: Task[Any], arguments: Mapping[str, Any]) -> int:
     """The models that one client is asked about in a request."""
     for key, declared in task.payload.items():
-        if declared.holds and declared.holds.shape[:1] == ("models",) and arguments.get(key) is not None:
+        if (
+            declared.holds
+            and declared.holds.shape[:1] == ("models",)
+            and arguments.get(key) is not None
+        ):
             value = arguments[key]
             return int(value.shape[value.ndim - len(declared.holds.shape)])
     return 1
 
 
-def squared_mu(allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout) -> float:
+def squared_mu(
+    allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout
+) -> float:
     """The square of the mu of the reply to one request."""
     total = 0.0
     for what, count in events_of(allowed, task, arguments, layout):
-        each = {"update": squared_mu_of_update(allowed.filters), "number": 1.0}.get(what, math.inf)
+        each = {"update": squared_mu_of_update(allowed.filters), "number": 1.0}.get(
+            what, math.inf
+        )
         total += count * each
     return total
 
@@ -144,7 +160,9 @@ def noisy_numbers_of_comparison() -> int:
     return TOLD_OF_A_COMPARISON * sum(map(is_told_behind_noise, TOLD))
 
 
-def price_of(plan: Plan, pairs: Mapping[str, Allowed], comparisons: int, module: nn.Module) -> Price:
+def price_of(
+    plan: Plan, pairs: Mapping[str, Allowed], comparisons: int, module: nn.Module
+) -> Price:
     """The price of a plan whose requests are all asked, as often as it may be run.
 
     Args:
@@ -155,16 +173,25 @@ def price_of(plan: Plan, pairs: Mapping[str, Allowed], comparisons: int, module:
     """
     layout = Layout.of(module)
     sites, rounds = len(plan.deployment.sites), plan.experiment.run.rounds
-    limits = Limits(layout.size, layout.dim, 2, sites, layout.dtype, rounds)  # no reply is longer with more classes
+    limits = Limits(
+        layout.size, layout.dim, 2, sites, layout.dtype, rounds
+    )  # no reply is longer with more classes
     updates, updates_squared, numbers, exact = 0, 0.0, 0, ""
     for pair, allowed in pairs.items():
         for name, (declaration, owner) in allowed.tasks.items():
-            arguments = Ask(("",), name, example_payload(declaration, owner, limits), Context(0, 1, 1, 1)).arguments
+            arguments = Ask(
+                ("",),
+                name,
+                example_payload(declaration, owner, limits),
+                Context(0, 1, 1, 1),
+            ).arguments
             requests = allowed.times(name) * plan.deployment.runs
             for what, count in events_of(allowed, declaration.task, arguments, layout):
                 if what == "update":
                     updates += count * requests
-                    updates_squared += count * requests * squared_mu_of_update(allowed.filters)
+                    updates_squared += (
+                        count * requests * squared_mu_of_update(allowed.filters)
+                    )
                 elif what == "number":
                     numbers += count * requests
                 elif not exact:

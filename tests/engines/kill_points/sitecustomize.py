@@ -55,8 +55,14 @@ def flooding(original):
         from nvflare.collab import collab
 
         if not Path(ARM["file"]).exists():
-            others = [proxy for proxy in collab.clients if proxy.name != collab.site_name]
-            Path(ARM["file"]).write_text("\n".join(called(proxy, message) for proxy in others for _ in range(ARM["at"])))
+            others = [
+                proxy for proxy in collab.clients if proxy.name != collab.site_name
+            ]
+            Path(ARM["file"]).write_text(
+                "\n".join(
+                    called(proxy, message) for proxy in others for _ in range(ARM["at"])
+                )
+            )
         return original(self, message)
 
     return handle
@@ -92,7 +98,8 @@ elif ARM and PROCESSES[ARM["where"]] in main_module():
         from coterie.sites.site import Site
 
         Site._answer = counting(
-            Site._answer, lambda _, about, *__: about["ask"].task if "ask" in about else about["do"]
+            Site._answer,
+            lambda _, about, *__: about["ask"].task if "ask" in about else about["do"],
         )
     else:
         from coterie.sites.server import Remote

@@ -33,7 +33,9 @@ def _listen(folder):
             for ask in sorted(mine.glob("*.ask")):
                 messages = json.loads(ask.read_text())
                 with ThreadPoolExecutor(16) as threads:
-                    heard = list(threads.map(lambda message: say(cell, **message), messages))
+                    heard = list(
+                        threads.map(lambda message: say(cell, **message), messages)
+                    )
                 _write(ask.with_suffix(".heard"), json.dumps(heard))
                 ask.unlink()
             time.sleep(0.2)
@@ -49,7 +51,11 @@ def _write(path, text):
 def _first_cell():
     while True:
         module = sys.modules.get("nvflare.fuel.f3.cellnet.core_cell")
-        cells = list(getattr(module, "CoreCell", None).ALL_CELLS.values()) if hasattr(module, "CoreCell") else []
+        cells = (
+            list(getattr(module, "CoreCell", None).ALL_CELLS.values())
+            if hasattr(module, "CoreCell")
+            else []
+        )
         if cells and cells[0].running:
             return cells[0]
         time.sleep(0.1)
@@ -57,19 +63,26 @@ def _first_cell():
 
 def doors_of(cell):
     """Every channel and topic that FLARE has registered in this process: of requests, streams, its agent, and people's commands."""
-    agent, people = (getattr(cell.req_reg.reg.get(key), "cb", None) for key in ("admin:*", "hci_channel:*"))
+    agent, people = (
+        getattr(cell.req_reg.reg.get(key), "cb", None)
+        for key in ("admin:*", "hci_channel:*")
+    )
     modules = people.__self__.cmd_reg.modules if people else []
     specs = [spec for module in modules for spec in module.get_spec().cmd_specs]
     streams = getattr(cell.fobs_ctx.get("cell"), "byte_receiver", None)
     return {
         "requests": [key.split(":", 1) for key in cell.req_reg.reg],
-        "streams": [] if streams is None else [key.split(":", 1) for key in streams.registry.reg],
+        "streams": []
+        if streams is None
+        else [key.split(":", 1) for key in streams.registry.reg],
         "agent": sorted(agent.__self__.processors) if agent else [],
         "commands": sorted({spec.name for spec in specs}),
     }
 
 
-def say(cell, to, channel, topic, inside=None, payload=None, headers=None, via="", wait=5.0):
+def say(
+    cell, to, channel, topic, inside=None, payload=None, headers=None, via="", wait=5.0
+):
     """Send a message and return what came back: `[return code, error, payload as text]`, or [] for silence."""
     from nvflare.fuel.f3.cellnet.core_cell import _Waiter
     from nvflare.fuel.f3.cellnet.utils import encode_payload
@@ -111,5 +124,9 @@ def say(cell, to, channel, topic, inside=None, payload=None, headers=None, via="
         cell.waiters.pop(number, None)
     for reply in waiter.received_replies.values():
         body = getattr(reply.payload, "body", reply.payload)
-        return [reply.get_header("cn__return_code"), reply.get_header("cn__error", ""), str(body)[:2000]]
+        return [
+            reply.get_header("cn__return_code"),
+            reply.get_header("cn__error", ""),
+            str(body)[:2000],
+        ]
     return []

@@ -19,13 +19,20 @@ from coterie.base.files import read_json, write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+    from cryptography.hazmat.primitives.asymmetric.types import (
+        CertificatePublicKeyTypes,
+    )
 
 AUTHORITY = "ca"
 """Folder of the kits with the key that signs sites: it stays with the operator."""
 ROOT_CERTIFICATE, ROOT_KEY = "rootCA.pem", "rootCA.key"
 """Files of the authority; each kit has the certificate in `startup`."""
-_KEYS, _ISSUED, _ENDS, _SUCCESSORS = "keys.json", "issued.json", "ends.json", "successors.json"
+_KEYS, _ISSUED, _ENDS, _SUCCESSORS = (
+    "keys.json",
+    "issued.json",
+    "ends.json",
+    "successors.json",
+)
 """Who has which public key; who has which certificate, by serial number; when each ends; the key of the one that succeeded it."""
 DAYS = 90
 """For which a certificate of a site is valid."""
@@ -76,14 +83,20 @@ def read_request(file: Path) -> Request:
     from cryptography.x509.oid import NameOID
 
     if not file.is_file():
-        raise InputError(f"there is no file {file}; it is what coterie site request makes")
+        raise InputError(
+            f"there is no file {file}; it is what coterie site request makes"
+        )
     try:
         with zipfile.ZipFile(file) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith(".csr")]
             with archive.open(name) as content:
                 request = x509.load_pem_x509_csr(content.read(_LARGEST))
         texts = []
-        for oid in (NameOID.COMMON_NAME, NameOID.UNSTRUCTURED_NAME, NameOID.ORGANIZATION_NAME):
+        for oid in (
+            NameOID.COMMON_NAME,
+            NameOID.UNSTRUCTURED_NAME,
+            NameOID.ORGANIZATION_NAME,
+        ):
             (attribute,) = request.subject.get_attributes_for_oid(oid)
             texts.append(str(attribute.value))
         valid, key = request.is_signature_valid, key_fingerprint(request.public_key())
@@ -92,7 +105,9 @@ def read_request(file: Path) -> Request:
             f"{file} is no request of a site ({type(error).__name__}); let the site make a new one"
         ) from error
     if not valid:
-        raise InputError(f"{file} is not signed with the key that it is about; let the site make a new one")
+        raise InputError(
+            f"{file} is not signed with the key that it is about; let the site make a new one"
+        )
     return Request(texts[0], texts[1], texts[2], key)
 
 
@@ -160,7 +175,10 @@ def holders_of_certificates(authority: Path) -> dict[str, str]:
 
 def ends_of_certificates(authority: Path) -> dict[str, datetime]:
     """Return when certificates end, by serial number; of those that an earlier version has signed it is not known."""
-    return {serial: datetime.fromisoformat(end) for serial, end in _read_if_there(authority / _ENDS).items()}
+    return {
+        serial: datetime.fromisoformat(end)
+        for serial, end in _read_if_there(authority / _ENDS).items()
+    }
 
 
 def note_successor(authority: Path, certificate: x509.Certificate, key: str) -> None:
@@ -196,7 +214,11 @@ def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return bool(certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc)
+    return bool(
+        certificate.not_valid_before_utc
+        <= datetime.now(UTC)
+        <= certificate.not_valid_after_utc
+    )
 
 
 def common_name(certificate: x509.Certificate) -> str:
@@ -229,14 +251,20 @@ def fingerprint_of(certificate: Path) -> str:
     """SHA-256 of a certificate, as FLARE and openssl print it."""
     from cryptography.hazmat.primitives import hashes
 
-    return fingerprint_text(certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256()))
+    return fingerprint_text(
+        certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256())
+    )
 
 
 def key_fingerprint(key: CertificatePublicKeyTypes) -> str:
     """SHA-256 of a public key, as `openssl pkey -pubin -outform DER | sha256sum` computes it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    return fingerprint_text(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())
+    return fingerprint_text(
+        hashlib.sha256(
+            key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        ).digest()
+    )
 
 
 def fingerprint_text(digest: bytes) -> str:

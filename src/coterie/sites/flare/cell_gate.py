@@ -86,7 +86,11 @@ class CellGate:
         count = 0
         for cell in list(CoreCell.ALL_CELLS.values()):
             kind, _ = kind_of(cell.my_info.fqcn)
-            streams = cell.fobs_ctx["cell"].byte_receiver.registry.reg if "cell" in cell.fobs_ctx else {}
+            streams = (
+                cell.fobs_ctx["cell"].byte_receiver.registry.reg
+                if "cell" in cell.fobs_ctx
+                else {}
+            )
             if kind is not None:
                 count += count_closed(kind, list(cell.req_reg.reg), list(streams))
         return count
@@ -104,15 +108,26 @@ class CellGate:
         """The proof with which a parent answers a job's greeting."""
         return {"proof": _prove(self._secret_of(child), "parent", child, number)}
 
-    def why_not_greeted(self, me: str, sfm_connection: Any, name: str, sent: Any, passive: bool) -> str:
+    def why_not_greeted(
+        self, me: str, sfm_connection: Any, name: str, sent: Any, passive: bool
+    ) -> str:
         """Return why a handshake inside this machine is refused; "" if its other end has the secret."""
-        if not isinstance(sent, dict) or not all(isinstance(v, str) for v in sent.values()):
+        if not isinstance(sent, dict) or not all(
+            isinstance(v, str) for v in sent.values()
+        ):
             return "it comes from this machine and proves nothing"
         if passive:
-            expected = _prove(self._secret_of(name), "job", name, sent.get("number", ""))
+            expected = _prove(
+                self._secret_of(name), "job", name, sent.get("number", "")
+            )
             is_named = name.rpartition(".")[0] == me
         else:
-            expected = _prove(self._secret, "parent", me, getattr(sfm_connection, "coterie_number", ""))
+            expected = _prove(
+                self._secret,
+                "parent",
+                me,
+                getattr(sfm_connection, "coterie_number", ""),
+            )
             is_named = name == me.rpartition(".")[0]
         if not is_named or not hmac.compare_digest(expected, sent.get("proof", "")):
             return "it comes from this machine and does not have the parent's secret"
@@ -125,15 +140,21 @@ class CellGate:
 
     # ---- messages
 
-    def verdict(self, cell: Any, endpoint: Any, connection: Any, message: Any) -> tuple[Verdict, str]:
+    def verdict(
+        self, cell: Any, endpoint: Any, connection: Any, message: Any
+    ) -> tuple[Verdict, str]:
         """What becomes of a message, and the name under which a refusal is counted."""
         me = cell.my_info.fqcn
         if connection is None or type(connection).__name__ == "NullConnection":
             is_own = endpoint.name == me and message.get_header("cn__origin") == me
-            return Verdict("" if is_own else "it does not come over a connection"), "this process"
+            return Verdict(
+                "" if is_own else "it does not come over a connection"
+            ), "this process"
         peer, name = self._peer(me, endpoint, connection)
         if peer is None:
-            return Verdict("its sender has no certificate, or not that of the name that it claims"), name
+            return Verdict(
+                "its sender has no certificate, or not that of the name that it claims"
+            ), name
         letter = _letter(message)
         if letter is None:
             return Verdict("its headers are malformed"), name
@@ -159,7 +180,10 @@ class CellGate:
                 return (Peer(Cell.SERVER, SERVER) if is_server else None), common_name
             if is_valid_admin_client_name(cell):
                 return Peer(Cell.ADMIN, cell), common_name
-            is_named = kind in (Cell.SITE, Cell.SITE_JOB) and cell.partition(".")[0] == common_name
+            is_named = (
+                kind in (Cell.SITE, Cell.SITE_JOB)
+                and cell.partition(".")[0] == common_name
+            )
             return (Peer(kind, cell) if is_named and kind else None), common_name
         if kind is None or self._proven.get(connection) != cell:
             return None, "this machine"
@@ -167,7 +191,9 @@ class CellGate:
 
 
 def _prove(secret: str, end: str, name: str, number: str) -> str:
-    return hmac.new(secret.encode(), f"{end} {name} {number}".encode(), "sha256").hexdigest()
+    return hmac.new(
+        secret.encode(), f"{end} {name} {number}".encode(), "sha256"
+    ).hexdigest()
 
 
 def is_inside(connection: Any) -> bool:
@@ -181,9 +207,16 @@ def _letter(message: Any) -> Letter | None:
     names = ("origin", "destination", "from", "msg_type", "channel", "topic")
     texts = [headers.get(f"cn__{name}", "") for name in names]
     inner = [headers.get(f"sm__{name}") or "" for name in ("ch", "tp")]
-    if not all(isinstance(text, str) for text in (*texts, *inner)) or texts[3] not in ("req", "reply", "return"):
+    if not all(isinstance(text, str) for text in (*texts, *inner)) or texts[3] not in (
+        "req",
+        "reply",
+        "return",
+    ):
         return None
-    is_bare = not any(headers.get(f"cn__{name}") for name in ("secure", "encrypted", "conn_url", "pass_through"))
+    is_bare = not any(
+        headers.get(f"cn__{name}")
+        for name in ("secure", "encrypted", "conn_url", "pass_through")
+    )
     origin, destination, carrier, kind, channel, topic = texts
     stream = (inner[0], inner[1]) if channel == STREAM else ("", "")
     return Letter(origin, destination, carrier, kind, channel, topic, stream, is_bare)
@@ -193,12 +226,18 @@ def _verdict_on_reply(cell: Any, letter: Letter, message: Any) -> Verdict:
     """A reply is taken from whom a request waits for it, before it is decoded; FLARE decodes first."""
     numbers = message.get_header("cn__req_id")
     numbers = [numbers] if isinstance(numbers, str) else numbers
-    if not isinstance(numbers, list) or not all(isinstance(number, str) for number in numbers):
+    if not isinstance(numbers, list) or not all(
+        isinstance(number, str) for number in numbers
+    ):
         return Verdict("its headers are malformed")
-    waiters = [waiter for waiter in map(cell.waiters.get, numbers) if waiter is not None]
+    waiters = [
+        waiter for waiter in map(cell.waiters.get, numbers) if waiter is not None
+    ]
     if not waiters:
         return Verdict(late=True)
-    if letter.kind == "reply" and any(letter.origin not in waiter.targets for waiter in waiters):
+    if letter.kind == "reply" and any(
+        letter.origin not in waiter.targets for waiter in waiters
+    ):
         return Verdict("it answers a question that another was asked")
     return Verdict()
 
@@ -209,7 +248,9 @@ def _why_not_inside(letter: Letter, message: Any) -> str:
     from nvflare.fuel.f3.message import Message as CellMessage
     from nvflare.private.admin_defs import Message
 
-    copy = CellMessage(dict(message.headers), message.payload)  # FLARE measures the bytes before it decodes them itself
+    copy = CellMessage(
+        dict(message.headers), message.payload
+    )  # FLARE measures the bytes before it decodes them itself
     try:
         decode_payload(copy)
     except Exception as error:  # whatever bytes can do to a parser
@@ -220,7 +261,9 @@ def _why_not_inside(letter: Letter, message: Any) -> str:
     _, job = kind_of(letter.origin)
     why = why_not_inside(inside.topic, inside.headers.get("job_id"), job)
     is_other = bool(job) and letter.topic != inside.topic
-    return why or ("its header names another topic than the message inside" if is_other else "")
+    return why or (
+        "its header names another topic than the message inside" if is_other else ""
+    )
 
 
 INSTALLED: list[CellGate] = []
@@ -238,11 +281,21 @@ def install(new: CellGate) -> None:
     from nvflare.fuel.f3.sfm.conn_manager import ConnManager
     from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
-    wanted = ((CoreCell, "process_message"), (ConnManager, "process_frame"), (ConnManager, "update_endpoint"))
-    missing = [name for owner, name in (*wanted, (SfmConnection, "send_handshake")) if not hasattr(owner, name)]
+    wanted = (
+        (CoreCell, "process_message"),
+        (ConnManager, "process_frame"),
+        (ConnManager, "update_endpoint"),
+    )
+    missing = [
+        name
+        for owner, name in (*wanted, (SfmConnection, "send_handshake"))
+        if not hasattr(owner, name)
+    ]
     if missing or CoreCell.ALL_CELLS or INSTALLED:
         what = ", ".join(missing) or "a cell is there already"
-        raise InputError(f"the gate does not fit this version of FLARE ({what}); install the version of coterie's extra flare")
+        raise InputError(
+            f"the gate does not fit this version of FLARE ({what}); install the version of coterie's extra flare"
+        )
     CoreCell.process_message = _guarded(CoreCell.process_message, new)
     ConnManager.process_frame = _greeted_first(ConnManager.process_frame, new)
     SfmConnection.send_handshake = _with_proof(SfmConnection.send_handshake, new)
@@ -262,11 +315,16 @@ def _or_end(work: Callable[[], Any]) -> Any:
 
 
 def _guarded(process: Callable[..., None], guard: CellGate) -> Callable[..., None]:
-    def process_message(self: Any, endpoint: Any, connection: Any, app_id: int, message: Any) -> None:
+    def process_message(
+        self: Any, endpoint: Any, connection: Any, app_id: int, message: Any
+    ) -> None:
         def look() -> bool:
             verdict, sender = guard.verdict(self, endpoint, connection, message)
             if verdict.why:
-                what = " ".join(str(message.get_header(f"cn__{name}", "")) for name in ("channel", "topic"))
+                what = " ".join(
+                    str(message.get_header(f"cn__{name}", ""))
+                    for name in ("channel", "topic")
+                )
                 guard.refusals.note(sender, what, verdict.why)
                 _tell(self, endpoint, message)
             return not verdict.why and not verdict.late
@@ -283,8 +341,16 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
 
     get = message.get_header
     number, origin, me = get("cn__req_id"), get("cn__origin"), cell.my_info.fqcn
-    is_waited_for = get("cn__msg_type") == "req" and get("cn__reply_expected") is True and isinstance(number, str)
-    if not is_waited_for or not isinstance(origin, str) or get("cn__from") != endpoint.name:
+    is_waited_for = (
+        get("cn__msg_type") == "req"
+        and get("cn__reply_expected") is True
+        and isinstance(number, str)
+    )
+    if (
+        not is_waited_for
+        or not isinstance(origin, str)
+        or get("cn__from") != endpoint.name
+    ):
         return
     reply = make_reply("authentication_error", error="closed")
     reply.add_headers(
@@ -304,7 +370,9 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
     cell._send_to_endpoint(endpoint, cell._filter_outgoing_reply(reply))
 
 
-def _greeted_first(process: Callable[..., None], guard: CellGate) -> Callable[..., None]:
+def _greeted_first(
+    process: Callable[..., None], guard: CellGate
+) -> Callable[..., None]:
     """Drop frames of a connection that has not said who it is: FLARE writes an error for each."""
 
     def process_frame(self: Any, sfm_connection: Any, frame: Any) -> None:
@@ -339,7 +407,11 @@ def _with_proof(send: Callable[..., None], guard: CellGate) -> Callable[..., Non
 
 def _greet(sfm_connection: Any, frame_type: int, proof: dict[str, str]) -> None:
     endpoint = sfm_connection.local_endpoint
-    content = {"endpoint_name": endpoint.name, "timestamp": time.time(), **(endpoint.properties or {})}
+    content = {
+        "endpoint_name": endpoint.name,
+        "timestamp": time.time(),
+        **(endpoint.properties or {}),
+    }
     sfm_connection.send_dict(frame_type, 1, {**content, _PROOF: proof})
 
 
@@ -348,16 +420,26 @@ def _after_proof(update: Callable[..., None], guard: CellGate) -> Callable[..., 
         from nvflare.fuel.f3.drivers.connector_info import Mode
         from nvflare.fuel.f3.sfm.constants import Types
 
-        if not isinstance(content, dict) or not isinstance(content.get("endpoint_name"), str):
+        if not isinstance(content, dict) or not isinstance(
+            content.get("endpoint_name"), str
+        ):
             sfm_connection.conn.close()
             return
         if is_inside(sfm_connection.conn):
             is_passive = sfm_connection.conn.connector.mode == Mode.PASSIVE
             name, proof = content["endpoint_name"], content.pop(_PROOF, None)
             me = self.local_endpoint.name
-            why = _or_end(lambda: guard.why_not_greeted(me, sfm_connection, name, proof, is_passive))
+            why = _or_end(
+                lambda: guard.why_not_greeted(
+                    me, sfm_connection, name, proof, is_passive
+                )
+            )
             if why:
-                _or_end(lambda: guard.refusals.note("this machine", f"connects as {name}", why))
+                _or_end(
+                    lambda: guard.refusals.note(
+                        "this machine", f"connects as {name}", why
+                    )
+                )
                 sfm_connection.conn.close()
                 return
             if is_passive:

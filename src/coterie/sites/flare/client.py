@@ -36,10 +36,16 @@ class SiteClient:
         local = kit / "local"
         if not local.is_dir():  # a simulation has a folder for all sites
             local = Path(collab.workspace.get_site_config_dir())
-        settings = local / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
-        is_open = gate() is None and (kit / "startup" / "client.key").is_file()  # a simulation has no key and needs no gate
+        settings = (
+            local / f"{name}.{SETTINGS_FILE}"
+        )  # where sites share a folder, as in a simulation
+        is_open = (
+            gate() is None and (kit / "startup" / "client.key").is_file()
+        )  # a simulation has no key and needs no gate
         settings = settings if settings.exists() else local / SETTINGS_FILE
-        self._site = Site(name, settings, kit / "coterie", unready=NO_GATE if is_open else "")
+        self._site = Site(
+            name, settings, kit / "coterie", unready=NO_GATE if is_open else ""
+        )
 
     @collab.publish  # type: ignore[untyped-decorator]
     def handle(self, message: bytes) -> bytes:

@@ -75,7 +75,9 @@ ANY = "*"
 
 REQUESTS: dict[tuple[Cell, Cell], frozenset[tuple[str, str]]] = {
     (Cell.SITE, Cell.SERVER): frozenset({(ADMIN_CHANNEL, "admin")}),
-    (Cell.SITE, Cell.SITE_JOB): frozenset({(ADMIN_CHANNEL, "train.notify_job_status"), BYE}),
+    (Cell.SITE, Cell.SITE_JOB): frozenset(
+        {(ADMIN_CHANNEL, "train.notify_job_status"), BYE}
+    ),
     (Cell.SITE_JOB, Cell.SITE): frozenset({("client_command", "abort")}),
     (Cell.SERVER, Cell.SITE): frozenset(
         {
@@ -89,24 +91,34 @@ REQUESTS: dict[tuple[Cell, Cell], frozenset[tuple[str, str]]] = {
     ),
     (Cell.SERVER, Cell.SITE_JOB): frozenset({BYE}),
     (Cell.SERVER, Cell.SERVER_JOB): frozenset({("server_parent_listener", ANY), BYE}),
-    (Cell.SERVER, Cell.ADMIN): frozenset({("task", "challenge"), ("task", "register"), BYE}),
+    (Cell.SERVER, Cell.ADMIN): frozenset(
+        {("task", "challenge"), ("task", "register"), BYE}
+    ),
 }
 """By receiver and author: channels and topics of requests."""
 
 _TASKS = (("server_command", "get_task"), ("server_command", "submit_update"))
-_RUNNER = (("aux_communication", "__sync_runner__"), ("aux_communication", "__task_check__"))
+_RUNNER = (
+    ("aux_communication", "__sync_runner__"),
+    ("aux_communication", "__task_check__"),
+)
 _BEAT = ("aux_communication", "__job_heartbeat__")
 
 
 def _answers(*asked: tuple[str, str]) -> frozenset[tuple[str, str]]:
     """Streams with the replies to streams."""
-    return frozenset({("return_only", f"{channel}:{topic}") for channel, topic in asked})
+    return frozenset(
+        {("return_only", f"{channel}:{topic}") for channel, topic in asked}
+    )
 
 
 STREAMS: dict[tuple[Cell, Cell], frozenset[tuple[str, str]]] = {
-    (Cell.SITE_JOB, Cell.SERVER_JOB): frozenset({("collab", "call"), ("aux_communication", "__end_run__")})
+    (Cell.SITE_JOB, Cell.SERVER_JOB): frozenset(
+        {("collab", "call"), ("aux_communication", "__end_run__")}
+    )
     | _answers(*_TASKS, *_RUNNER, _BEAT),
-    (Cell.SERVER_JOB, Cell.SITE_JOB): frozenset({*_TASKS, *_RUNNER, _BEAT}) | _answers(("collab", "call")),
+    (Cell.SERVER_JOB, Cell.SITE_JOB): frozenset({*_TASKS, *_RUNNER, _BEAT})
+    | _answers(("collab", "call")),
     (Cell.SITE_JOB, Cell.SERVER): frozenset(),
     (Cell.SITE_JOB, Cell.SITE): frozenset(),
     (Cell.SERVER_JOB, Cell.SITE): frozenset(),
@@ -158,7 +170,9 @@ def kind_of(cell: str) -> tuple[Cell | None, str]:
     return (Cell.SERVER if root == SERVER else Cell.SITE), ""
 
 
-def why_closed(me: str, peer: Peer, letter: Letter, started: Callable[[str], bool]) -> str:
+def why_closed(
+    me: str, peer: Peer, letter: Letter, started: Callable[[str], bool]
+) -> str:
     """Return why a cell does not take a message, in words for its log; "" if it does.
 
     Args:
@@ -171,14 +185,18 @@ def why_closed(me: str, peer: Peer, letter: Letter, started: Callable[[str], boo
         return "it asks for encryption or offers a connection"
     if letter.carrier != peer.cell:
         return "its header names another sender than its connection"
-    author, job = (Cell.ADMIN, "") if peer.kind is Cell.ADMIN else kind_of(letter.origin)
+    author, job = (
+        (Cell.ADMIN, "") if peer.kind is Cell.ADMIN else kind_of(letter.origin)
+    )
     if author is None or not _may_carry(me, peer, letter.origin):
         return "its origin is not the sender's to write for"
     receiver, own_job = kind_of(letter.destination)
     if receiver is None:
         return "no cell has the name of its destination"
     if letter.destination != me:
-        return _why_not_forwarded(me, (author, job), (receiver, own_job), letter, started)
+        return _why_not_forwarded(
+            me, (author, job), (receiver, own_job), letter, started
+        )
     if letter.kind != "req":
         return ""
     if {author, receiver} == {Cell.SITE_JOB, Cell.SERVER_JOB} and job != own_job:
@@ -194,7 +212,11 @@ def _may_carry(me: str, peer: Peer, origin: str) -> bool:
     theirs, _ = kind_of(origin)
     if mine is Cell.SERVER:
         # A job's own connection may not be there yet; then its site carries for it, and for no other site.
-        return peer.kind is Cell.SITE and theirs is Cell.SITE_JOB and origin.startswith(f"{peer.cell}.")
+        return (
+            peer.kind is Cell.SITE
+            and theirs is Cell.SITE_JOB
+            and origin.startswith(f"{peer.cell}.")
+        )
     if mine is Cell.SERVER_JOB:
         return peer.own and theirs in (Cell.SITE, Cell.SITE_JOB)
     is_parent = peer.cell == me.partition(".")[0]
@@ -216,7 +238,10 @@ def _why_not_forwarded(
     if me != SERVER and families != {me, SERVER}:
         return "it is for another site"
     if author[0] is Cell.SITE and receiver[0] is Cell.SERVER_JOB:
-        is_open = letter.kind == "req" and (letter.channel, letter.topic) == (STREAM, ERROR)
+        is_open = letter.kind == "req" and (letter.channel, letter.topic) == (
+            STREAM,
+            ERROR,
+        )
         return "" if is_open else "only a job writes to a job"
     if {author[0], receiver[0]} != {Cell.SITE_JOB, Cell.SERVER_JOB} or author[1] != job:
         return "only the two ends of a job write to each other"
@@ -246,17 +271,25 @@ def _is_listed(door: tuple[str, str], doors: frozenset[tuple[str, str]]) -> bool
     return bool({door, (channel, ANY), (channel, f"{command}:{ANY}")} & doors)
 
 
-def count_closed(receiver: Cell, requests: Iterable[str], streams: Iterable[str]) -> int:
+def count_closed(
+    receiver: Cell, requests: Iterable[str], streams: Iterable[str]
+) -> int:
     """Return how many of the doors that FLARE has registered in a cell, as `channel:topic`, are closed to everybody."""
     lists = [(requests, REQUESTS), (streams, STREAMS)]
     closed = 0
     for registered, opened in lists:
-        doors = frozenset().union(*(doors for (cell, _), doors in opened.items() if cell is receiver))
+        doors = frozenset().union(
+            *(doors for (cell, _), doors in opened.items() if cell is receiver)
+        )
         channels = {channel for channel, _ in doors}
         for name in registered:
             channel, _, topic = name.partition(":")
             is_stream = channel == STREAM and topic in (DATA, ACK, ERROR)
-            is_partly_open = channel in channels if topic == ANY else _is_listed((channel, topic), doors)
+            is_partly_open = (
+                channel in channels
+                if topic == ANY
+                else _is_listed((channel, topic), doors)
+            )
             closed += not is_partly_open and not is_stream
     return closed
 
@@ -271,7 +304,11 @@ def why_not_inside(topic: object, job: object, sender_job: str) -> str:
     """
     if sender_job:
         is_own = topic == NOTIFY and job == sender_job
-        return "" if is_own else f"{topic!r} inside is closed to a job, or is about another job"
+        return (
+            ""
+            if is_own
+            else f"{topic!r} inside is closed to a job, or is about another job"
+        )
     if topic not in FROM_SERVER:
         return f"{topic!r} inside is closed to the server"
     if topic in OF_A_JOB and not is_job(job):

@@ -14,7 +14,12 @@ from typing import Any
 
 from coterie.base.errors import InputError, explain_imports
 from coterie.base.files import write_atomically
-from coterie.sites.flare.authority import AUTHORITY, certificate_of, make_authority, note_certificate
+from coterie.sites.flare.authority import (
+    AUTHORITY,
+    certificate_of,
+    make_authority,
+    note_certificate,
+)
 from coterie.sites.flare.revocation import REVOKED, first_list
 from coterie.sites.flare.signature import sign_plan
 from coterie.sites.flare.start import LAUNCHERS, MODULE, PROGRAMS, is_gated
@@ -60,22 +65,46 @@ def provision(
     sites = () if keys_at_sites else deployment.sites
     kits = folder or plan_file.parent / deployment.kits
     if kits.exists():
-        raise InputError(f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it")
+        raise InputError(
+            f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it"
+        )
     authority = authority or kits / AUTHORITY
     if authority.exists():
-        raise InputError(f"{authority} exists already; it may hold the key of an authority: give another folder")
+        raise InputError(
+            f"{authority} exists already; it may hold the key of an authority: give another folder"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         project = Path(temporary) / "project.yml"
-        project.write_text(json.dumps(_project(deployment, sites), indent=1), encoding="utf-8")  # JSON is YAML
-        command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", temporary, "--force"]
+        project.write_text(
+            json.dumps(_project(deployment, sites), indent=1), encoding="utf-8"
+        )  # JSON is YAML
+        command = [
+            sys.executable,
+            "-m",
+            "nvflare.cli",
+            "provision",
+            "-p",
+            str(project),
+            "-w",
+            temporary,
+            "--force",
+        ]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         provisioned = Path(temporary) / "coterie" / "prod_00"
         if process.returncode or not provisioned.is_dir():
-            last_line = [line for line in (process.stderr + process.stdout).splitlines() if line.strip()][-1:]
-            raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last_line) or 'no reason given'}")
+            last_line = [
+                line
+                for line in (process.stderr + process.stdout).splitlines()
+                if line.strip()
+            ][-1:]
+            raise InputError(
+                f"FLARE could not provision {plan_file}: {' '.join(last_line) or 'no reason given'}"
+            )
         shutil.copytree(provisioned, kits)
         shutil.copy(project, kits / "project.yml")
-        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", authority, PROJECT)
+        make_authority(
+            Path(temporary) / "coterie" / "state" / "cert.json", authority, PROJECT
+        )
     files = {deployment.server: "server.crt"}
     for name in (deployment.server, *deployment.admins.values(), *sites):
         certificate = kits / name / "startup" / files.get(name, "client.crt")
@@ -99,9 +128,13 @@ def furnish(kit: Path, plan: Plan, plan_file: Path) -> None:
     """Put the plan and settings to fill in into a site's kit."""
     shutil.copy(plan_file, kit / "local" / PLAN_FILE)
     if signature_file(plan_file).is_file():
-        shutil.copy(signature_file(plan_file), signature_file(kit / "local" / PLAN_FILE))
+        shutil.copy(
+            signature_file(plan_file), signature_file(kit / "local" / PLAN_FILE)
+        )
     (kit / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
-    (kit / "local" / VERSIONS_FILE).write_text(json.dumps(versions(), indent=1), encoding="utf-8")
+    (kit / "local" / VERSIONS_FILE).write_text(
+        json.dumps(versions(), indent=1), encoding="utf-8"
+    )
 
 
 _ROLES = {"submit": "lead", "disable": "org_admin", "shutdown": "project_admin"}
@@ -127,7 +160,11 @@ _RIGHTS = {
         "view": "any",
         **dict.fromkeys(("disable_client", "enable_client", "remove_client"), "any"),
     },
-    "project_admin": {**_NOTHING, "view": "any", **dict.fromkeys(("shutdown", "restart"), "any")},
+    "project_admin": {
+        **_NOTHING,
+        "view": "any",
+        **dict.fromkeys(("shutdown", "restart"), "any"),
+    },
     "member": {**_NOTHING, "view": "any"},
 }
 """The rights of each role; no role's job brings code, and no role reads files of a server or a site."""
@@ -136,20 +173,37 @@ _RIGHTS = {
 def harden(kit: Path) -> None:
     """Let jobs build coterie's classes alone and bring no code, send no log; start scripts check their interpreter and go on."""
     local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources = json.loads(
+        (local / "resources.json.default").read_text(encoding="utf-8")
+    )
     resources["class_allow_list"] = list(CLASSES)
-    resources["allow_log_streaming"] = False  # a site's log stays there: it may quote its data
-    resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+    resources["allow_log_streaming"] = (
+        False  # a site's log stays there: it may quote its data
+    )
+    resources["components"] = [
+        c for c in resources["components"] if c["id"] != "site_log_streamer"
+    ]
     if (kit / "startup" / "fed_server.json").is_file():
-        resources["components"].append({"id": "coterie_gate", "path": "coterie.sites.flare.gate.Gate", "args": {}})
-    (local / "resources.json").write_text(json.dumps(resources, indent=2), encoding="utf-8")
+        resources["components"].append(
+            {"id": "coterie_gate", "path": "coterie.sites.flare.gate.Gate", "args": {}}
+        )
+    (local / "resources.json").write_text(
+        json.dumps(resources, indent=2), encoding="utf-8"
+    )
     rights = {"format_version": "1.0", "permissions": _RIGHTS}
-    (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
+    (local / "authorization.json").write_text(
+        json.dumps(rights, indent=2), encoding="utf-8"
+    )
     for name in ("start.sh", "sub_start.sh"):
         script = kit / "startup" / name
         shebang, script_text = script.read_text(encoding="utf-8").split("\n", 1)
-        script_text = script_text.replace("$restart_count -ge 5", "$restart_count -lt 0")  # FLARE's gives up after five
-        script.write_text(f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}", encoding="utf-8")
+        script_text = script_text.replace(
+            "$restart_count -ge 5", "$restart_count -lt 0"
+        )  # FLARE's gives up after five
+        script.write_text(
+            f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}",
+            encoding="utf-8",
+        )
     add_gate(kit)
 
 
@@ -169,12 +223,17 @@ def add_gate(kit: Path) -> bool:
         script = script.replace(f"-m {program} ", f"-P -m {MODULE} {entry} ")
     for component in settings["components"]:
         component["path"] = LAUNCHERS.get(component["path"], component["path"])
-    write_atomically(resources, lambda p: p.write_text(json.dumps(settings, indent=2), encoding="utf-8"))
+    write_atomically(
+        resources,
+        lambda p: p.write_text(json.dumps(settings, indent=2), encoding="utf-8"),
+    )
     mode = start.stat().st_mode
     write_atomically(start, lambda p: p.write_text(script, encoding="utf-8"))
     start.chmod(mode)
     if not is_gated(kit):
-        raise InputError(f"{kit} starts something else than FLARE's programs, which the gate does not know; get a new kit")
+        raise InputError(
+            f"{kit} starts something else than FLARE's programs, which the gate does not know; get a new kit"
+        )
     return True
 
 
@@ -200,7 +259,9 @@ def _keep_jobs(kit: Path) -> None:
     file = kit / "local" / "resources.json"
     resources = json.loads(file.read_text(encoding="utf-8"))
     storage = kit.resolve() / "storage"
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
+        storage / "snapshots"
+    )
     for component in resources["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(storage / "jobs")
@@ -222,7 +283,12 @@ def _project(deployment: Deployment, sites: Sequence[str]) -> dict[str, Any]:
     }
     clients = [{"name": s, "type": "client", "org": organisation_of(s)} for s in sites]
     admins = [
-        {"name": name, "type": "admin", "org": deployment.organisation, "role": _ROLES[right]}
+        {
+            "name": name,
+            "type": "admin",
+            "org": deployment.organisation,
+            "role": _ROLES[right],
+        }
         for right, name in deployment.admins.items()
     ]
     builders = "nvflare.lighter.impl"
@@ -233,7 +299,10 @@ def _project(deployment: Deployment, sites: Sequence[str]) -> dict[str, Any]:
         "participants": [server, *clients, *admins],
         "builders": [
             {"path": f"{builders}.workspace.WorkspaceBuilder"},
-            {"path": f"{builders}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
+            {
+                "path": f"{builders}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "tcp"},
+            },
             {"path": "coterie.sites.flare.certificates.ShortCertificates"},
             {"path": f"{builders}.signature.SignatureBuilder"},
         ],

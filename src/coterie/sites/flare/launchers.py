@@ -11,8 +11,12 @@ import threading
 from typing import Any
 
 from nvflare.apis.fl_constant import JobConstants
-from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
-from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
+from nvflare.app_common.job_launcher.client_process_launcher import (
+    ClientProcessJobLauncher,
+)
+from nvflare.app_common.job_launcher.server_process_launcher import (
+    ServerProcessJobLauncher,
+)
 
 from coterie.base.errors import InputError
 from coterie.sites.flare.cell_gate import SECRET, gate
@@ -40,7 +44,9 @@ class _Behind:
         """Start a job's process."""
         installed, job = gate(), job_meta.get(JobConstants.JOB_ID)
         if installed is None or not is_job(job):
-            raise InputError("a job is started behind the gate alone, under a name that FLARE has made")
+            raise InputError(
+                "a job is started behind the gate alone, under a name that FLARE has made"
+            )
         with _ONE_BY_ONE:
             os.environ[SECRET] = installed.admit(job)
             try:

@@ -51,12 +51,21 @@ def _checked(authorise: Callable[..., bool], guard: CellGate) -> Callable[..., b
     from nvflare.fuel.hci.proto import MetaStatusValue, make_meta
 
     def pre_command(self: Any, conn: Any, args: Sequence[str]) -> bool:
-        role, name = str(conn.get_prop("_userRole", "")), str(conn.get_prop("_userName", ""))
+        role, name = (
+            str(conn.get_prop("_userRole", "")),
+            str(conn.get_prop("_userName", "")),
+        )
         command = str(conn.get_prop("_cmdEntry").name)
         if not is_open(role, command):
-            guard.refusals.note(name or "somebody", command, f"this command is closed to the role {role!r}")
+            guard.refusals.note(
+                name or "somebody",
+                command,
+                f"this command is closed to the role {role!r}",
+            )
             said = "not authorized: coterie's server closes this command to your role"
-            conn.append_error(said, meta=make_meta(MetaStatusValue.NOT_AUTHORIZED, said))
+            conn.append_error(
+                said, meta=make_meta(MetaStatusValue.NOT_AUTHORIZED, said)
+            )
             return False
         if not authorise(self, conn, args):
             return False

@@ -56,7 +56,9 @@ class Refusals:
                 self._write(sender, refused, now)
             elif not self._is_waiting:
                 self._is_waiting = True
-                threading.Thread(target=self._write_later, name="coterie-refusals", daemon=True).start()
+                threading.Thread(
+                    target=self._write_later, name="coterie-refusals", daemon=True
+                ).start()
 
     def _write_later(self) -> None:
         """Write what was counted within a minute of a line."""
@@ -83,8 +85,12 @@ class Refusals:
         refused.unsaid, refused.said_at = 0, now
         try:
             Log(self._log).write(**line)
-        except OSError as error:  # it stays refused; a full disk must not open or end anything
-            sys.stderr.write(f"coterie: {self._log} cannot be written ({error.strerror}): {line}\n")
+        except (
+            OSError
+        ) as error:  # it stays refused; a full disk must not open or end anything
+            sys.stderr.write(
+                f"coterie: {self._log} cannot be written ({error.strerror}): {line}\n"
+            )
 
 
 def _short(text: str) -> str:

@@ -50,7 +50,12 @@ def request_renewal(kit: Path) -> tuple[Path, Request]:
         with tempfile.TemporaryDirectory(dir=kit, prefix=f".{FOLDER}") as temporary:
             begun = Path(temporary) / FOLDER
             request = make_request(site, begun).read_bytes()
-            write_renewal(begun / f"{site}.renewal.zip", request, startup / "client.key", startup / "client.crt")
+            write_renewal(
+                begun / f"{site}.renewal.zip",
+                request,
+                startup / "client.key",
+                startup / "client.crt",
+            )
             os.replace(begun, folder)  # whole or not at all
     return folder / f"{site}.renewal.zip", read_request(folder / f"{site}.request.zip")
 
@@ -66,21 +71,33 @@ def install(kit: Path, signed_zip: Path) -> x509.Certificate:
     startup, folder = kit / "startup", kit / FOLDER
     site = common_name(kits_certificate(kit))
     if not folder.is_dir():
-        raise InputError(f"{kit} waits for no certificate; ask for one with coterie site renew {kit}")
+        raise InputError(
+            f"{kit} waits for no certificate; ask for one with coterie site renew {kit}"
+        )
     if not signed_zip.is_file():
-        raise InputError(f"there is no file {signed_zip}; it is what the operator sends back")
-    check_authority(signed_zip, fingerprint_of(startup / ROOT_CERTIFICATE), "that of this kit")
+        raise InputError(
+            f"there is no file {signed_zip}; it is what the operator sends back"
+        )
+    check_authority(
+        signed_zip, fingerprint_of(startup / ROOT_CERTIFICATE), "that of this kit"
+    )
     _, successor = certificates_in(signed_zip)
     if common_name(successor) != site:
-        raise InputError(f"{signed_zip} is for {common_name(successor)!r}, and this kit is that of {site!r}")
+        raise InputError(
+            f"{signed_zip} is for {common_name(successor)!r}, and this kit is that of {site!r}"
+        )
     key = (folder / f"{site}.key").read_bytes()
     if not _belongs(key, successor):
         raise InputError(
             f"{signed_zip} is for another key than that in {folder}; send {folder / f'{site}.renewal.zip'} to the operator"
         )
-    write_atomically(startup / "client.key", lambda p: _write_private(p, key), durable=True)
+    write_atomically(
+        startup / "client.key", lambda p: _write_private(p, key), durable=True
+    )
     certificate = _pem(successor)
-    write_atomically(startup / "client.crt", lambda p: p.write_bytes(certificate), durable=True)
+    write_atomically(
+        startup / "client.crt", lambda p: p.write_bytes(certificate), durable=True
+    )
     shutil.rmtree(folder)
     return successor
 
@@ -90,11 +107,15 @@ def kits_certificate(kit: Path) -> x509.Certificate:
     startup = kit / "startup"
     for name in ("client.crt", "client.key", ROOT_CERTIFICATE):
         if not (startup / name).is_file():
-            raise InputError(f"{startup} has no {name}: the server refuses connections without it; get a new kit")
+            raise InputError(
+                f"{startup} has no {name}: the server refuses connections without it; get a new kit"
+            )
     try:
         return certificate_of((startup / "client.crt").read_bytes())
     except ValueError as error:
-        raise InputError(f"{startup / 'client.crt'} is damaged; restore it from a backup, or get a new kit") from error
+        raise InputError(
+            f"{startup / 'client.crt'} is damaged; restore it from a backup, or get a new kit"
+        ) from error
 
 
 def check_key(kit: Path, certificate: x509.Certificate) -> None:
@@ -115,7 +136,9 @@ def _belongs(key: bytes, certificate: x509.Certificate) -> bool:
         private = load_pem_private_key(key, None)
     except (TypeError, ValueError):
         return False
-    return key_fingerprint(private.public_key()) == key_fingerprint(certificate.public_key())
+    return key_fingerprint(private.public_key()) == key_fingerprint(
+        certificate.public_key()
+    )
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -76,11 +76,26 @@ def read_renewal(file: Path) -> Renewal | None:
         with zipfile.ZipFile(file) as archive:
             if _PROOF not in archive.namelist():
                 return None
-            request, proof_text = (_read_at_most(archive, name) for name in (_REQUEST, _PROOF))
+            request, proof_text = (
+                _read_at_most(archive, name) for name in (_REQUEST, _PROOF)
+            )
         proof = json.loads(proof_text)
-        certificate, signature = certificate_of(proof["certificate"].encode()), str(proof["signature"])
-    except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} is damaged ({type(error).__name__}); let the site send it again") from error
+        certificate, signature = (
+            certificate_of(proof["certificate"].encode()),
+            str(proof["signature"]),
+        )
+    except (
+        OSError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise InputError(
+            f"{file} is damaged ({type(error).__name__}); let the site send it again"
+        ) from error
     return Renewal(request, certificate, signature)
 
 
@@ -104,23 +119,37 @@ def check_renewal(renewal: Renewal, request: Request, authority: Path) -> None:
 
     certificate, serial = renewal.certificate, serial_of(renewal.certificate)
     try:
-        certificate.verify_directly_issued_by(certificate_of((authority / ROOT_CERTIFICATE).read_bytes()))
+        certificate.verify_directly_issued_by(
+            certificate_of((authority / ROOT_CERTIFICATE).read_bytes())
+        )
         check_bytes(_SUBJECT + renewal.request, renewal.signature, certificate)
     except (AttributeError, TypeError, ValueError, InvalidSignature) as error:
-        raise InputError(f"the renewal is not signed with a key that this authority knows; {_TELEPHONE}") from error
+        raise InputError(
+            f"the renewal is not signed with a key that this authority knows; {_TELEPHONE}"
+        ) from error
     if days_left(certificate) < 0:
-        raise InputError(f"the old certificate of {request.site!r} has ended; {_TELEPHONE}")
+        raise InputError(
+            f"the old certificate of {request.site!r} has ended; {_TELEPHONE}"
+        )
     if serial in authoritys_list(authority):
-        raise InputError(f"the old certificate of {request.site!r} is revoked; if it may join again, {_TELEPHONE}")
+        raise InputError(
+            f"the old certificate of {request.site!r} is revoked; if it may join again, {_TELEPHONE}"
+        )
 
     # The certificates that `coterie deploy` makes state no role for sites; those that were signed later state `client`.
     role = attribute_of(certificate, "UNSTRUCTURED_NAME") or "client"
-    holder = (common_name(certificate), role, attribute_of(certificate, "ORGANIZATION_NAME"))
+    holder = (
+        common_name(certificate),
+        role,
+        attribute_of(certificate, "ORGANIZATION_NAME"),
+    )
     if holder != (request.site, request.kind, request.organisation):
         raise InputError(
             f"the renewal asks for {request.subject}, with a certificate of {', '.join(map(str, holder))}; a certificate is "
             "succeeded by one of the same name and role"
         )
     if holders_of_certificates(authority).get(serial) != request.site:
-        raise InputError(f"the authority has no record of the old certificate of {request.site!r}; {_TELEPHONE}")
+        raise InputError(
+            f"the authority has no record of the old certificate of {request.site!r}; {_TELEPHONE}"
+        )
     note_successor(authority, certificate, request.key)

@@ -91,13 +91,19 @@ def revoke_certificates(authority: Path, name: str | None) -> Path:
         serials = [serial for serial, holder in holders.items() if holder == name]
         if not serials:
             suggestion = nearest(name, set(holders.values()))
-            raise InputError(f"the authority has issued no certificate to {name!r}; {suggestion}")
+            raise InputError(
+                f"the authority has issued no certificate to {name!r}; {suggestion}"
+            )
         revoked = {**revoked, **dict.fromkeys(serials, name)}
 
     # A certificate that has ended is refused without a list.
     ends = ends_of_certificates(authority)
     now = datetime.now(UTC)
-    lasting = {serial: holder for serial, holder in revoked.items() if ends.get(serial, now) + _MARGIN > now}
+    lasting = {
+        serial: holder
+        for serial, holder in revoked.items()
+        if ends.get(serial, now) + _MARGIN > now
+    }
     return _sign_list(authority, number + 1, lasting)
 
 
@@ -112,7 +118,9 @@ def _own_list(authority: Path) -> tuple[int, Mapping[str, str]]:
     cure = "copy it back from local/ of the server's kit, or from a backup of the authority"
     if not file.is_file():
         # A new list would begin at number 1: sites would refuse it, and who was revoked would be let in.
-        raise InputError(f"{file} is missing; {cure}, or say where the authority lies with --authority")
+        raise InputError(
+            f"{file} is missing; {cure}, or say where the authority lies with --authority"
+        )
     values = parse_json(read_text(file, LONGEST), str(file), dict, cure)
     if _lacks_signature(values):
         return 0, values
@@ -122,7 +130,9 @@ def _own_list(authority: Path) -> tuple[int, Mapping[str, str]]:
 
 def _sign_list(authority: Path, number: int, certificates: Mapping[str, str]) -> Path:
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    signature = sign_bytes(_bytes_to_sign(number, date, certificates), authority / ROOT_KEY)
+    signature = sign_bytes(
+        _bytes_to_sign(number, date, certificates), authority / ROOT_KEY
+    )
     text = RevocationList(number, date, dict(certificates), signature).text
     file = authority / REVOKED
     write_atomically(file, lambda p: p.write_text(text, encoding="utf-8"), durable=True)
@@ -159,19 +169,29 @@ def parse_list(text: str, root: Path, place: str, cure: str) -> RevocationList:
 
 def _lacks_signature(values: Mapping[str, Any]) -> bool:
     """Return True for a list of holders by serial number and nothing else."""
-    return "signature" not in values and all(isinstance(holder, str) for holder in values.values())
+    return "signature" not in values and all(
+        isinstance(holder, str) for holder in values.values()
+    )
 
 
-def _read(values: Mapping[str, Any], root: Path, place: str, cure: str) -> RevocationList:
+def _read(
+    values: Mapping[str, Any], root: Path, place: str, cure: str
+) -> RevocationList:
     if _lacks_signature(values):
-        raise InputError(f"{place} is not signed by the authority, as lists of earlier versions are not; {cure}")
+        raise InputError(
+            f"{place} is not signed by the authority, as lists of earlier versions are not; {cure}"
+        )
     try:
         revocations = RevocationList(**values)
         _check_form(revocations)
-        signed = _bytes_to_sign(revocations.number, revocations.date, revocations.certificates)
+        signed = _bytes_to_sign(
+            revocations.number, revocations.date, revocations.certificates
+        )
         check_bytes(signed, revocations.signature, certificate_of(root.read_bytes()))
     except (OSError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{place} is no list that the authority of this kit has signed; {cure}") from error
+        raise InputError(
+            f"{place} is no list that the authority of this kit has signed; {cure}"
+        ) from error
     return revocations
 
 
@@ -218,7 +238,11 @@ def sites_list(file: Path, startup: Path) -> RevocationList | None:
     """
     if not file.is_file():
         return None
-    return read_list(file, startup / ROOT_CERTIFICATE, "remove it: the server sends it again when a run begins")
+    return read_list(
+        file,
+        startup / ROOT_CERTIFICATE,
+        "remove it: the server sends it again when a run begins",
+    )
 
 
 def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
@@ -235,7 +259,10 @@ def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
     if not isinstance(text, str) or len(text) > LONGEST:
         raise InputError("the server sent no list of revoked certificates")
     sent = parse_list(
-        text, startup / ROOT_CERTIFICATE, "the list of revoked certificates that the server sent", _SERVERS_CURE
+        text,
+        startup / ROOT_CERTIFICATE,
+        "the list of revoked certificates that the server sent",
+        _SERVERS_CURE,
     )
     with _alone(file.parent):  # jobs run at once, and each brings a list
         current = sites_list(file, startup)
@@ -245,7 +272,9 @@ def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
                 f"{current.number}; {_SERVERS_CURE}"
             )
         if current != sent:
-            write_atomically(file, lambda p: p.write_text(text, encoding="utf-8"), durable=True)
+            write_atomically(
+                file, lambda p: p.write_text(text, encoding="utf-8"), durable=True
+            )
     return sent
 
 

@@ -64,9 +64,15 @@ class Coordinator:
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
         threading.Thread(target=self._ask_gates, args=(link,), daemon=True).start()
-        options = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
+        options = {
+            **{key: plan[key] for key in ("timeout", "accept", "goes_on")},
+            "plan": plan["hash"],
+        }
         descriptions = parse_descriptions(plan["described"], plan["described"])
-        differs, head = partial(difference, descriptions, plan["seeds"]), longest_head(descriptions)
+        differs, head = (
+            partial(difference, descriptions, plan["seeds"]),
+            longest_head(descriptions),
+        )
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
             link,
@@ -92,14 +98,22 @@ class Coordinator:
             )
             outcome = {"status": 0, "sentence": ""}
         except CoterieError as error:
-            outcome = {"status": 2 if isinstance(error, InputError) else 1, "sentence": str(error)}
+            outcome = {
+                "status": 2 if isinstance(error, InputError) else 1,
+                "sentence": str(error),
+            }
         finally:
-            if outcome["sentence"] != ENDED:  # no site can be reached in a job that was aborted
+            if (
+                outcome["sentence"] != ENDED
+            ):  # no site can be reached in a job that was aborted
                 self._sign_heads(remote, root)
             remote.close()
             if folder.exists():
                 shutil.copytree(folder, result / RESULT, dirs_exist_ok=True)
-            write_atomically(result / OUTCOME, lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"))
+            write_atomically(
+                result / OUTCOME,
+                lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"),
+            )
             self._progress["over"] = True
         self._told.wait(LINGER)
 
@@ -108,7 +122,9 @@ class Coordinator:
         startup = root / "startup"
         if (startup / "server.key").is_file():  # a simulation has none
             heads = Log(root / "coterie" / "heads.jsonl")
-            for signed in remote.sign_heads(lambda site, head: sign_head(site, head, startup)):
+            for signed in remote.sign_heads(
+                lambda site, head: sign_head(site, head, startup)
+            ):
                 heads.write(urgent=False, **signed)
 
     def _tell(self) -> dict[str, Any]:
@@ -119,13 +135,28 @@ class Coordinator:
 
     def _ask_gates(self, link: FlareLink) -> None:
         """Ask each site once what its gate closes, for whoever asks how the run stands."""
-        self._progress["gates"] = {name: link.gate_closed(name, GATE_SECONDS) for name in link.names}
+        self._progress["gates"] = {
+            name: link.gate_closed(name, GATE_SECONDS) for name in link.names
+        }
 
     def _watch(self, status: Status) -> None:
-        answered = set(self._progress.get("waiting", ())) - set(status.waiting) - set(status.gone)
-        self._last.update({name: (self._progress["task"], time.time()) for name in answered})
-        state = {"ask": status.ask, "task": status.task, "waiting": list(status.waiting), "gone": list(status.gone)}
-        self._progress.update(state, last={name: list(answered) for name, answered in self._last.items()})
+        answered = (
+            set(self._progress.get("waiting", ()))
+            - set(status.waiting)
+            - set(status.gone)
+        )
+        self._last.update(
+            {name: (self._progress["task"], time.time()) for name in answered}
+        )
+        state = {
+            "ask": status.ask,
+            "task": status.task,
+            "waiting": list(status.waiting),
+            "gone": list(status.gone),
+        }
+        self._progress.update(
+            state, last={name: list(answered) for name, answered in self._last.items()}
+        )
 
     def _notify(self, event: Event) -> None:
         self._progress["event"] = list(event)

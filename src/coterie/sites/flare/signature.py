@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, require
 from coterie.base.files import write_atomically
-from coterie.sites.flare.authority import ROOT_CERTIFICATE, certificate_of, common_name, issued_by
+from coterie.sites.flare.authority import (
+    ROOT_CERTIFICATE,
+    certificate_of,
+    common_name,
+    issued_by,
+)
 from coterie.sites.plan import signature_file
 
 if TYPE_CHECKING:
@@ -25,13 +30,19 @@ def sign_plan(plan_file: Path, kit: Path) -> Path:
     """Sign a plan with the key of the operator's kit, and return the signature's file, which travels with the plan."""
     startup, file = kit / "startup", signature_file(plan_file)
     if not (startup / "client.key").is_file():
-        raise InputError(f"{kit} has no key of the operator; make the kits with: coterie deploy {plan_file}")
-    signed = _sign(_PLAN + plan_file.read_bytes(), startup / "client.key", startup / "client.crt")
+        raise InputError(
+            f"{kit} has no key of the operator; make the kits with: coterie deploy {plan_file}"
+        )
+    signed = _sign(
+        _PLAN + plan_file.read_bytes(), startup / "client.key", startup / "client.crt"
+    )
     write_atomically(file, lambda p: p.write_text(json.dumps(signed), encoding="utf-8"))
     return file
 
 
-def check_plan(plan_file: Path, content: bytes, signature: str, operator: str, startup: Path) -> str:
+def check_plan(
+    plan_file: Path, content: bytes, signature: str, operator: str, startup: Path
+) -> str:
     """Return a sentence about who has signed a plan. Raises `InputError` unless that is the operator of this kit's authority.
 
     Args:
@@ -41,18 +52,28 @@ def check_plan(plan_file: Path, content: bytes, signature: str, operator: str, s
         operator: the name of the operator.
         startup: startup of the site's kit, with the authority's certificate.
     """
-    file, cure = signature_file(plan_file), f"ask the operator to sign it: coterie sign {plan_file.name}"
+    file, cure = (
+        signature_file(plan_file),
+        f"ask the operator to sign it: coterie sign {plan_file.name}",
+    )
     if not signature:
-        raise InputError(f"{plan_file} has no signature of the operator beside it ({file.name}); {cure}")
+        raise InputError(
+            f"{plan_file} has no signature of the operator beside it ({file.name}); {cure}"
+        )
     try:
         _verify(_PLAN + content, json.loads(signature), operator, startup)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{file} is no signature of {operator} under this plan ({error}); {cure}") from error
+        raise InputError(
+            f"{file} is no signature of {operator} under this plan ({error}); {cure}"
+        ) from error
     return f"by {operator}, whom the authority of this kit knows"
 
 
 def _sign(content: bytes, key: Path, certificate: Path) -> dict[str, str]:
-    return {"signature": sign_bytes(content, key), "certificate": certificate.read_text(encoding="utf-8")}
+    return {
+        "signature": sign_bytes(content, key),
+        "certificate": certificate.read_text(encoding="utf-8"),
+    }
 
 
 def sign_bytes(content: bytes, key: Path) -> str:
@@ -62,7 +83,9 @@ def sign_bytes(content: bytes, key: Path) -> str:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     private: Any = load_pem_private_key(key.read_bytes(), None)
-    return base64.b64encode(private.sign(content, padding.PKCS1v15(), hashes.SHA256())).decode()
+    return base64.b64encode(
+        private.sign(content, padding.PKCS1v15(), hashes.SHA256())
+    ).decode()
 
 
 def check_bytes(content: bytes, signature: str, certificate: x509.Certificate) -> None:
@@ -73,7 +96,9 @@ def check_bytes(content: bytes, signature: str, certificate: x509.Certificate) -
 
     key: Any = certificate.public_key()
     try:
-        key.verify(base64.b64decode(signature), content, padding.PKCS1v15(), hashes.SHA256())
+        key.verify(
+            base64.b64decode(signature), content, padding.PKCS1v15(), hashes.SHA256()
+        )
     except InvalidSignature as error:
         raise InputError("of another text") from error
 
@@ -98,7 +123,12 @@ def sign_head(site: str, head: str, startup: Path) -> dict[str, str]:
 def check_head(entry: dict[str, str], server: str, startup: Path) -> None:
     """Raise `InputError` unless the server has signed this head of a log."""
     try:
-        _verify(_head_content(entry["site"], entry["head"], entry["signed"]), entry, server, startup)
+        _verify(
+            _head_content(entry["site"], entry["head"], entry["signed"]),
+            entry,
+            server,
+            startup,
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"a head of the log is not signed by {server} ({error}); somebody has changed the file"
@@ -112,7 +142,12 @@ def _head_content(site: str, head: str, time: str) -> bytes:
 def _verify(content: bytes, signed: dict[str, str], name: str, startup: Path) -> None:
     """Raise `ValueError` unless somebody of this name, with a valid certificate of the kit's authority, signed these bytes."""
     certificate = certificate_of(signed["certificate"].encode())
-    require(issued_by(certificate, certificate_of((startup / ROOT_CERTIFICATE).read_bytes())), "of another authority")
+    require(
+        issued_by(
+            certificate, certificate_of((startup / ROOT_CERTIFICATE).read_bytes())
+        ),
+        "of another authority",
+    )
     if common_name(certificate) != name:
         raise InputError(f"of {common_name(certificate)!r}")
     check_bytes(content, signed["signature"], certificate)

@@ -55,15 +55,21 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
     os.umask(0o077)  # the site's log, models and jobs are its own
     where = arguments.index("-m") + 1 if "-m" in arguments[:-1] else 0
     if entry not in PROGRAMS or not where:
-        raise InputError(f"start with one of {', '.join(PROGRAMS)}, and -m KIT; a kit's startup/start.sh does")
+        raise InputError(
+            f"start with one of {', '.join(PROGRAMS)}, and -m KIT; a kit's startup/start.sh does"
+        )
     folder = Path(arguments[where])
     kit, is_site = kit_of(folder), entry.startswith("site")
     if not is_gated(kit):
-        raise InputError(f"{kit} was made before the gate was; put it in with: coterie site check {kit}")
+        raise InputError(
+            f"{kit} was made before the gate was; put it in with: coterie site check {kit}"
+        )
     log = _log_of(kit) if is_site else kit / "local" / SERVER_LOG
     secret = os.environ.pop(SECRET, "")
     if entry.endswith("-job") and not secret:
-        raise InputError("a job is started by its parent, which shares a secret with it")
+        raise InputError(
+            "a job is started by its parent, which shares a secret with it"
+        )
     guard = CellGate(Refusals(log), _server_of(kit) if is_site else "", secret)
     install(guard)
     if entry == "server":
@@ -71,24 +77,36 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
 
         install_people(guard)
     if entry == "site":
-        arguments = [*arguments[:where], str(make_workspace(kit)), *arguments[where + 1 :]]
+        arguments = [
+            *arguments[:where],
+            str(make_workspace(kit)),
+            *arguments[where + 1 :],
+        ]
     return arguments
 
 
 def is_gated(kit: Path) -> bool:
     """Return True if a kit starts its processes, and they their jobs, behind the gate."""
-    script, resources = kit / "startup" / "sub_start.sh", kit / "local" / "resources.json"
+    script, resources = (
+        kit / "startup" / "sub_start.sh",
+        kit / "local" / "resources.json",
+    )
     if not script.is_file() or not resources.is_file():
         return False
     text = script.read_text(encoding="utf-8")
-    paths = {component["path"] for component in json.loads(resources.read_text(encoding="utf-8"))["components"]}
+    paths = {
+        component["path"]
+        for component in json.loads(resources.read_text(encoding="utf-8"))["components"]
+    }
     programs = any(program in text for program in PROGRAMS.values())
     return f"-m {MODULE} " in text and not programs and not paths & LAUNCHERS.keys()
 
 
 def _server_of(kit: Path) -> str:
     """The common name of the server's certificate, as the kit has it."""
-    config = read_json(kit / "startup" / "fed_client.json", dict, "get a new kit from the operator")
+    config = read_json(
+        kit / "startup" / "fed_client.json", dict, "get a new kit from the operator"
+    )
     return str(config["servers"][0]["identity"])
 
 

@@ -26,7 +26,9 @@ from coterie.study.progress import Event
 RUNNING = ("RUNNING", "DISPATCHED", "SUBMITTED")
 
 
-def status(plan_file: Path, kits: Path | None = None, authority: Path | None = None) -> list[str]:
+def status(
+    plan_file: Path, kits: Path | None = None, authority: Path | None = None
+) -> list[str]:
     """Lines about the server of a plan and its sites, and when certificates end.
 
     Args:
@@ -48,13 +50,20 @@ def status(plan_file: Path, kits: Path | None = None, authority: Path | None = N
         if jobs:
             with suppress(Exception):  # the job may be beginning or ending
                 progress = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
-        return [*_lines(deployment, connected, bool(jobs), progress, time.time()), *certificates]
+        return [
+            *_lines(deployment, connected, bool(jobs), progress, time.time()),
+            *certificates,
+        ]
     finally:
         session.close()
 
 
 def _lines(
-    deployment: Deployment, connected: set[str], running: bool, progress: Mapping[str, Any], now: float
+    deployment: Deployment,
+    connected: set[str],
+    running: bool,
+    progress: Mapping[str, Any],
+    now: float,
 ) -> Iterator[str]:
     width = max(map(len, deployment.sites))
     yield f"server {deployment.server}:{deployment.port} answers; {_run(progress) if running else 'no run'}"
@@ -67,7 +76,11 @@ def _lines(
         if gates := progress.get("gates"):
             state += f", gate closed {gates[name]}" if gates.get(name) else ", no gate"
         last_answer = progress.get("last", {}).get(name)
-        answer = f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago" if last_answer else ""
+        answer = (
+            f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago"
+            if last_answer
+            else ""
+        )
         yield f"  {name:<{width}}  {state}{answer}"
 
 
@@ -78,7 +91,9 @@ def _run(progress: Mapping[str, Any]) -> str:
     return f"{event.label}, seed {event.seed}, round {event.round} of {event.rounds}"
 
 
-def certificate_lines(deployment: Deployment, authority: Path, now: datetime) -> Iterator[str]:
+def certificate_lines(
+    deployment: Deployment, authority: Path, now: datetime
+) -> Iterator[str]:
     """Say for how many days the certificates are valid, of each holder the last that is not revoked, and how to renew it."""
     if not authority.is_dir():
         yield f"certificates: say with --authority where the authority lies, to read when they end ({authority} is not there)"
@@ -91,15 +106,28 @@ def certificate_lines(deployment: Deployment, authority: Path, now: datetime) ->
             ends[holder] = max(noted[serial], ends.get(holder, noted[serial]))
 
     yield "certificates"
-    holders = [AUTHORITY, deployment.server, *deployment.admins.values(), *deployment.sites]
+    holders = [
+        AUTHORITY,
+        deployment.server,
+        *deployment.admins.values(),
+        *deployment.sites,
+    ]
     width = max(map(len, holders))
     for holder in holders:
         if holder not in ends:
             yield f"  {holder:<{width}}  none is noted"
             continue
         days = (ends[holder] - now).days
-        line = f"  {holder:<{width}}  ends in {days} days" if days >= 0 else f"  {holder:<{width}}  has ended"
+        line = (
+            f"  {holder:<{width}}  ends in {days} days"
+            if days >= 0
+            else f"  {holder:<{width}}  has ended"
+        )
         if days < FEW_DAYS:
-            cure = "there, coterie site renew KIT" if holder in deployment.sites else "coterie deploy PLAN --kits NEW"
+            cure = (
+                "there, coterie site renew KIT"
+                if holder in deployment.sites
+                else "coterie deploy PLAN --kits NEW"
+            )
             line += f"; renew it: {cure}"
         yield line

@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.sites.flare.doors import ADMIN_CHANNEL, ANY, DATA, FROM_SERVER, NOTIFY, REQUESTS, SERVER, STREAM, Cell
+from coterie.sites.flare.doors import (
+    ADMIN_CHANNEL,
+    ANY,
+    DATA,
+    FROM_SERVER,
+    NOTIFY,
+    REQUESTS,
+    SERVER,
+    STREAM,
+    Cell,
+)
 
 MODULE = "coterie.sites.flare.trial"
 """This module, which is also the program of the throw-away site."""
@@ -54,7 +64,11 @@ class Trial:
     def line(self) -> str:
         """The result for a person."""
         if self.read or self.opened:
-            files = "files of this site are read through FLARE's own channels; " if self.read else ""
+            files = (
+                "files of this site are read through FLARE's own channels; "
+                if self.read
+                else ""
+            )
             return f"gate      OPEN: {files}{len(self.opened)} of {self.tried} messages are taken that no job needs"
         return f"gate      closed: {self.tried} messages of FLARE's channels, as server, other site and own job; none is taken"
 
@@ -68,7 +82,17 @@ class _Said:
     job: str = JOB
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (f"{self.author}:", self.channel, self.topic, self.inside and f"({self.inside})")))
+        return " ".join(
+            filter(
+                None,
+                (
+                    f"{self.author}:",
+                    self.channel,
+                    self.topic,
+                    self.inside and f"({self.inside})",
+                ),
+            )
+        )
 
 
 def try_gate(*, gate: bool = True) -> Trial:
@@ -83,13 +107,27 @@ def try_gate(*, gate: bool = True) -> Trial:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.settimeout(SECONDS)
-        command = [sys.executable, "-P", "-m", MODULE, temporary, str(listener.getsockname()[1]), str(int(gate))]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            MODULE,
+            temporary,
+            str(listener.getsockname()[1]),
+            str(int(gate)),
+        ]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             try:
                 return _question(listener, folder, process)
             except (OSError, ValueError, StopIteration) as error:
                 process.kill()
-                last = (process.stderr.read() if process.stderr else "").strip().splitlines()[-1:]
+                last = (
+                    (process.stderr.read() if process.stderr else "")
+                    .strip()
+                    .splitlines()[-1:]
+                )
                 raise InputError(
                     f"the gate could not be tried on this machine ({''.join(last)[:120] or error}); is FLARE installed "
                     "in the version of coterie's extra flare?"
@@ -98,7 +136,9 @@ def try_gate(*, gate: bool = True) -> Trial:
                 process.kill()
 
 
-def _question(listener: socket.socket, folder: Path, process: subprocess.Popen[str]) -> Trial:
+def _question(
+    listener: socket.socket, folder: Path, process: subprocess.Popen[str]
+) -> Trial:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
     context.load_verify_locations(folder / "ca.crt")
@@ -106,10 +146,15 @@ def _question(listener: socket.socket, folder: Path, process: subprocess.Popen[s
     told = map(json.loads, process.stdout or ())
     begun = next(told)  # its registries, the port for its jobs, and the secret of one
     plain, _ = listener.accept()
-    with context.wrap_socket(plain, server_side=True) as server, socket.create_connection(
-        ("127.0.0.1", begun["port"]), timeout=SECONDS
-    ) as job:
-        lines = {SERVER: _Line(server, SERVER), OTHER: None, f"{SITE}.{JOB}": _Line(job, f"{SITE}.{JOB}")}
+    with (
+        context.wrap_socket(plain, server_side=True) as server,
+        socket.create_connection(("127.0.0.1", begun["port"]), timeout=SECONDS) as job,
+    ):
+        lines = {
+            SERVER: _Line(server, SERVER),
+            OTHER: None,
+            f"{SITE}.{JOB}": _Line(job, f"{SITE}.{JOB}"),
+        }
         lines[OTHER] = lines[SERVER]  # a dishonest server forwards whatever it gets
         lines[SERVER].answer_greeting()
         lines[f"{SITE}.{JOB}"].greet(begun["secret"])
@@ -128,13 +173,18 @@ def _question(listener: socket.socket, folder: Path, process: subprocess.Popen[s
     honest = {number for number, message in enumerate(said) if _is_honest(message)}
     if not taken & honest:
         raise ValueError("the messages of an honest job are not taken")
-    return Trial(len(said), tuple(str(said[number]) for number in sorted(taken - honest)), heard)
+    return Trial(
+        len(said), tuple(str(said[number]) for number in sorted(taken - honest)), heard
+    )
 
 
 def _is_honest(message: _Said) -> bool:
     """Return True for what a job needs, with the right message inside."""
     author = {SERVER: Cell.SERVER, OTHER: None}.get(message.author, Cell.SITE_JOB)
-    if author is None or (message.channel, message.topic) not in REQUESTS[Cell.SITE, author]:
+    if (
+        author is None
+        or (message.channel, message.topic) not in REQUESTS[Cell.SITE, author]
+    ):
         return False
     if message.channel != ADMIN_CHANNEL:
         return True
@@ -164,12 +214,27 @@ def flare_words() -> tuple[list[str], list[str]]:
     from nvflare.private import defs as private_defs
     from nvflare.private import stream_runner
 
-    modules = (fl_constant, core_cell, defs, net_agent, download_service, stream_const, private_defs, stream_runner)
+    modules = (
+        fl_constant,
+        core_cell,
+        defs,
+        net_agent,
+        download_service,
+        stream_const,
+        private_defs,
+        stream_runner,
+    )
     topics, channels = set(), set()
     for module in modules:
         for name, value in vars(module).items():
-            members = vars(value).items() if isinstance(value, type) else ((name, value),)
-            texts = {text for key, text in members if isinstance(text, str) and not key.startswith("__")}
+            members = (
+                vars(value).items() if isinstance(value, type) else ((name, value),)
+            )
+            texts = {
+                text
+                for key, text in members
+                if isinstance(text, str) and not key.startswith("__")
+            }
             if "topic" in name.lower() or "Command" in name:
                 topics |= texts
             elif "channel" in name.lower():
@@ -195,7 +260,11 @@ class _Line:
         deadline = time.monotonic() + SECONDS
         while not self.heard and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._send(_READY, {}, _packed({"endpoint_name": self._me, "timestamp": 0.0, "fqcn": self._me}))
+        self._send(
+            _READY,
+            {},
+            _packed({"endpoint_name": self._me, "timestamp": 0.0, "fqcn": self._me}),
+        )
         time.sleep(0.2)  # FLARE drops what comes while it still takes in the greeting
 
     def greet(self, secret: str) -> None:
@@ -203,16 +272,46 @@ class _Line:
         from coterie.sites.flare.cell_gate import _PROOF, _prove
 
         proof = {"number": "1", "proof": _prove(secret, "job", self._me, "1")}
-        self._send(_HELLO, {}, _packed({"endpoint_name": self._me, "timestamp": 0.0, "fqcn": self._me, _PROOF: proof}))
+        self._send(
+            _HELLO,
+            {},
+            _packed(
+                {
+                    "endpoint_name": self._me,
+                    "timestamp": 0.0,
+                    "fqcn": self._me,
+                    _PROOF: proof,
+                }
+            ),
+        )
         time.sleep(0.2)
 
     def say(self, message: _Said, number: int, file: str) -> None:
         """Say a message to the throw-away site."""
-        names = {"origin": message.author, "destination": SITE, "from": self._me, "to": SITE, "msg_type": "req"}
-        names |= {"channel": message.channel, "topic": message.topic, "req_id": str(number)}
-        headers: dict[str, Any] = {f"cn__{name}": value for name, value in names.items()}
+        names = {
+            "origin": message.author,
+            "destination": SITE,
+            "from": self._me,
+            "to": SITE,
+            "msg_type": "req",
+        }
+        names |= {
+            "channel": message.channel,
+            "topic": message.topic,
+            "req_id": str(number),
+        }
+        headers: dict[str, Any] = {
+            f"cn__{name}": value for name, value in names.items()
+        }
         if message.channel == STREAM:
-            headers |= {"sm__ch": "collab", "sm__tp": "call", "sm__id": number, "sm__sq": 0, "sm__dt": 2, "sm__sz": 0}
+            headers |= {
+                "sm__ch": "collab",
+                "sm__tp": "call",
+                "sm__id": number,
+                "sm__sq": 0,
+                "sm__dt": 2,
+                "sm__sz": 0,
+            }
         payload = b""
         if message.inside:
             headers |= {"cn__payload_encoding": "fobs", "cn__reply_expected": True}
@@ -244,20 +343,42 @@ def _order(topic: str, job: str, command: str) -> bytes:
     message = CellMessage({}, order)
     encode_payload(message)
     payload = message.payload
-    return b"".join(map(bytes, payload)) if isinstance(payload, list) else bytes(payload)
+    return (
+        b"".join(map(bytes, payload)) if isinstance(payload, list) else bytes(payload)
+    )
 
 
 def _make_certificates(folder: Path) -> None:
     """Write certificates for the trial: they and their keys are gone with its folder."""
-    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+    from nvflare.lighter.utils import (
+        Identity,
+        generate_cert,
+        generate_keys,
+        serialize_cert,
+        serialize_pri_key,
+    )
 
     authority = Identity("throw-away authority")
     authority_key, _ = generate_keys()
-    for name, common_name in (("ca", authority.name), ("server", SERVER_NAME), ("site", SITE)):
-        key, public = (authority_key, authority_key.public_key()) if name == "ca" else generate_keys()
+    for name, common_name in (
+        ("ca", authority.name),
+        ("server", SERVER_NAME),
+        ("site", SITE),
+    ):
+        key, public = (
+            (authority_key, authority_key.public_key())
+            if name == "ca"
+            else generate_keys()
+        )
         host = SERVER_NAME if name == "server" else None
         certificate = generate_cert(
-            Identity(common_name), authority, authority_key, public, valid_days=1, ca=name == "ca", server_default_host=host
+            Identity(common_name),
+            authority,
+            authority_key,
+            public,
+            valid_days=1,
+            ca=name == "ca",
+            server_default_host=host,
         )
         (folder / f"{name}.crt").write_bytes(serialize_cert(certificate))
         (folder / f"{name}.key").write_bytes(serialize_pri_key(key))
@@ -283,23 +404,41 @@ def _be_the_site(folder: Path, port: int, is_gated: bool) -> None:
     _note_what_is_taken(CoreCell, taken)
     if is_gated:
         install(guard)
-    credentials = {"ca_cert": folder / "ca.crt", "client_cert": folder / "site.crt", "client_key": folder / "site.key"}
+    credentials = {
+        "ca_cert": folder / "ca.crt",
+        "client_cert": folder / "site.crt",
+        "client_key": folder / "site.key",
+    }
     cell = FlareCell(
         fqcn=SITE,
         root_url=f"tcp://127.0.0.1:{port}",
         secure=True,
-        credentials={**{name: str(path) for name, path in credentials.items()}, "connection_security": "mtls"},
+        credentials={
+            **{name: str(path) for name, path in credentials.items()},
+            "connection_security": "mtls",
+        },
         create_internal_listener=True,
         auth_identity_map={SERVER: SERVER_NAME},
     )
     NetAgent(cell)
     DownloadService.initialize(cell)
     cell.start()
-    processors = {topic: one for one in ClientRequestProcessors.request_processors for topic in one.get_topics()}
+    processors = {
+        topic: one
+        for one in ClientRequestProcessors.request_processors
+        for topic in one.get_topics()
+    }
     _let_the_agent_obey(cell, processors)
     url = str(cell.core_cell.get_internal_listener_url())
-    begun = {"port": int(url.rpartition(":")[2]), "secret": secret, "file": str(folder / "file"), "agent": list(processors)}
-    _report({**begun, "doors": [key.split(":", 1) for key in cell.core_cell.req_reg.reg]})
+    begun = {
+        "port": int(url.rpartition(":")[2]),
+        "secret": secret,
+        "file": str(folder / "file"),
+        "agent": list(processors),
+    }
+    _report(
+        {**begun, "doors": [key.split(":", 1) for key in cell.core_cell.req_reg.reg]}
+    )
     while True:
         time.sleep(0.2)
         _report({"seen": guard.refusals.total + len(taken), "taken": taken})
@@ -325,7 +464,9 @@ def _let_the_agent_obey(cell: Any, processors: dict[str, Any]) -> None:
     def obey(request: Any) -> Any:
         order = request.payload
         is_shell = getattr(order, "topic", "") == "sys.shell"
-        return Message({}, processors[order.topic].process(order, None) if is_shell else None)
+        return Message(
+            {}, processors[order.topic].process(order, None) if is_shell else None
+        )
 
     cell.register_request_cb(channel=ADMIN_CHANNEL, topic="*", cb=obey)
 

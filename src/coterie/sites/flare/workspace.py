@@ -17,7 +17,13 @@ from coterie.base.errors import InputError
 
 WORKSPACE = "flare"
 """Folder of a site's kit."""
-_SETTINGS = ("resources.json", "authorization.json", "log_config.json", "privacy.json", "comm_config.json")
+_SETTINGS = (
+    "resources.json",
+    "authorization.json",
+    "log_config.json",
+    "privacy.json",
+    "comm_config.json",
+)
 
 
 def make_workspace(kit: Path) -> Path:
@@ -28,7 +34,9 @@ def make_workspace(kit: Path) -> Path:
         if place.exists():
             shutil.rmtree(place)
         place.mkdir(parents=True)
-    for file in (kit / "startup").iterdir():  # links to files: FLARE looks for its settings and follows no link to a folder
+    for file in (
+        kit / "startup"
+    ).iterdir():  # links to files: FLARE looks for its settings and follows no link to a folder
         (startup / file.name).symlink_to(Path("..") / ".." / "startup" / file.name)
     for name in _SETTINGS:
         for file in (kit / "local" / name, kit / "local" / f"{name}.default"):
@@ -51,7 +59,9 @@ def check_place(kit: Path, file: Path, what: str) -> None:
     """Raise `InputError` if a file of the site lies in FLARE's workspace, where jobs are unpacked and deleted."""
     workspace = kit.resolve() / WORKSPACE
     if file.resolve().is_relative_to(workspace):
-        raise InputError(f"{what} = {file} lies in {workspace}, where FLARE unpacks and deletes jobs; move it to local of the kit")
+        raise InputError(
+            f"{what} = {file} lies in {workspace}, where FLARE unpacks and deletes jobs; move it to local of the kit"
+        )
 
 
 @contextmanager
