@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import pytest
 
-__all__ = ["Mutant", "declared", "mutated"]
+__all__ = ["Mutant", "declared", "mutated", "replaced"]
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS = Path("tests", "methods")
@@ -104,17 +104,24 @@ def mutated(mutant: Mutant, root: Path = ROOT) -> str:
     A term that does not stand there letter by letter is looked for by its tokens, so that formatting loses none.
     """
     text = (root / "src" / "coterie" / mutant.file).read_text()
-    times = text.count(mutant.term)
+    return replaced(
+        text,
+        mutant.term,
+        mutant.instead,
+        f"{mutant.tests} replaces a term that {mutant.file}",
+    )
+
+
+def replaced(text: str, term: str, instead: str, place: str) -> str:
+    """A text with another term. Raises `ValueError`, which begins with the place, unless the term is there exactly once."""
+    times = text.count(term)
     if times == 1:
-        return text.replace(mutant.term, mutant.instead)
-    spans = spans_of(mutant.term, text) if times == 0 else []
+        return text.replace(term, instead)
+    spans = spans_of(term, text) if times == 0 else []
     if len(spans) == 1:
         first, last = spans[0]
-        return text[:first] + mutant.instead.strip() + text[last:]
-    times = times or len(spans)
-    raise ValueError(
-        f"{mutant.tests} replaces a term that {mutant.file} has {times} times: {shown(mutant.term)}"
-    )
+        return text[:first] + instead.strip() + text[last:]
+    raise ValueError(f"{place} has {times or len(spans)} times: {shown(term)}")
 
 
 class Token(NamedTuple):

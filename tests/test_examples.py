@@ -49,14 +49,8 @@ def rows_of(run):
 def test_an_example_is_short(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert ast.get_docstring(tree)
-    documented = set(range(tree.body[0].lineno, tree.body[0].end_lineno + 1))
-    lines = path.read_text(encoding="utf-8").splitlines()
-    code = [
-        n
-        for n, line in enumerate(lines, 1)
-        if line.strip() and not line.strip().startswith("#") and n not in documented
-    ]
-    assert len(code) <= 20
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    assert len(statements) <= 24
 
 
 def test_there_is_an_example_of_each_kind():

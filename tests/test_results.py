@@ -739,38 +739,6 @@ def test_the_readme_advises_what_the_page_does_and_nothing_else():
     assert len(said) == len(EVIDENCE.papers)
 
 
-def test_no_rule_of_the_page_takes_many_lines():
-    """What of this repository `make results` has imported beside the package once it is done, also within functions."""
-    code = """
-import sys
-
-sys.path[:0] = [".", "src"]
-import experiments.page
-
-experiments.page.pages()
-print(*(m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)), sep="\\n")
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    ).stdout
-    ours = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - {
-        "src"
-    }  # .venv is not ours
-    files = [
-        path
-        for path in map(Path, found.splitlines())
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ours
-    ]
-    assert ROOT / "experiments" / "page.py" in files
-    assert (
-        sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 900
-    )
-
-
 def tiny_evidence(one, two, **about):
     """One claim about two methods of one experiment."""
     rows = [

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mutants import replaced
+
 ROOT = Path(__file__).parents[2]
 MINUTES = 10
 """Within which a campaign must find a planted fault."""
@@ -172,12 +174,14 @@ def hunt(fault: Planted, campaign: str) -> tuple[bool, float, str]:
                 ignore=shutil.ignore_patterns("__pycache__", "results"),
             )
         path = copy / "src" / "coterie" / fault.file
-        text = path.read_text()
-        if text.count(fault.term) != 1:
-            raise ValueError(
-                f"{fault.file} has the term of {fault.what!r} {text.count(fault.term)} times"
+        path.write_text(
+            replaced(
+                path.read_text(),
+                fault.term,
+                fault.instead,
+                f"{fault.what!r}: {fault.file}",
             )
-        path.write_text(text.replace(fault.term, fault.instead))
+        )
         started = time.monotonic()
         options = (
             "--only",
