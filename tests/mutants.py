@@ -19,10 +19,12 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -82,11 +84,59 @@ def _of(path: Path) -> Iterator[Mutant]:
 
 
 def mutated(mutant: Mutant, root: Path = ROOT) -> str:
-    """The text of the file with the other term. Raises `ValueError` unless the term is there exactly once."""
+    """The text of the file with the other term. Raises `ValueError` unless the term is there exactly once.
+
+    A term that does not stand there letter by letter is looked for by its tokens, so that formatting loses none.
+    """
     text = (root / "src" / "coterie" / mutant.file).read_text()
-    if (times := text.count(mutant.term)) != 1:
-        raise ValueError(f"{mutant.tests} replaces a term that {mutant.file} has {times} times: {shown(mutant.term)}")
-    return text.replace(mutant.term, mutant.instead)
+    times = text.count(mutant.term)
+    if times == 1:
+        return text.replace(mutant.term, mutant.instead)
+    spans = spans_of(mutant.term, text) if times == 0 else []
+    if len(spans) == 1:
+        first, last = spans[0]
+        return text[:first] + mutant.instead.strip() + text[last:]
+    times = times or len(spans)
+    raise ValueError(f"{mutant.tests} replaces a term that {mutant.file} has {times} times: {shown(mutant.term)}")
+
+
+class Token(NamedTuple):
+    """A token of Python, and where it lies in the text: [first, last)."""
+
+    code: str
+    first: int
+    last: int
+
+
+_LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a text, or of a fragment of one, without layout, comments and commas that end a bracket."""
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    found: list[Token] = []
+    # A fragment may leave a bracket open: what was read up to there counts.
+    with suppress(tokenize.TokenError):
+        for kind, code, (row, column), (last_row, last_column), _ in tokenize.generate_tokens(iter(lines).__next__):
+            if kind in _LAYOUT:
+                continue
+            if code in ")]}" and found and found[-1].code == ",":
+                found.pop()
+            found.append(Token(code, starts[row - 1] + column, starts[last_row - 1] + last_column))
+    return found
+
+
+def spans_of(term: str, text: str) -> list[tuple[int, int]]:
+    """Where the tokens of a term stand in a text, one after another: [first, last) of each place."""
+    wanted = [token.code for token in tokens_of(textwrap.dedent(term).strip())]
+    tokens = tokens_of(text)
+    codes = [token.code for token in tokens]
+    width = len(wanted)
+    places = [k for k in range(len(codes) - width + 1) if codes[k : k + width] == wanted]
+    return [(tokens[k].first, tokens[k + width - 1].last) for k in places]
 
 
 class Tree:

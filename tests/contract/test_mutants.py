@@ -45,6 +45,24 @@ def test_a_term_must_be_there_exactly_once(tmp_path):
             mutated(mutant._replace(term=term), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("y = f(\n    a + 1,\n    b,\n)\n", "y = g(a)\n"),
+        ("y = f(a + 1,  # why\n      b)\n", "y = g(a)\n"),
+        ("if y:\n    return f(\n        a\n        + 1, b)\n", "if y:\n    return g(a)\n"),
+    ],
+)
+def test_a_term_is_found_however_it_is_formatted(tmp_path, text, expected):
+    file = tmp_path / "src" / "coterie" / "mine.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert mutated(Mutant("mine", "test_mine.py", "mine.py", "f(a + 1, b)", "g(a)"), tmp_path) == expected
+    file.write_text(text + text)
+    with pytest.raises(ValueError, match="has 2 times"):
+        mutated(Mutant("mine", "test_mine.py", "mine.py", "f(a + 1, b)", "g(a)"), tmp_path)
+
+
 def test_a_mutant_lives_in_a_copy_and_only_while_its_tests_run(tmp_path):
     tree, mutant = Tree(tmp_path), declared()[0]
     copy = tmp_path / "src" / "coterie" / mutant.file

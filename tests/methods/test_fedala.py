@@ -25,8 +25,8 @@ MUTANTS = {
         ("algorithms/fedala.py", "delta = (start - x) + cohort", "delta = cohort"),
         ("algorithms/fedala.py", "range(1 if self.learned else first_passes)", "range(first_passes)"),
         ("algorithms/fedala.py", "float(latest.std(correction=0)) < SETTLED", "False"),
-        ("algorithms/fedala.py", "return [_Mixture(x, entries, row, eta) for row in mixture_state.or_else(start)]",
-         "return [_Mixture(x, entries, row, eta) for row in start.expand(len(cohort.names), -1)]"),
+        ("algorithms/fedala.py", "[_Mixture(x, entries, row, eta) for row in mixture_state.or_else(start)]",
+         "[_Mixture(x, entries, row, eta) for row in start.expand(len(cohort.names), -1)]"),
         ("base/layers.py", "layout.layers[max(0, len(layout.layers) - count) :]", "layout.layers[:count]"),
     ],
 }  # fmt: skip

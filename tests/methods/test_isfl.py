@@ -54,7 +54,7 @@ MUTANTS = {
             "return shares_in_memory(cohort, client, SHARES)[:0]",
         ),
         ("samplers/isfl.py", "_solve(*row, floor)[0][exact]", "_solve(*row, floor)[0][0]"),
-        ("samplers/isfl.py", 'counts = comparison.held if self.where == "client"', "counts = comparison.held if False"),
+        ("samplers/isfl.py", 'comparison.held if self.where == "client"', "comparison.held if False"),
     ],
 }
 

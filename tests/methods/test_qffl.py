@@ -25,7 +25,7 @@ from federations import (
 
 MUTANTS = {
     "qffl": [
-        ("algorithms/qffl.py", "curved = self.q * loss", "curved = 0 * loss"),
+        ("algorithms/qffl.py", "self.q * loss ** (self.q - 1)", "0 * loss ** (self.q - 1)"),
         ("algorithms/qffl.py", "weights = loss**self.q / total", "weights = loss / total"),
         ("algorithms/qffl.py", "(scale * self.local.rate(federation.round))", "self.local.rate(federation.round)"),
     ],
