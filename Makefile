@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits duplication rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -120,14 +120,14 @@ notebooks: $(VENV)/.dev  ## run the notebooks of the tutorials again and write t
 pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report of the demo (a minute; needs chromium; RUN=its run directory)
 	$(BIN)/python docs/screenshots.py $(RUN)
 
-lint: $(VENV)/.dev  ##! style, types (of the code on the pages, too) and spelling, as pre-commit runs them, wording and names
+lint: $(VENV)/.dev  ##! style, types (of the code on the pages, too) and spelling, as pre-commit runs them, wording and density
 	$(BIN)/ruff check src tests examples benchmarks experiments docs
 	$(BIN)/ruff format --check src tests examples benchmarks experiments docs
 	$(BIN)/mypy
 	$(BIN)/python docs/user_code.py
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src examples benchmarks experiments
 	$(BIN)/python -m pytest tests/test_prose.py -q
-	$(BIN)/python -m benchmarks.names
+	$(BIN)/python -m benchmarks.density src/coterie --docs README.md CHANGELOG.md CONTRIBUTING.md docs --gate
 
 format: $(VENV)/.dev  ##! format the code
 	$(BIN)/ruff check --fix --quiet src tests examples benchmarks experiments docs
@@ -158,10 +158,7 @@ attacks-generated: $(VENV)/.dev  ## 10,000 generated requests to a site, and 1,0
 same-bits: $(VENV)/.dev  ## does this tree compute the bits of commit BASE, for every method? (2 minutes, 4 where BASE is new; ONLY='attacks/*')
 	$(if $(wildcard $(ENGINES)/.ready),$(ENGINES),$(VENV))/bin/python -m benchmarks.same_bits '$(BASE)' --only '$(or $(ONLY),*)'
 
-duplication: $(VENV)/.dev  ## the share of the method files' code that also stands in a sibling file
-	$(BIN)/python -m benchmarks.duplication
-
-rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them, as docs/design.md counts them
+rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them
 	$(BIN)/python -m benchmarks.rooms
 
 release: $(VENV)/.dev  ## build a release into dist/; refuses one without address, contact, date or the right TAG

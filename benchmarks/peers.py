@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in given.names or PEERS:
                 try:
                     python = _python(PEERS[name], given.venvs, given.quick)
-                    found = on_a_quiet_machine(lambda: compare(PEERS[name], python, held, sizes), settings)  # noqa: B023
+                    found = on_a_quiet_machine(partial(compare, PEERS[name], python, held, sizes), settings)
                 except NotMeasuredError as reason:
                     found = {"absent": str(reason)}
                 made = measure.document("peers", WHAT.strip(), {})

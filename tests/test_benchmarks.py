@@ -275,23 +275,3 @@ def test_same_bits_finds_other_bits_and_missing_values(capsys):
     assert "column loss: 0x1.999999999999ap-4 (0.10000000000000001) became 0x1.999999999999bp-4" in out
     assert "column n: MISSING, was 3" in out
     assert "MISSING or different: 2" in out
-
-
-def test_doubled_lines_are_those_of_a_block_that_a_sibling_has():
-    from benchmarks.duplication import code_lines, doubled
-
-    shared = "\n".join(f"a{i} = {i}" for i in range(5))
-    one = code_lines(f'"""What it is."""\nimport os\n\n# why\n{shared}\nb = 1\n')
-    other = code_lines(f"import os\ndef f():\n    {shared.replace(chr(10), chr(10) + '    ')}\n    return 2\n")
-    assert one == [*shared.splitlines(), "b = 1"]
-    assert doubled({"one": one, "other": other}) == {"one": {0, 1, 2, 3, 4}, "other": {1, 2, 3, 4, 5}}
-    assert doubled({"one": one, "other": other[2:]}) == {"one": set(), "other": set()}
-    assert doubled({"one": [*one, *one]}) == {"one": set()}
-
-
-def test_method_files_share_little_code():
-    from benchmarks.duplication import FOLDERS, code_lines, doubled
-
-    paths = [path for folder in FOLDERS for path in folder.glob("*.py") if path.name != "__init__.py"]
-    files = {str(path): code_lines(path.read_text()) for path in paths}
-    assert sum(map(len, doubled(files).values())) < 0.05 * sum(map(len, files.values()))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from benchmarks import duplication, names
-from benchmarks.rooms import FILES, MODULES, SOURCE, arrows, imports, name_of, recorded, room, rooms, trips
+from benchmarks.rooms import FILES, MODULES, SOURCE, arrows, imports, name_of, room, rooms
 
-import coterie as ct
 from coterie.cli.catalogue import entries
 from mutants import declared, mutated
 
@@ -142,51 +138,10 @@ def test_no_rooms_import_each_other():
     assert circles({name: {other for one, other in arrows() if one == name} for name in rooms()}) == []
 
 
-def doubled_share() -> float:
-    """The share of the methods' code that also stands in a sibling, in percent."""
-    paths = [p for folder in duplication.FOLDERS for p in sorted(folder.glob("*.py")) if p.name != "__init__.py"]
-    files = {str(p): duplication.code_lines(p.read_text()) for p in paths}
-    return 100 * sum(map(len, duplication.doubled(files).values())) / sum(map(len, files.values()))
-
-
-def test_the_tree_is_no_larger_than_the_design_says():
-    lines = {path: len(path.read_text().splitlines()) for path in FILES}
-    root = [path for path in FILES if path.parent == SOURCE]
-    most, longest = max((count, path) for path, count in lines.items())
-    measured = {
-        "parameters of `fit`": (len(inspect.signature(ct.fit).parameters),),
-        "files and lines in the package root": (len(root), sum(lines[path] for path in root)),
-        "code that method files share with a sibling (`make duplication`)": (round(doubled_share(), 1),),
-        "rooms (folders and modules below the root) and arrows between them (`make rooms`)": (
-            len(rooms()),
-            len(arrows()),
-        ),
-        "longest file of the package; files over 450 lines": (most, sum(count > 450 for count in lines.values())),
-        **trips(),
-    }
-    stated = {what: numbers for what, numbers in recorded().items() if what in measured}
-    assert stated.keys() == measured.keys()
-    assert f"`{longest.relative_to(SOURCE)}`" in stated["longest file of the package; files over 450 lines"]
-    for what, numbers in measured.items():
-        bounds = map(float, re.findall(r"\d+(?:\.\d+)?", stated[what]))
-        assert all(number <= bound for number, bound in zip(numbers, bounds, strict=True)), (what, numbers)
-
-
-ONE_EACH = ("algorithms", "samplers", "data/sets", "run/trackers", "sites/flare")
-"""Folders whose files are alike: one a method, a data set, a logger."""
-
-
-def test_the_design_names_every_file_in_its_room():
+def test_the_design_names_every_room():
     text = (SOURCE.parents[1] / "docs" / "design.md").read_text()
-    room, named = "", dict[str, str]()
-    for line in text.partition("| room | what")[2].partition("### Three trips")[0].splitlines()[2:-1]:
-        _, first, rest, _ = line.split("|")
-        room = first.strip(" `/") or room
-        named[room] = named.get(room, "") + rest
-    for path in FILES:
-        folder = path.relative_to(SOURCE).parent.as_posix()
-        if folder not in (".", *ONE_EACH) and not path.name.startswith("_"):
-            assert f"`{path.stem}`" in named[folder.partition("/")[0]], path
+    folders = {path.relative_to(SOURCE).parts[0] for path in FILES if path.parent != SOURCE}
+    assert [name for name in sorted(folders) if f"`{name}/`" not in text] == []
 
 
 HEAVY = (
@@ -323,76 +278,20 @@ def test_the_search_for_seeding_finds_it(tmp_path):
     assert seedings(bad) == []
 
 
-# ---- size
-
-LONGEST_FUNCTION = 60
+# ---- methods
 
 
 @pytest.mark.parametrize("path", [f for f in FILES if f.parent == SOURCE / "algorithms"], ids=lambda p: name_of(p))
-def test_a_method_is_short_and_has_its_header(path):
+def test_a_method_has_its_header(path):
     if path.name == "__init__.py":
         return
     text = path.read_text()
     header = ast.get_docstring(ast.parse(text)) or ""
     assert "\nLaws:\n- " in header
-    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
-    assert max(f.end_lineno - f.lineno + 1 for f in functions) <= LONGEST_FUNCTION
     assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"]
 
 
-# ---- names and sentences
-
-
-def test_names_say_what_they_hold_and_sentences_are_built_when_they_are_shown():
-    hits = [hit for path in FILES for hit in names.find_hits(path.read_text(), path)]
-    for figure, most in zip(names.measure(hits), names.MOST, strict=True):
-        assert figure <= most, "python -m benchmarks.names --verbose lists the places"
-
-
-def test_names_that_say_nothing_are_found():
-    text = "def told(rest):\n    for found, n in rest: made: int = n\ndef sum_blocks(mean): total = mean"
-    kinds = [kind for kind, _ in names.find_hits(text)]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"functions": 2, "participles": 1, "names": 6, "vague": 3}
-    assert names.measure(names.find_hits(text)) == (50.0, 50.0, 0, 0)
-
-
-@pytest.mark.parametrize(("sentence", "eager"), [("f'{x}'", 1), ("cure(x)", 1), ("'so'", 0), ("sentence", 0)])
-def test_sentences_that_are_built_for_nothing_are_found(sentence, eager):
-    assert names.measure(names.find_hits(f"require(x, {sentence})")).eager == eager
-
-
-@pytest.mark.parametrize(("words", "questions"), [("Whether it fits", 1), ("What fits", 1), ("Whatever fits", 0)])
-def test_docstrings_that_ask_are_counted_also_below_a_value(words, questions):
-    for text in (f'def fits():\n    """{words}."""', f'SIZE = 3\n"""{words}."""', f'"""{words}."""'):
-        assert names.measure(names.find_hits(text)).questions == questions
-
-
-def test_docstrings_of_functions_and_classes_are_no_fragments():
-    for text in ('def fits():\n    """How it fits."""', 'class Fit:\n    """Which rows fit."""'):
-        assert names.measure(names.find_hits(text)).questions == 1
-    assert (
-        names.measure(names.find_hits('"""How it fits."""\ndef fits():\n    """Return how it fits."""')).questions == 0
-    )
-
-
-def test_lines_of_code_leave_out_docstrings_comments_and_blanks():
-    assert names.code_lines('"""Words.\n\nMore."""\n\n# why\nx = [\n    1,  # here\n]\ndef f():\n    """Do."""\n') == 4
-
-
 # ---- tests know the point of each method
-
-
-def test_names_of_tests_are_short():
-    tests = [
-        (path, node)
-        for path in Path(__file__).parents[1].rglob("test_*.py")
-        for node in ast.parse(path.read_text("utf-8")).body
-    ]
-    assert [
-        f"{path.name}: {node.name}"
-        for path, node in tests
-        if isinstance(node, ast.FunctionDef) and len(node.name) >= 80
-    ] == []
 
 
 @pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)

@@ -152,11 +152,12 @@ def join_inputs(parts: Sequence[Held]) -> Held:
     example = parts[0]
     if isinstance(example, LazyInputs):
         source = example.source
-        if not all(isinstance(part, LazyInputs) and part.source is source for part in parts):
+        lazy = [part for part in parts if isinstance(part, LazyInputs)]
+        if len(lazy) < len(parts) or any(part.source is not source for part in lazy):
             raise InputError(
                 "unread rows of several data sets cannot be joined; make them one, e.g. by torch.utils.data.ConcatDataset"
             )
-        return LazyInputs(source, np.concatenate([part.source_numbers() for part in parts]))  # type: ignore[union-attr]
+        return LazyInputs(source, np.concatenate([part.source_numbers() for part in lazy]))
     if isinstance(example, dict):
         return {k: torch.cat([part[k] for part in parts]) for k in example}  # type: ignore[index]
     return torch.cat(parts)  # type: ignore[arg-type]

@@ -119,5 +119,6 @@ class EngineSpec(ABC):
 
     def results(self) -> dict[str, Any]:
         """The settings on which numbers depend, where they are not the defaults; a resumed run must have the same."""
-        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in self.decides}  # type: ignore[arg-type]
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        defaults = {field.name: field.default for field in fields if field.name in self.decides}
         return {name: value for name in defaults if (value := getattr(self, name)) != defaults[name]}

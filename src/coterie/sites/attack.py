@@ -409,7 +409,8 @@ class _Target:
         """Return the site's answer about each model, as long as it answers."""
         server, payload = self.server, self.payload(round)
         example = payload[self.field]
-        takes_several = self.declaration.task.payload[self.field].holds.shape[:1] == ("models",)  # type: ignore[union-attr]
+        holds = self.declaration.task.payload[self.field].holds
+        takes_several = holds.shape[:1] == ("models",)  # type: ignore[union-attr]
         answers: list[Tensor] = []
         rounded = models.to(server._shard.workspace.layout.dtype)
         for start in range(0, len(rounded), self.at_once):
