@@ -34,16 +34,22 @@ class BareLoop:
         parts, self.dtype = [client.train for client in clients], parameters[0].dtype
         self.inputs = [self.floats(part.inputs) for part in parts]
         self.binary = parameters[-1].numel() == 1
-        self.labels = [part.labels.to(self.dtype) if self.binary else part.labels for part in parts]
+        self.labels = [
+            part.labels.to(self.dtype) if self.binary else part.labels for part in parts
+        ]
         self.parameters = [p.detach().clone() for p in parameters]
         self.lr, self.steps, self.batch_size, self.decay = lr, steps, batch_size, decay
         self.generator = torch.Generator().manual_seed(0)
 
-    def round(self, participants: Sequence[int], rows: Sequence[Tensor] | None = None) -> None:
+    def round(
+        self, participants: Sequence[int], rows: Sequence[Tensor] | None = None
+    ) -> None:
         """One round with these clients; `rows` are row numbers for each of them, drawn here if None."""
         total = [torch.zeros_like(p) for p in self.parameters]
         for j, client in enumerate(participants):
-            local = self.train(client, self.parameters, self.draw(client) if rows is None else rows[j])
+            local = self.train(
+                client, self.parameters, self.draw(client) if rows is None else rows[j]
+            )
             for t, p in zip(total, local, strict=True):
                 t.add_(p)
         self.parameters = [t.div_(len(participants)) for t in total]
@@ -51,26 +57,38 @@ class BareLoop:
     def draw(self, client: int) -> Tensor:
         """Row numbers of all steps of one local training: epoch after epoch without replacement."""
         wanted, count = self.steps * self.batch_size, len(self.labels[client])
-        epochs = [torch.randperm(count, generator=self.generator) for _ in range(-(-wanted // count))]
+        epochs = [
+            torch.randperm(count, generator=self.generator)
+            for _ in range(-(-wanted // count))
+        ]
         return torch.cat(epochs)[:wanted].to(self.labels[client].device)
 
     def train(self, client: int, start: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
         """Parameters after local training."""
         parameters = self.begin(start)
-        inputs, labels = self.inputs[client].index_select(0, rows), self.labels[client].index_select(0, rows)
+        inputs, labels = (
+            self.inputs[client].index_select(0, rows),
+            self.labels[client].index_select(0, rows),
+        )
         for low in range(0, len(rows), self.batch_size):
             some = slice(low, low + self.batch_size)
-            gradients = torch.autograd.grad(self.loss(parameters, inputs[some], labels[some]), parameters)
+            gradients = torch.autograd.grad(
+                self.loss(parameters, inputs[some], labels[some]), parameters
+            )
             with torch.no_grad():
                 for p, g in zip(parameters, gradients, strict=True):
-                    p.sub_(g.add_(p, alpha=self.decay) if self.decay else g, alpha=self.lr)
+                    p.sub_(
+                        g.add_(p, alpha=self.decay) if self.decay else g, alpha=self.lr
+                    )
         return [p.detach() for p in parameters]
 
     def begin(self, start: Sequence[Tensor]) -> list[Tensor]:
         """Parameters that local training changes."""
         return [p.clone().requires_grad_() for p in start]
 
-    def loss(self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    def loss(
+        self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor
+    ) -> Tensor:
         """Mean loss of some rows."""
         outputs = self.outputs(parameters, inputs)
         if self.binary:
@@ -86,7 +104,9 @@ class BareLoop:
     def accuracy(self, part: Part) -> float:
         """Share of right classes."""
         with torch.no_grad():
-            outputs = self.outputs(self.parameters, self.floats(part.inputs).to(self.labels[0].device))
+            outputs = self.outputs(
+                self.parameters, self.floats(part.inputs).to(self.labels[0].device)
+            )
         return float((outputs.argmax(1).cpu() == part.labels).double().mean())
 
     @property
@@ -99,7 +119,11 @@ class BareLoop:
         if isinstance(inputs, dict):
             raise TypeError("L0 takes one tensor of inputs")
         flat = inputs.flatten(1)
-        return flat.to(self.dtype) / 255 if flat.dtype == torch.uint8 else flat.to(self.dtype)
+        return (
+            flat.to(self.dtype) / 255
+            if flat.dtype == torch.uint8
+            else flat.to(self.dtype)
+        )
 
 
 class BareCNN(BareLoop):
@@ -114,7 +138,9 @@ class BareCNN(BareLoop):
     def outputs(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """The model."""
         for k in (0, 2):
-            inputs = F.max_pool2d(F.relu(F.conv2d(inputs, parameters[k], parameters[k + 1], padding=2)), 2)
+            inputs = F.max_pool2d(
+                F.relu(F.conv2d(inputs, parameters[k], parameters[k + 1], padding=2)), 2
+            )
         return F.linear(inputs.flatten(1), parameters[4], parameters[5])
 
 
@@ -144,33 +170,66 @@ class BareMeritFed(BareLoop):
     A model with one parameter is mean estimation: its output is the parameter, and the loss the mean squared distance.
     """
 
-    def loss(self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    def loss(
+        self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor
+    ) -> Tensor:
         """Mean loss of some rows."""
         if len(parameters) > 1:
             return super().loss(parameters, inputs, labels)
         return (parameters[0] - inputs).square().mean()
 
-    def descend(self, weights: Tensor, *, steps: int, step: float, server_lr: float, batch: int | None) -> Tensor:
+    def descend(
+        self,
+        weights: Tensor,
+        *,
+        steps: int,
+        step: float,
+        server_lr: float,
+        batch: int | None,
+    ) -> Tensor:
         """One round with all clients from the present model; the new weights. The last inputs and labels are the target's."""
         start, shapes = self.vector, [p.shape for p in self.parameters]
         sizes = [prod(shape) for shape in shapes]
         updates = torch.stack(
             [
-                torch.cat([p.reshape(-1) for p in self.train(k, self.parameters, self.draw(k))]) - start
+                torch.cat(
+                    [
+                        p.reshape(-1)
+                        for p in self.train(k, self.parameters, self.draw(k))
+                    ]
+                )
+                - start
                 for k in range(len(weights))
             ]
         )
         inputs, labels = self.inputs[-1], self.labels[-1]
         for _ in range(steps):
             candidate = start + server_lr * (weights @ updates)
-            parts = [p.view(s).requires_grad_() for p, s in zip(candidate.split(sizes), shapes, strict=True)]
+            parts = [
+                p.view(s).requires_grad_()
+                for p, s in zip(candidate.split(sizes), shapes, strict=True)
+            ]
             some = inputs, labels
             if batch is not None:
-                rows = torch.randperm(len(labels), generator=self.generator)[:batch].to(labels.device)
+                rows = torch.randperm(len(labels), generator=self.generator)[:batch].to(
+                    labels.device
+                )
                 some = inputs.index_select(0, rows), labels.index_select(0, rows)
-            slope = torch.cat([g.reshape(-1) for g in torch.autograd.grad(self.loss(parts, *some), parts)])
-            weights = torch.softmax(weights.log() - step * server_lr * (updates @ slope), 0)
+            slope = torch.cat(
+                [
+                    g.reshape(-1)
+                    for g in torch.autograd.grad(self.loss(parts, *some), parts)
+                ]
+            )
+            weights = torch.softmax(
+                weights.log() - step * server_lr * (updates @ slope), 0
+            )
         self.parameters = [
-            p.view(s) for p, s in zip((start + server_lr * (weights @ updates)).split(sizes), shapes, strict=True)
+            p.view(s)
+            for p, s in zip(
+                (start + server_lr * (weights @ updates)).split(sizes),
+                shapes,
+                strict=True,
+            )
         ]
         return weights

@@ -52,8 +52,18 @@ REFERENCE: Mapping[str, Mapping[str, str]] = {
     "TAWT": {},
     "MeritFed, stochastic": {},
     IDEAL: dict.fromkeys(THEIRS, ".0036"),
-    "averaging": {"IPM": ".99", "ALIE": "820", "bit flipping": "2e5", "random noise": "3.1"},
-    "FedAdp": {"IPM": ".009", "ALIE": "3.9", "bit flipping": ".03", "random noise": ".03"},
+    "averaging": {
+        "IPM": ".99",
+        "ALIE": "820",
+        "bit flipping": "2e5",
+        "random noise": "3.1",
+    },
+    "FedAdp": {
+        "IPM": ".009",
+        "ALIE": "3.9",
+        "bit flipping": ".03",
+        "random noise": ".03",
+    },
 }
 """Plateaus of the authors' code over three seeds."""
 
@@ -83,18 +93,30 @@ def plateau(job: Job) -> dict[str, Any]:
     """The plateau of one run, None if it diverged, and the weight of the honest at the end."""
     started = time.perf_counter()
     count = HONEST + (0 if job.attack is None else MALICIOUS)
-    clients = ct.data.load("mean-estimation", seed=job.seed, mu=0.0, groups=[count, 0, 0], test=0)
+    clients = ct.data.load(
+        "mean-estimation", seed=job.seed, mu=0.0, groups=[count, 0, 0], test=0
+    )
     attackers = clients.names[HONEST:]
     value: float | None = None
     honest: float | None = None
     attack = None if job.attack is None else replace(ATTACKS[job.attack], on=attackers)
     try:
-        settled = settle(METHODS.get(job.method, AVERAGING), clients, job.rounds, job.seed, attack)
-        value, honest = settled.plateau, sum(w for name, w in settled.weights.items() if name not in attackers)
+        settled = settle(
+            METHODS.get(job.method, AVERAGING), clients, job.rounds, job.seed, attack
+        )
+        value, honest = (
+            settled.plateau,
+            sum(w for name, w in settled.weights.items() if name not in attackers),
+        )
     except ct.RunError:
         pass
     seconds = round(time.perf_counter() - started, 1)
-    return {**job._asdict(), "plateau": value, "honest_weight": honest, "seconds": seconds}
+    return {
+        **job._asdict(),
+        "plateau": value,
+        "honest_weight": honest,
+        "seconds": seconds,
+    }
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -102,13 +124,25 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     lines = []
     for method in (*METHODS, IDEAL):
         for attack in ATTACKS:
-            values = [r["plateau"] for r in runs if r["method"] == method and r["attack"] in (attack, None)]
+            values = [
+                r["plateau"]
+                for r in runs
+                if r["method"] == method and r["attack"] in (attack, None)
+            ]
             if not values:
                 continue
             known = [v for v in values if v is not None]
             mean = statistics.fmean(known) if len(known) == len(values) else None
-            spread = statistics.stdev(known) if mean is not None and len(known) > 1 else None
+            spread = (
+                statistics.stdev(known) if mean is not None and len(known) > 1 else None
+            )
             reference = REFERENCE[method].get(attack)
-            line = {"method": method, "attack": attack, "seeds": len(values), "mean": mean, "std": spread}
+            line = {
+                "method": method,
+                "attack": attack,
+                "seeds": len(values),
+                "mean": mean,
+                "std": spread,
+            }
             lines.append({**line, "reference": reference})
     return lines

@@ -28,7 +28,11 @@ from benchmarks.trees import GitError, commit_of, worktree
 TOLERANCE = 0.15
 """How far a ratio may fall below the committed one: five short pairs scatter by less on a machine with nothing else to do."""
 NAMES = ("w1", "w2", "w3", "w5")
-GUARDED = tuple(row for row in ROWS if row.case in ("evaluation", "loop", "kernel") and row.unit in ("rounds", MODELS))
+GUARDED = tuple(
+    row
+    for row in ROWS
+    if row.case in ("evaluation", "loop", "kernel") and row.unit in ("rounds", MODELS)
+)
 """Costs that are multiples of something measured beside them, as they may not grow either."""
 
 HELP = """
@@ -50,7 +54,10 @@ STARTS = {
 def _cpu_seconds(code: str, before: str = "") -> float:
     script = f"{before}\nimport time\nbegan = time.process_time()\n{code}\nprint(time.process_time() - began)"
     runs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in range(5)
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        for _ in range(5)
     ]
     return statistics.median(float(done.stdout) for done in runs)
 
@@ -62,7 +69,10 @@ def slow_starts() -> int:
     for name, (code, most) in STARTS.items():
         ratio = _cpu_seconds(code, "" if code is HELP else "import torch") / torch
         slow += ratio > most
-        print(f"{name}: {ratio:.2f} of importing torch, at most {most:g}{': SLOW' if ratio > most else ''}", flush=True)
+        print(
+            f"{name}: {ratio:.2f} of importing torch, at most {most:g}{': SLOW' if ratio > most else ''}",
+            flush=True,
+        )
     return slow
 
 
@@ -99,15 +109,31 @@ def at_commit(commit: str, name: str, settings: Settings) -> dict[str, Any]:
 
     Raises `NotComparableError` if it fails there.
     """
-    given = {key: getattr(settings, key) for key in ("quick", "attempts", "patience", "short")}
+    given = {
+        key: getattr(settings, key)
+        for key in ("quick", "attempts", "patience", "short")
+    }
     script = (
         f"import json; from benchmarks import {name}; from benchmarks.measure import Settings; "
         f"print(json.dumps({name}.run(Settings(**{given!r}))))"
     )
-    with tempfile.TemporaryDirectory() as folder, worktree(commit_of(commit), Path(folder) / "tree") as tree:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree)))}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        worktree(commit_of(commit), Path(folder) / "tree") as tree,
+    ):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree))),
+        }
         command = [sys.executable, "-c", script]
-        ended = subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        ended = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     if ended.returncode:
         raise NotComparableError(
             f"{name} fails at commit {commit} here, as written above; record anew with `python benchmarks/run.py {name}`"
@@ -127,7 +153,10 @@ def slower(name: str, record: Mapping[str, Any], settings: Settings) -> bool:
     bad = worse(found[key], before[key])
     where = "in CPU time" if busy else "on the wall"
     was = "was" if same else f"at commit {record['commit']} on this machine"
-    print(f"{name}: {found[key]:.2f} of L0 {where}, {was} {before[key]:.2f}{': SLOWER' if bad else ''}", flush=True)
+    print(
+        f"{name}: {found[key]:.2f} of L0 {where}, {was} {before[key]:.2f}{': SLOWER' if bad else ''}",
+        flush=True,
+    )
     return bad
 
 
@@ -135,31 +164,53 @@ def dearer(row: Row, before: float) -> bool:
     """Measure and print how a cost compares with what was recorded; whether it grew."""
     now = measure_case(row.case)[row.key]
     bad = now > before * (1 + TOLERANCE)
-    print(f"{row.case}: {now:.1f} {row.unit}, was {before:.1f}{': MORE' if bad else ''}", flush=True)
+    print(
+        f"{row.case}: {now:.1f} {row.unit}, was {before:.1f}{': MORE' if bad else ''}",
+        flush=True,
+    )
     return bad
 
 
-def main(folder: Path = ROOT / "benchmarks" / "results", settings: Settings | None = None) -> int:
+def main(
+    folder: Path = ROOT / "benchmarks" / "results", settings: Settings | None = None
+) -> int:
     """Measure and compare; the exit status."""
     paths = {name: folder / f"{name}.json" for name in NAMES}
-    records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    records = {
+        name: json.loads(path.read_text())
+        for name, path in paths.items()
+        if path.exists()
+    }
     for name in NAMES:
         if name not in records:
-            print(f"{name}: no committed result; write one with `python benchmarks/run.py {name}`")
+            print(
+                f"{name}: no committed result; write one with `python benchmarks/run.py {name}`"
+            )
     settings = settings or Settings(attempts=2, patience=10.0, short=True)
     try:
         check_commits(records)
         fallen = slow_starts()
-        for name, record in records.items():  # a fall counts if it is seen twice: ratios scatter on a busy machine
+        for (
+            name,
+            record,
+        ) in (
+            records.items()
+        ):  # a fall counts if it is seen twice: ratios scatter on a busy machine
             fallen += slower(name, record, settings) and slower(name, record, settings)
     except NotComparableError as error:
         print(error, file=sys.stderr)
         return 2
     scale = folder / "scale.json"
-    cases = {run["case"]: run for run in json.loads(scale.read_text())["runs"]} if scale.exists() else {}
+    cases = (
+        {run["case"]: run for run in json.loads(scale.read_text())["runs"]}
+        if scale.exists()
+        else {}
+    )
     for row in GUARDED:
         if row.case in cases:
-            fallen += dearer(row, cases[row.case][row.key]) and dearer(row, cases[row.case][row.key])
+            fallen += dearer(row, cases[row.case][row.key]) and dearer(
+                row, cases[row.case][row.key]
+            )
     return 1 if fallen else 0
 
 

@@ -79,17 +79,29 @@ def check(claim: Claim, results: Results) -> Found:
     found = results.difference(claim.method, claim.other, claim.client, claim.metric)
     if found is None or found.low is None:
         return Found(float("nan"), None, None, "no verdict", False)
-    seen = ("better" if found.better else "worse") if found.excludes_zero else "no difference"
-    return Found(found.mean, found.low, found.high, found.words or seen, seen == claim.expected)
+    seen = (
+        ("better" if found.better else "worse")
+        if found.excludes_zero
+        else "no difference"
+    )
+    return Found(
+        found.mean, found.low, found.high, found.words or seen, seen == claim.expected
+    )
 
 
 def run_demo(seeds: Sequence[int], folder: Path) -> Results:
     """Run the demo with these repeats, or go on with what was stopped."""
     tables = preset("heart-disease")
-    tables["methods"] = [entry for entry in tables["methods"] if entry.get("label", entry["name"]) in METHODS]
+    tables["methods"] = [
+        entry
+        for entry in tables["methods"]
+        if entry.get("label", entry["name"]) in METHODS
+    ]
     tables["run"] = {**tables["run"], "seeds": [*seeds]}
     resume = is_run(folder)
-    chosen, _ = choose_settings(Experiment.from_tables(tables, "the preset"), folder, grid=False, resume=resume)
+    chosen, _ = choose_settings(
+        Experiment.from_tables(tables, "the preset"), folder, grid=False, resume=resume
+    )
     run_experiment(chosen, folder, resume=resume)
     return Results.load(folder)
 
@@ -101,7 +113,9 @@ def measure(seeds: range, folder: Path) -> tuple[Results, list[dict[str, str]]]:
     words = []
     for pair, place in zip(pairs, places, strict=True):
         results = run_demo(pair, place)
-        words.append({client: str(verdict(results, client).kind) for client in results.clients})
+        words.append(
+            {client: str(verdict(results, client).kind) for client in results.clients}
+        )
         print(f"{place.name}: {words[-1]}", flush=True)
     combine_runs(places, folder / "together")
     return Results.load(folder / "together"), words
@@ -121,7 +135,10 @@ def summary(results: Results) -> dict[str, Any]:
     """Means over seeds, by metric, method and client."""
     return {
         metric: {
-            method: {client: round(results.mean(method, client, metric), 4) for client in results.clients}
+            method: {
+                client: round(results.mean(method, client, metric), 4)
+                for client in results.clients
+            }
             | {"mean": round(results.mean(method, None, metric), 4)}
             for method in results.methods
         }
@@ -135,7 +152,10 @@ def page(found: Mapping[str, Any], claims: Sequence[Claim] = CLAIMS) -> str:
     loss, auc = sets[0]["summary"]["loss"], sets[0]["summary"]["auc"]
     clients = [c for c in loss["local"] if c != "mean"]
     heading = " | ".join(map(_title, clients))
-    lines = [_wrapped(f"- **{_title(client)}**: {text}") for client, text in found["demo"].items()]
+    lines = [
+        _wrapped(f"- **{_title(client)}**: {text}")
+        for client, text in found["demo"].items()
+    ]
     words = [run for part in sets for run in part["words"]]
     counts = {client: Counter(run[client] for run in words) for client in clients}
     rest = sum(told.total() - max(told.values()) for told in counts.values())
@@ -150,8 +170,14 @@ def page(found: Mapping[str, Any], claims: Sequence[Claim] = CLAIMS) -> str:
         f"| answer | {heading} |",
         "| --- |" + " ---: |" * len(clients),
     ]
-    for word in dict.fromkeys(word for told in counts.values() for word, _ in told.most_common()):
-        lines.append(f"| {word} | " + " | ".join(str(counts[client][word]) for client in clients) + " |")
+    for word in dict.fromkeys(
+        word for told in counts.values() for word, _ in told.most_common()
+    ):
+        lines.append(
+            f"| {word} | "
+            + " | ".join(str(counts[client][word]) for client in clients)
+            + " |"
+        )
     names = [name for name in found if name != "demo"]
     lines += [
         "",
@@ -163,12 +189,21 @@ def page(found: Mapping[str, Any], claims: Sequence[Claim] = CLAIMS) -> str:
     for method in METHODS:
         cells = [loss[method][c] for c in (*clients, "mean")] + [auc[method]["mean"]]
         lines.append(f"| {method} | " + " | ".join(number(v) for v in cells) + " |")
-    holding = [claim for claim in claims if all(part["claims"][claim.text]["holds"] for part in sets)]
-    lines += ["", f"Differences on these and on twenty other repeats ({names[1]}):", ""] if holding else []
+    holding = [
+        claim
+        for claim in claims
+        if all(part["claims"][claim.text]["holds"] for part in sets)
+    ]
+    lines += (
+        ["", f"Differences on these and on twenty other repeats ({names[1]}):", ""]
+        if holding
+        else []
+    )
     for claim in holding:
         sides = [part["claims"][claim.text] for part in sets]
         intervals = " and ".join(
-            f"{with_sign(s['mean'])} [{with_sign(s['low'])}, {with_sign(s['high'])}]" for s in sides
+            f"{with_sign(s['mean'])} [{with_sign(s['low'])}, {with_sign(s['high'])}]"
+            for s in sides
         )
         lines.append(_wrapped(f"- {claim.text}: {intervals}."))
     return "\n".join(lines)
@@ -189,21 +224,33 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     runs = parser.parse_args().runs
     demo = run_demo(DEMO, runs / "demo")
-    found: dict[str, Any] = {"demo": {c: headline(demo, verdict(demo, c)) for c in demo.clients}}
+    found: dict[str, Any] = {
+        "demo": {c: headline(demo, verdict(demo, c)) for c in demo.clients}
+    }
     for name, seeds in SETS.items():
         results, words = measure(seeds, runs / name.replace(" ", "-"))
         claims = {claim.text: check(claim, results)._asdict() for claim in CLAIMS}
         found[name] = {"claims": claims, "summary": summary(results), "words": words}
         for text, side in claims.items():
             interval = f"{with_sign(side['mean'])} [{with_sign(side['low'])}, {with_sign(side['high'])}]"
-            print(f"{name}: {'holds' if side['holds'] else 'FAILS'}: {text}: {interval}, {side['words']}", flush=True)
+            print(
+                f"{name}: {'holds' if side['holds'] else 'FAILS'}: {text}: {interval}, {side['words']}",
+                flush=True,
+            )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(RESULTS, lambda p: p.write_text(json.dumps(found, indent=1) + "\n"))
+    write_atomically(
+        RESULTS, lambda p: p.write_text(json.dumps(found, indent=1) + "\n")
+    )
     between(ROOT / "README.md", page(found), "claims")
     both_ways = contradicted([run for name in SETS for run in found[name]["words"]])
     for client in both_ways:
-        print(f"FAILS: {client} is told to join, and to stay alone, more than once each", flush=True)
-    hold = all(side["holds"] for name in SETS for side in found[name]["claims"].values())
+        print(
+            f"FAILS: {client} is told to join, and to stay alone, more than once each",
+            flush=True,
+        )
+    hold = all(
+        side["holds"] for name in SETS for side in found[name]["claims"].values()
+    )
     return 0 if hold and not both_ways else 1
 
 

@@ -76,7 +76,9 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
     rounds, seeds = (4, 2) if settings.quick else (ROUNDS, SEEDS)
 
     def jobs(seed: int) -> list[Job]:
-        return [Job(what, seed, rounds) for what in ("truth", *GAMES, "forecast", *PLANTED)]
+        return [
+            Job(what, seed, rounds) for what in ("truth", *GAMES, "forecast", *PLANTED)
+        ]
 
     for found in over_seeds(jobs, measure, settings, seeds):
         yield {**found, "summary": summary(found["runs"])}
@@ -85,21 +87,40 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 def measure(job: Job) -> dict[str, Any]:
     """The result of a job."""
     clients = ct.data.load("heart-disease", seed=job.seed)
-    about = {**job._asdict(), "train": clients.sizes("train"), "validation": clients.sizes("validation")}
+    about = {
+        **job._asdict(),
+        "train": clients.sizes("train"),
+        "validation": clients.sizes("validation"),
+    }
     if job.what == "truth":
         return {**about, "worths": worths(clients, job)}
     if job.what == "forecast":
         return {**about, "partners": partners(clients, job.seed)}
     if job.what in GAMES:
         phi = contributions(clients, job, ct.Contribution(every=1, game=job.what))
-        return {**about, "phi": {t: {c: sum(each) for c, each in row.items()} for t, row in phi.items()}}
+        return {
+            **about,
+            "phi": {
+                t: {c: sum(each) for c, each in row.items()} for t, row in phi.items()
+            },
+        }
     return {**about, "signs": planted(clients, job)}
 
 
-def contributions(clients: ct.Clients, job: Job, how: ct.Contribution, attack: Any = None) -> dict[str, Any]:
+def contributions(
+    clients: ct.Clients, job: Job, how: ct.Contribution, attack: Any = None
+) -> dict[str, Any]:
     """By target and client, what its updates did in each measured round."""
     settings = ct.RunSettings(contribution=how, evaluate=job.rounds)
-    trained = ct.fit(ct.FedAvg(LOCAL), clients, "logistic", job.rounds, job.seed, settings=settings, attack=attack)
+    trained = ct.fit(
+        ct.FedAvg(LOCAL),
+        clients,
+        "logistic",
+        job.rounds,
+        job.seed,
+        settings=settings,
+        attack=attack,
+    )
     falls: dict[str, dict[str, list[float]]] = {}
     for row in trained.contributions:
         falls.setdefault(row.target, {}).setdefault(row.client, []).append(row.phi)
@@ -112,28 +133,56 @@ def worths(clients: ct.Clients, job: Job) -> dict[str, list[float]]:
     falls: dict[str, list[float]] = {name: [0.0] for name in clients.names}
     for mask in range(1, 2 ** len(clients)):
         members = tuple(name for j, name in enumerate(clients.names) if mask >> j & 1)
-        trained = ct.fit(FedAvgOf(LOCAL, members=members), clients, "logistic", job.rounds, job.seed, settings=settings)
+        trained = ct.fit(
+            FedAvgOf(LOCAL, members=members),
+            clients,
+            "logistic",
+            job.rounds,
+            job.seed,
+            settings=settings,
+        )
         for name in clients.names:
-            losses = [value for _, value in trained.history.select("loss", name, "validation")]
+            losses = [
+                value for _, value in trained.history.select("loss", name, "validation")
+            ]
             falls[name].append(losses[0] - losses[-1])
     return falls
 
 
 def partners(clients: ct.Clients, seed: int) -> dict[str, list[str]]:
     """Whom FedCollab puts beside each hospital, itself among them."""
-    trained = ct.fit(ct.FedCollab(LOCAL), clients, "logistic", 1, seed, settings=ct.RunSettings(merge_validation=False))
+    trained = ct.fit(
+        ct.FedCollab(LOCAL),
+        clients,
+        "logistic",
+        1,
+        seed,
+        settings=ct.RunSettings(merge_validation=False),
+    )
     group = dict(zip(trained.state.names, trained.state.cluster.tolist(), strict=True))
-    return {name: [other for other in group if group[other] == group[name]] for name in group}
+    return {
+        name: [other for other in group if group[other] == group[name]]
+        for name in group
+    }
 
 
 def planted(clients: ct.Clients, job: Job) -> list[list[Any]]:
     """Whom contributions name where somebody is planted, as kind and names."""
-    attacks: Mapping[str, ct.Attack] = {"rider": Zeros(on=(VICTIM,)), "saboteur": ct.attacks.SignFlip(on=(VICTIM,))}
+    attacks: Mapping[str, ct.Attack] = {
+        "rider": Zeros(on=(VICTIM,)),
+        "saboteur": ct.attacks.SignFlip(on=(VICTIM,)),
+    }
     if job.what == "twin":
         clients = with_twin(clients)
-    falls = contributions(clients, job, ct.Contribution(game="fixed"), attacks.get(job.what))
+    falls = contributions(
+        clients, job, ct.Contribution(game="fixed"), attacks.get(job.what)
+    )
     count = len(next(iter(falls[VICTIM].values())))
-    phi = {(r, target): {c: each[r] for c, each in row.items()} for target, row in falls.items() for r in range(count)}
+    phi = {
+        (r, target): {c: each[r] for c, each in row.items()}
+        for target, row in falls.items()
+        for r in range(count)
+    }
     return [[sign.kind, list(sign.clients)] for sign in conspicuous(phi)]
 
 
@@ -145,25 +194,55 @@ def with_twin(clients: ct.Clients) -> ct.Clients:
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A line for each pair of hospitals, and one for each question about who was named."""
-    by_what = {what: [r for r in runs if r["what"] == what] for what in ("truth", *GAMES, "forecast", *PLANTED)}
+    by_what = {
+        what: [r for r in runs if r["what"] == what]
+        for what in ("truth", *GAMES, "forecast", *PLANTED)
+    }
     truths = by_what["truth"]
     names = list(truths[0]["worths"])
-    ratio = statistics.fmean(sum(r["validation"].values()) / sum(r["train"].values()) for r in truths)
+    ratio = statistics.fmean(
+        sum(r["validation"].values()) / sum(r["train"].values()) for r in truths
+    )
     lines = []
     for target in names:
-        retrained = np.array([shapley.exact(r["worths"][target]).tolist() for r in truths])
+        retrained = np.array(
+            [shapley.exact(r["worths"][target]).tolist() for r in truths]
+        )
         for j, client in enumerate(names):
-            line: dict[str, Any] = {"target": target, "client": client, "retrained": _interval(retrained[:, j], ratio)}
+            line: dict[str, Any] = {
+                "target": target,
+                "client": client,
+                "retrained": _interval(retrained[:, j], ratio),
+            }
             for game in GAMES:
-                line[game] = _interval(np.array([r["phi"][target][client] for r in by_what[game]]), ratio)
+                line[game] = _interval(
+                    np.array([r["phi"][target][client] for r in by_what[game]]), ratio
+                )
             lines.append(line)
     for planted_one in PLANTED:
-        named = Counter((kind, *clients) for r in by_what[planted_one] for kind, clients in r["signs"])
-        lines.append(
-            {"planted": planted_one, "seeds": len(by_what[planted_one]), "named": [[*k, n] for k, n in named.items()]}
+        named = Counter(
+            (kind, *clients)
+            for r in by_what[planted_one]
+            for kind, clients in r["signs"]
         )
-    hits = [_is_hit(t["worths"], names, f["partners"]) for t, f in zip(truths, by_what["forecast"], strict=True)]
-    return [*lines, *({"forecast": n, "hits": sum(h[n] for h in hits), "seeds": len(hits)} for n in names)]
+        lines.append(
+            {
+                "planted": planted_one,
+                "seeds": len(by_what[planted_one]),
+                "named": [[*k, n] for k, n in named.items()],
+            }
+        )
+    hits = [
+        _is_hit(t["worths"], names, f["partners"])
+        for t, f in zip(truths, by_what["forecast"], strict=True)
+    ]
+    return [
+        *lines,
+        *(
+            {"forecast": n, "hits": sum(h[n] for h in hits), "seeds": len(hits)}
+            for n in names
+        ),
+    ]
 
 
 def _interval(values: Any, ratio: float) -> list[float]:
@@ -174,14 +253,18 @@ def _interval(values: Any, ratio: float) -> list[float]:
 
 
 def _is_hit(
-    worth: Mapping[str, Sequence[float]], names: Sequence[str], partners: Mapping[str, Sequence[str]]
+    worth: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+    partners: Mapping[str, Sequence[str]],
 ) -> dict[str, bool]:
     """Whether the coalition forecast for each hospital beats training alone, or where it is to be alone, alone beats all together."""
     found = {}
     for j, name in enumerate(names):
         together = sum(1 << names.index(other) for other in partners[name])
         alone, everyone = worth[name][1 << j], worth[name][-1]
-        found[name] = worth[name][together] > alone if together != 1 << j else alone >= everyone
+        found[name] = (
+            worth[name][together] > alone if together != 1 << j else alone >= everyone
+        )
     return found
 
 
@@ -196,9 +279,13 @@ def table(result: Mapping[str, Any]) -> str:
     seeds = next(line["seeds"] for line in result["summary"] if "planted" in line)
     text = [f"{seeds} of {SEEDS} seeds are done."] if seeds < SEEDS else []
     for game in GAMES:
-        agree = sum(np.sign(line[game][0]) == np.sign(line["retrained"][0]) for line in clear)
+        agree = sum(
+            np.sign(line[game][0]) == np.sign(line["retrained"][0]) for line in clear
+        )
         opposed = sum(
-            _is_clear(line[game]) and np.sign(line[game][0]) != np.sign(line["retrained"][0]) for line in clear
+            _is_clear(line[game])
+            and np.sign(line[game][0]) != np.sign(line["retrained"][0])
+            for line in clear
         )
         meets = "meets" if agree >= AGREES * len(clear) else "misses"
         text.append(
@@ -206,10 +293,19 @@ def table(result: Mapping[str, Any]) -> str:
             f"{meets} the bar of 9 in 10; in {opposed} of them a clear contribution has the other sign."
         )
     shown = [
-        (_title(p["target"]), _title(p["client"]), *(_in_words(p[key]) for key in ("retrained", *GAMES))) for p in pairs
+        (
+            _title(p["target"]),
+            _title(p["client"]),
+            *(_in_words(p[key]) for key in ("retrained", *GAMES)),
+        )
+        for p in pairs
     ]
     rows = _table(("whose loss", "whose updates", "retrained", *GAMES), shown)
-    counted = [(line["planted"], _named(line["named"])) for line in result["summary"] if "planted" in line]
+    counted = [
+        (line["planted"], _named(line["named"]))
+        for line in result["summary"]
+        if "planted" in line
+    ]
     forecast = [
         (_title(line["forecast"]), str(line["hits"]), str(line["seeds"] - line["hits"]))
         for line in result["summary"]
@@ -220,11 +316,19 @@ def table(result: Mapping[str, Any]) -> str:
         "",
         *rows,
         "",
-        *wrap(f"Whom contributions name where {_title(VICTIM)} is planted, in how many of {seeds} trainings:", 100, ""),
+        *wrap(
+            f"Whom contributions name where {_title(VICTIM)} is planted, in how many of {seeds} trainings:",
+            100,
+            "",
+        ),
         "",
         *_table(("planted", "named"), counted),
         "",
-        *wrap(f"FedCollab's forecast before training, judged by the retrained coalitions of {seeds} seeds:", 100, ""),
+        *wrap(
+            f"FedCollab's forecast before training, judged by the retrained coalitions of {seeds} seeds:",
+            100,
+            "",
+        ),
         "",
         *_table(("hospital", "hits", "misses"), forecast),
     ]
@@ -238,7 +342,13 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _named(counted: Sequence[Sequence[Any]]) -> str:
     """Whom contributions named, as what, and how often."""
-    return ", ".join(f"{' and '.join(map(_title, who))} as {kind}: {n}" for kind, *who, n in counted) or "nobody"
+    return (
+        ", ".join(
+            f"{' and '.join(map(_title, who))} as {kind}: {n}"
+            for kind, *who, n in counted
+        )
+        or "nobody"
+    )
 
 
 def _in_words(interval: Sequence[float]) -> str:

@@ -44,16 +44,23 @@ def run(settings: Settings) -> dict[str, Any]:
     work = w1.Work(clients=3 if small else 20)
     clients = w1.synthetic(work, 240 if small else 12_000, PARTS)[0]
     rounds, pairs = (2, 2) if small else (4, 5)
-    local = ct.LocalSGD(lr=0.05, steps=ct.Steps(2 if small else 20), batch_size=8 if small else 32)
+    local = ct.LocalSGD(
+        lr=0.05, steps=ct.Steps(2 if small else 20), batch_size=8 if small else 32
+    )
     methods: dict[str, Any] = {
         "fedprox": ct.FedProx(local, mu=0.1),
         "meritfed": ct.MeritFed(
-            targets=clients.names[0], local=local, md_steps=5, oracle_batch_size=8 if small else 90
+            targets=clients.names[0],
+            local=local,
+            md_steps=5,
+            oracle_batch_size=8 if small else 90,
         ),
         "varsel": ct.VaRSeL(internal=clients.names[: 2 if small else 4], local=local),
         "maxfl": ct.MaxFL(local=local),
     }
-    found = on_a_quiet_machine(lambda: _measure(methods, local, clients, rounds, pairs), settings)
+    found = on_a_quiet_machine(
+        lambda: _measure(methods, local, clients, rounds, pairs), settings
+    )
     judged = "cpu_multiple" if found["busy"] else "multiple"
     rows = [
         row(f"round of {name}, per row gradient, without its own work",
@@ -66,17 +73,26 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _measure(
-    methods: dict[str, Any], local: ct.LocalSGD, clients: ct.Clients, rounds: int, pairs: int
+    methods: dict[str, Any],
+    local: ct.LocalSGD,
+    clients: ct.Clients,
+    rounds: int,
+    pairs: int,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, method in methods.items():
         turns = [
-            (_round(method, clients, rounds), _round(ct.FedAvg(local), clients, rounds)) for _ in range(pairs + 1)
+            (_round(method, clients, rounds), _round(ct.FedAvg(local), clients, rounds))
+            for _ in range(pairs + 1)
         ][1:]
         rows = [f.row_gradients / m.row_gradients for m, f in turns]
         found[name] = {
-            "multiple": statistics.median(r * m.asks / f.asks for r, (m, f) in zip(rows, turns, strict=True)),
-            "cpu_multiple": statistics.median(r * m.cpu / f.cpu for r, (m, f) in zip(rows, turns, strict=True)),
+            "multiple": statistics.median(
+                r * m.asks / f.asks for r, (m, f) in zip(rows, turns, strict=True)
+            ),
+            "cpu_multiple": statistics.median(
+                r * m.cpu / f.cpu for r, (m, f) in zip(rows, turns, strict=True)
+            ),
             "own": statistics.median(m.own for m, _ in turns),
             "row_gradients": turns[0][0].row_gradients,
         }
@@ -89,7 +105,12 @@ def _round(method: Any, clients: ct.Clients, rounds: int) -> Cost:
     clock: list[float] = []
     rows: list[float] = []
 
-    def count(round: Callable[..., tuple[Any, Any]], state: Any, federation: ct.Federation, rng: ct.Rng) -> Any:
+    def count(
+        round: Callable[..., tuple[Any, Any]],
+        state: Any,
+        federation: ct.Federation,
+        rng: ct.Rng,
+    ) -> Any:
         before = _work(federation)
         state, log = round(state, federation, rng)
         rows.append(_work(federation) - before)
@@ -105,7 +126,10 @@ def _round(method: Any, clients: ct.Clients, rounds: int) -> Cost:
     spent_cpu = [after - before for before, after in pairwise(clock[1:-1])]
     return Cost(
         statistics.fmean(c.seconds - (c.own or 0.0) for c in inner),
-        statistics.fmean(cpu * (1 - (c.own or 0.0) / c.seconds) for cpu, c in zip(spent_cpu, inner, strict=True)),
+        statistics.fmean(
+            cpu * (1 - (c.own or 0.0) / c.seconds)
+            for cpu, c in zip(spent_cpu, inner, strict=True)
+        ),
         statistics.fmean(c.own or 0.0 for c in inner),
         statistics.fmean(rows[1:-1]),
     )

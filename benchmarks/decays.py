@@ -55,9 +55,14 @@ class Fold(NamedTuple):
 
 def fit(inputs: Array, labels: Array) -> Array:
     """Coefficients of logistic regression by gradient descent under each penalty, [inputs, penalties]."""
-    decays, x = np.array(PENALTIES) / len(labels), np.zeros((inputs.shape[1], len(PENALTIES)))
+    decays, x = (
+        np.array(PENALTIES) / len(labels),
+        np.zeros((inputs.shape[1], len(PENALTIES))),
+    )
     for _ in range(STEPS):
-        gradient = inputs.T @ (1 / (1 + np.exp(-inputs @ x)) - labels[:, None]) / len(labels)
+        gradient = (
+            inputs.T @ (1 / (1 + np.exp(-inputs @ x)) - labels[:, None]) / len(labels)
+        )
         x = (x - RATE * gradient) / (1 + RATE * decays)
     return x
 
@@ -74,9 +79,15 @@ def train_folds(name: str, rows: int, rng: np.random.Generator) -> list[Fold]:
     for repeat in range(REPEATS):
         dealt = deal_folds(labels.astype(int), FOLDS, seed=repeat, name=name)
         for fold in range(FOLDS):
-            tested, rest = np.flatnonzero(dealt == fold), rng.permutation(np.flatnonzero(dealt != fold))
+            tested, rest = (
+                np.flatnonzero(dealt == fold),
+                rng.permutation(np.flatnonzero(dealt != fold)),
+            )
             chosen_by, kept = np.split(rest, [max(1, len(rest) // FOLDS)])
-            held_back, whole = fit(inputs[kept], labels[kept]), fit(inputs[rest], labels[rest])
+            held_back, whole = (
+                fit(inputs[kept], labels[kept]),
+                fit(inputs[rest], labels[rest]),
+            )
             folds.append(
                 Fold(
                     tested,
@@ -106,28 +117,43 @@ def flattery(folds: Sequence[Fold], penalties: Sequence[int]) -> float:
 def measure(sizes: tuple[int, int], clients: int) -> dict[str, list[float]]:
     """The flattery of each choice beyond that of a fixed penalty: mean over clients and standard error."""
     rng = np.random.default_rng([*sizes, 27])
-    found: dict[str, list[float]] = {"all rows choose": [], "rows of other folds choose": []}
+    found: dict[str, list[float]] = {
+        "all rows choose": [],
+        "rows of other folds choose": [],
+    }
     for client in range(clients):
         folds = train_folds(str(client), int(rng.integers(sizes[0], sizes[1] + 1)), rng)
         fixed = flattery(folds, [FIXED] * len(folds))
-        found["all rows choose"].append(flattery(folds, [choose(folds)] * len(folds)) - fixed)
+        found["all rows choose"].append(
+            flattery(folds, [choose(folds)] * len(folds)) - fixed
+        )
         apart = [choose(folds, fold.tested) for fold in folds]
         found["rows of other folds choose"].append(flattery(folds, apart) - fixed)
     return {
-        how: [round(float(np.mean(values)), 4), round(float(np.std(values)) / math.sqrt(clients), 4)]
+        how: [
+            round(float(np.mean(values)), 4),
+            round(float(np.std(values)) / math.sqrt(clients), 4),
+        ]
         for how, values in found.items()
     }
 
 
 def main(clients: int = CLIENTS) -> int:
     """Simulate, and write the results."""
-    results = {f"{low} to {high}" if low < high else f"{low}": measure((low, high), clients) for low, high in SIZES}
+    results = {
+        f"{low} to {high}" if low < high else f"{low}": measure((low, high), clients)
+        for low, high in SIZES
+    }
     columns = list(next(iter(results.values())))
     lines = [f"| rows of a client | {' | '.join(columns)} |", "| --- | ---: | ---: |"]
     for rows, found in results.items():
-        shares = [f"{decimals(value)} ± {decimals(error)}" for value, error in found.values()]
+        shares = [
+            f"{decimals(value)} ± {decimals(error)}" for value, error in found.values()
+        ]
         lines.append(f"| {rows} | {' | '.join(shares)} |")
-    write_atomically(RESULTS, lambda p: p.write_text(json.dumps(results, indent=1) + "\n"))
+    write_atomically(
+        RESULTS, lambda p: p.write_text(json.dumps(results, indent=1) + "\n")
+    )
     between(ROOT / "docs" / "statistics.md", "\n".join(lines), "decays")
     print("\n".join(lines))
     return 0

@@ -33,8 +33,21 @@ import tokenize
 from collections import Counter
 from typing import Any
 
-LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
-SIGNATURES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+LAYOUT = {
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.ENCODING,
+}
+SIGNATURES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Import,
+    ast.ImportFrom,
+)
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 _PREPOSITIONS = (
     "of on at by beside behind among between within without over under after before about above "
@@ -49,9 +62,28 @@ _PARTICIPLES = (
     "told said known given taken held kept sent seen done made found shown drawn chosen written "
     "read paid met left lost put set cut split spent built bound gone grown begun asked "
 )
-PARTICIPLES = frozenset(_PARTICIPLES.split()) - {"read", "set", "cut", "split", "put"}  # verbs as well: not counted
+PARTICIPLES = frozenset(_PARTICIPLES.split()) - {
+    "read",
+    "set",
+    "cut",
+    "split",
+    "put",
+}  # verbs as well: not counted
 NOT_PARTICIPLES = frozenset(
-    ["seed", "speed", "feed", "need", "embed", "shed", "bed", "red", "proceed", "exceed", "succeed", "spread"]
+    [
+        "seed",
+        "speed",
+        "feed",
+        "need",
+        "embed",
+        "shed",
+        "bed",
+        "red",
+        "proceed",
+        "exceed",
+        "succeed",
+        "spread",
+    ]
 )
 
 # name -> (bounds, gate?, what it means). The bounds of the three gates only ever fall: a commit that earns it lowers them
@@ -63,7 +95,11 @@ GOALS: dict[str, tuple[Any, bool, str]] = {
         True,
         "aim 3.5 [3.2] ternary or comprehension within another: name the inner value",
     ),
-    "ternaries per 10,000 tokens": ((0, 42.4), True, "aim 14 [10.7] an `if` with a sentence above it is better"),
+    "ternaries per 10,000 tokens": (
+        (0, 42.4),
+        True,
+        "aim 14 [10.7] an `if` with a sentence above it is better",
+    ),
     "tokens": (
         (0, 360_000),
         False,
@@ -81,7 +117,11 @@ GOALS: dict[str, tuple[Any, bool, str]] = {
         "falls to 7.9 by `ruff format` at 88 columns alone: says nothing of the code",
     ),
     "comments per 100": ((6, 30), False, "a gate makes filler"),
-    "imports per file, median": ((0, 14), False, "[17] falls when files hold whole subjects"),
+    "imports per file, median": (
+        (0, 14),
+        False,
+        "[17] falls when files hold whole subjects",
+    ),
     "imports per file, p90": ((0, 30), False, "[39]"),
     "prepositions %": ((0, 1.0), False, "a stranger renames, no list does"),
     "participles %": ((0, 1.0), False, ""),
@@ -251,7 +291,11 @@ def is_test(path: pathlib.Path) -> bool:
 def docstring_lines(tree: ast.AST) -> set[int]:
     lines: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return lines
 
@@ -264,8 +308,14 @@ class Counts:
         self.imports: list[int] = []
         self.statements: list[int] = []
         self.lengths: list[tuple[int, str]] = []
-        self.functions: list[tuple[float, int, int, str]] = []  # tokens per line, tokens, lines, where
-        self.named: dict[str, list[str]] = {"preposition": [], "constructor": [], "participle": []}
+        self.functions: list[
+            tuple[float, int, int, str]
+        ] = []  # tokens per line, tokens, lines, where
+        self.named: dict[str, list[str]] = {
+            "preposition": [],
+            "constructor": [],
+            "participle": [],
+        }
 
     def add_file(self, path: pathlib.Path, where: str) -> None:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -278,7 +328,9 @@ class Counts:
                 comments += 1
             elif token.type not in LAYOUT and token.start[0] not in docs:
                 tokens.append(token)
-        code = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+        code = {
+            line for token in tokens for line in range(token.start[0], token.end[0] + 1)
+        }
         lines = text.splitlines()
         self.n["files"] += 1
         self.n["lines"] += len(lines)
@@ -288,7 +340,11 @@ class Counts:
         self.n["over120"] += sum(len(line) > 120 for line in lines)
         self.lengths.append((len(lines), where))
         self.imports.append(
-            sum(len(node.names) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+            sum(
+                len(node.names)
+                for node in ast.walk(tree)
+                if isinstance(node, (ast.Import, ast.ImportFrom))
+            )
         )
         self._walk(tree, inside=False, chained=False)
         self._add_statements(tree, tokens)
@@ -307,16 +363,22 @@ class Counts:
         if is_chain and (chained or len(node.values) > 2):  # type: ignore[attr-defined]
             self.n["chains"] += 1
         for child in ast.iter_child_nodes(node):
-            self._walk(child, inside=inside or is_ternary or is_comprehension, chained=is_chain)
+            self._walk(
+                child, inside=inside or is_ternary or is_comprehension, chained=is_chain
+            )
 
     def _add_statements(self, tree: ast.AST, tokens: list[Any]) -> None:
         """Count the own tokens of each statement: each token belongs to the innermost one that holds it."""
         starts = [token.start for token in tokens]
         owner: list[int] = [-1] * len(tokens)
-        statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]  # parents before children
+        statements = [
+            node for node in ast.walk(tree) if isinstance(node, ast.stmt)
+        ]  # parents before children
         for number, node in enumerate(statements):
             low = bisect.bisect_left(starts, (node.lineno, node.col_offset))
-            high = bisect.bisect_left(starts, (node.end_lineno or 0, node.end_col_offset or 0))
+            high = bisect.bisect_left(
+                starts, (node.end_lineno or 0, node.end_col_offset or 0)
+            )
             owner[low:high] = [number] * (high - low)
         own = Counter(owner)
         for number, node in enumerate(statements):
@@ -328,14 +390,23 @@ class Counts:
         own = [t for t in tokens if node.lineno <= t.start[0] <= node.end_lineno]
         lines = {line for t in own for line in range(t.start[0], t.end[0] + 1)}
         if len(own) >= 90:
-            self.functions.append((len(own) / len(lines), len(own), len(lines), f"{where}:{node.lineno} {node.name}"))
+            self.functions.append(
+                (
+                    len(own) / len(lines),
+                    len(own),
+                    len(lines),
+                    f"{where}:{node.lineno} {node.name}",
+                )
+            )
         if node.name.startswith("__"):
             return
         words = [w for w in node.name.strip("_").lower().split("_") if w]
         if not words:
             return
         place = f"{where}:{node.lineno} {node.name}"
-        is_participle = words[0] in PARTICIPLES or (words[0].endswith("ed") and words[0] not in NOT_PARTICIPLES)
+        is_participle = words[0] in PARTICIPLES or (
+            words[0].endswith("ed") and words[0] not in NOT_PARTICIPLES
+        )
         if words[0] in CONSTRUCTORS and len(words) > 1:
             self.named["constructor"].append(place)
         elif words[0] in PREPOSITIONS:
@@ -355,7 +426,9 @@ class Counts:
             "tokens": n["tokens"],
             "tokens per code line": round(n["tokens"] / max(n["code"], 1), 1),
             "tokens per statement": round(statistics.mean(statements), 1),
-            "statements over 40 tokens %": round(100 * sum(s > 40 for s in statements) / len(statements), 1),
+            "statements over 40 tokens %": round(
+                100 * sum(s > 40 for s in statements) / len(statements), 1
+            ),
             "ternaries per 10,000 tokens": round(n["ternaries"] / t, 1),
             "comprehensions per 10,000": round(n["comprehensions"] / t, 1),
             "nested per 10,000": round(n["nested"] / t, 1),
@@ -365,12 +438,18 @@ class Counts:
             "comments per 100": round(100 * n["comments"] / max(n["code"], 1), 1),
             "imports per file, median": statistics.median(imports),
             "imports per file, p90": imports[int(0.9 * (len(imports) - 1))],
-            "prepositions %": round(100 * len(self.named["preposition"]) / functions, 1),
+            "prepositions %": round(
+                100 * len(self.named["preposition"]) / functions, 1
+            ),
             "participles %": round(100 * len(self.named["participle"]) / functions, 1),
-            "constructors (from_x ...) %": round(100 * len(self.named["constructor"]) / functions, 1),
+            "constructors (from_x ...) %": round(
+                100 * len(self.named["constructor"]) / functions, 1
+            ),
             "lines over 120": n["over120"],
             "longest file": max(self.lengths, default=(0, ""))[0],
-            "files of 430-450 lines": sum(430 <= length <= 450 for length, _ in self.lengths),
+            "files of 430-450 lines": sum(
+                430 <= length <= 450 for length, _ in self.lengths
+            ),
         }
 
 
@@ -389,7 +468,9 @@ def count_words(paths: list[str]) -> int:
             text=True,
         ).stdout.split("\0")
         base = top if top.is_dir() else top.parent
-        files = [base / name for name in listed if name] or ([top] if top.is_file() else list(top.rglob("*")))
+        files = [base / name for name in listed if name] or (
+            [top] if top.is_file() else list(top.rglob("*"))
+        )
         for file in files:
             if file.suffix in (".md", ".rst") and file.is_file():
                 total += len(file.read_text(encoding="utf-8", errors="replace").split())
@@ -416,7 +497,9 @@ def judge(name: str, value: float) -> str:
         return ""
     low, high = GOALS[name][0]
     goal = f">= {low:g}" if low else f"<= {high:g}" if high < 1000 else f"<= {high:,}"
-    verdict = "ok" if low <= value <= high else "MISSED" if GOALS[name][1] else "not yet"
+    verdict = (
+        "ok" if low <= value <= high else "MISSED" if GOALS[name][1] else "not yet"
+    )
     return f"{goal:>10s} {'gate' if GOALS[name][1] else 'shown':5s} {verdict}"
 
 
@@ -425,11 +508,19 @@ def main() -> int:
     parser.add_argument("src", type=pathlib.Path)
     parser.add_argument("--docs", nargs="*", default=[])
     parser.add_argument("--name", default="")
-    parser.add_argument("--rooms", action="store_true", help="the same per room (first folder)")
     parser.add_argument(
-        "--dense", type=int, default=0, metavar="N", help="the N densest functions, and badly named ones"
+        "--rooms", action="store_true", help="the same per room (first folder)"
     )
-    parser.add_argument("--gate", action="store_true", help="exit status 1 if a gate is missed")
+    parser.add_argument(
+        "--dense",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the N densest functions, and badly named ones",
+    )
+    parser.add_argument(
+        "--gate", action="store_true", help="exit status 1 if a gate is missed"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     whole, rooms = measure(given.src)
@@ -441,9 +532,16 @@ def main() -> int:
         return 0
     anchors = [name for name in ANCHORS if name != given.name]
     name = given.name or given.src.name
-    print(f"{'':30s}{name:>12s}" + "".join(f"{a:>14s}" for a in anchors) + "   goal of coterie")
+    print(
+        f"{'':30s}{name:>12s}"
+        + "".join(f"{a:>14s}" for a in anchors)
+        + "   goal of coterie"
+    )
     for key, value in figures.items():
-        others = "".join(f"{ANCHORS[a].get(key, '-'):>14,}" if key in ANCHORS[a] else f"{'-':>14s}" for a in anchors)
+        others = "".join(
+            f"{ANCHORS[a].get(key, '-'):>14,}" if key in ANCHORS[a] else f"{'-':>14s}"
+            for a in anchors
+        )
         print(f"{key:30s}{value:12,}{others}   {judge(key, value)}")
     for anchor in anchors:
         print(f"    {anchor}: {ANCHORS[anchor]['source']}")
@@ -475,18 +573,31 @@ def main() -> int:
             "longest",
         )
         print(f"\n{'room':14s}" + "".join(f"{t:>10s}" for t in titles))
-        for room, counts in sorted(rooms.items(), key=lambda pair: -pair[1].n["tokens"]):
+        for room, counts in sorted(
+            rooms.items(), key=lambda pair: -pair[1].n["tokens"]
+        ):
             row = counts.figures()
             print(f"{room:14s}" + "".join(f"{row[key]:>10,}" for key in shown))
     if given.dense:
         print("\ndensest functions (tokens per line, tokens, lines)")
-        for density, size, lines, where in sorted(whole.functions, reverse=True)[: given.dense]:
+        for density, size, lines, where in sorted(whole.functions, reverse=True)[
+            : given.dense
+        ]:
             print(f"  {density:5.1f} {size:5d} {lines:4d}  {where}")
-        print("\nlongest files: " + ", ".join(f"{where} {length}" for length, where in sorted(whole.lengths)[::-1][:8]))
+        print(
+            "\nlongest files: "
+            + ", ".join(
+                f"{where} {length}" for length, where in sorted(whole.lengths)[::-1][:8]
+            )
+        )
         for kind in ("preposition", "participle"):
             places = whole.named[kind]
             print(f"\n{kind} ({len(places)}): " + "; ".join(places[: 4 * given.dense]))
-    missed = [k for k, v in figures.items() if k in GOALS and GOALS[k][1] and "MISSED" in judge(k, v)]
+    missed = [
+        k
+        for k, v in figures.items()
+        if k in GOALS and GOALS[k][1] and "MISSED" in judge(k, v)
+    ]
     if given.gate and missed:
         print("gates missed: " + ", ".join(missed), file=sys.stderr)
         return 1

@@ -77,4 +77,10 @@ def methods(work: Work) -> Iterator[tuple[str, Any]]:
         if work.methods and name not in work.methods:
             continue
         fields = made.__dataclass_fields__  # type: ignore[attr-defined]
-        yield name, made(**ARGUMENTS.get(name, {}), **({"local": local} if "local" in fields else {}))
+        yield (
+            name,
+            made(
+                **ARGUMENTS.get(name, {}),
+                **({"local": local} if "local" in fields else {}),
+            ),
+        )

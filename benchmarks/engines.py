@@ -44,15 +44,29 @@ WAYS: dict[str, ct.EngineSpec] = {
 
 def run(settings: Settings) -> dict[str, Any]:
     """Measure all engines that are installed."""
-    work = Work({1000: 2, 2000: 2}, 3, 1, ("fedavg", "meritfed")) if settings.quick else Work()
+    work = (
+        Work({1000: 2, 2000: 2}, 3, 1, ("fedavg", "meritfed"))
+        if settings.quick
+        else Work()
+    )
     with _cluster() as started:
-        ways = {k: w for k, w in WAYS.items() if started is not None or not isinstance(w, ct.Ray)}
-        found = on_a_quiet_machine(lambda: _measured(work, ways), settings._replace(attempts=2))
+        ways = {
+            k: w
+            for k, w in WAYS.items()
+            if started is not None or not isinstance(w, ct.Ray)
+        }
+        found = on_a_quiet_machine(
+            lambda: _measured(work, ways), settings._replace(attempts=2)
+        )
     return {**found, "ray_start_seconds": started, "counts": _counts(work), "rows": []}
 
 
 def _measured(work: Work, ways: Mapping[str, ct.EngineSpec]) -> dict[str, Any]:
-    found: dict[str, Any] = {"engines": list(ways), "asks": _asks(work, ways), "rounds": _rounds(work, ways)}
+    found: dict[str, Any] = {
+        "engines": list(ways),
+        "asks": _asks(work, ways),
+        "rounds": _rounds(work, ways),
+    }
     there = _on_flare(work)
     if there is None:
         return {**found, "flare_start_seconds": None}
@@ -98,7 +112,9 @@ def _asks(work: Work, ways: Mapping[str, ct.EngineSpec]) -> list[dict[str, Any]]
     """Seconds of an ask to one client and to four."""
     rows = []
     for floats, repeats in work.floats.items():
-        engines = {name: way.open(_four(), Flat(floats), "auto") for name, way in ways.items()}
+        engines = {
+            name: way.open(_four(), Flat(floats), "auto") for name, way in ways.items()
+        }
         x = torch.zeros(floats)
         try:
             for asked in (NAMES[:1], NAMES):
@@ -108,8 +124,12 @@ def _asks(work: Work, ways: Mapping[str, ct.EngineSpec]) -> list[dict[str, Any]]
                         federation = Federation(engine, engine.clients)
                         federation.ask(asked, echo, x=x)
                         seconds[name].append(federation.session.asks[0].seconds)
-                medians = {name: statistics.median(s[1:]) for name, s in seconds.items()}
-                rows.append({"floats": floats, "clients": len(asked), "seconds": medians})
+                medians = {
+                    name: statistics.median(s[1:]) for name, s in seconds.items()
+                }
+                rows.append(
+                    {"floats": floats, "clients": len(asked), "seconds": medians}
+                )
         finally:
             for engine in engines.values():
                 engine.close()
@@ -120,7 +140,9 @@ def _run(method: Any, rounds: int, engine: ct.EngineSpec = WAYS["in process"]) -
     clients = load("heart-disease", seed=0)
     clients = clients.with_server(clients["switzerland"].part("validation"))
     settings = ct.RunSettings(evaluate=rounds, metrics=(), strict_wire=False)
-    return ct.fit(method, clients, ct.models.MLP(), rounds, engine=engine, settings=settings)
+    return ct.fit(
+        method, clients, ct.models.MLP(), rounds, engine=engine, settings=settings
+    )
 
 
 def _rounds(work: Work, ways: Mapping[str, ct.EngineSpec]) -> list[dict[str, Any]]:
@@ -130,8 +152,15 @@ def _rounds(work: Work, ways: Mapping[str, ct.EngineSpec]) -> list[dict[str, Any
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(work.turns):
             for way in ways:
-                seconds[way] += [s[1] for s in _run(method, work.rounds, ways[way]).seconds[1:-1]]
-        rows.append({"method": name, "seconds": {way: statistics.median(s) for way, s in seconds.items()}})
+                seconds[way] += [
+                    s[1] for s in _run(method, work.rounds, ways[way]).seconds[1:-1]
+                ]
+        rows.append(
+            {
+                "method": name,
+                "seconds": {way: statistics.median(s) for way, s in seconds.items()},
+            }
+        )
     return rows
 
 
@@ -148,7 +177,8 @@ def _counts(work: Work) -> list[dict[str, Any]]:
                 "method": name,
                 "asks": len(asks),
                 "down": sum(r.bytes_down * r.clients for r in asks) / per_client,
-                "up": sum(r.bytes_up * (r.clients - r.failed) for r in asks) / per_client,
+                "up": sum(r.bytes_up * (r.clients - r.failed) for r in asks)
+                / per_client,
             }
         )
     return rows
@@ -157,10 +187,15 @@ def _counts(work: Work) -> list[dict[str, Any]]:
 def table(result: Mapping[str, Any]) -> str:
     """Three tables: asks, rounds, and counts."""
     engines = result["engines"]
-    lines = [f"| one ask | {' | '.join(engines)} |", "| --- |" + " --- |" * len(engines)]
+    lines = [
+        f"| one ask | {' | '.join(engines)} |",
+        "| --- |" + " --- |" * len(engines),
+    ]
     for row in result["asks"]:
         who = f"{row['clients']} client{'s' * (row['clients'] > 1)}, {row['floats']:,} numbers"
-        lines.append(f"| {who} | {' | '.join(_time(row['seconds'][e]) for e in engines)} |")
+        lines.append(
+            f"| {who} | {' | '.join(_time(row['seconds'][e]) for e in engines)} |"
+        )
     lines += [
         "",
         f"| one round | {' | '.join(engines)} | asks | models down | models up |",
@@ -168,7 +203,9 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     for row, count in zip(result["rounds"], result["counts"], strict=True):
         times = " | ".join(_time(row["seconds"][e]) for e in engines)
-        lines.append(f"| {row['method']} | {times} | {count['asks']} | {count['down']:.1f} | {count['up']:.1f} |")
+        lines.append(
+            f"| {row['method']} | {times} | {count['asks']} | {count['down']:.1f} | {count['up']:.1f} |"
+        )
     started = result["ray_start_seconds"]
     machine, load = result["machine"], result["load"]
     ray = (

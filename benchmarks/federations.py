@@ -46,13 +46,18 @@ class Client(NamedTuple):
     visits: int = 1
     group: int = 0
 
-    def draw(self, rows: int, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.int64]]:
+    def draw(
+        self, rows: int, rng: np.random.Generator
+    ) -> tuple[Array, Array, NDArray[np.int64]]:
         """Inputs with a constant [rows, p + 1], labels [rows] and the patient of each row [rows]."""
         width, patient = len(self.coefficients), np.arange(rows) // self.visits
         inputs, effect = rng.normal(0, 1, (rows, width)), 0.0
         if self.visits > 1:
             stable = rng.normal(0, 1, (rows // self.visits + 1, width + 1))[patient]
-            inputs, effect = np.sqrt(0.7) * stable[:, :-1] + np.sqrt(0.3) * inputs, stable[:, -1]
+            inputs, effect = (
+                np.sqrt(0.7) * stable[:, :-1] + np.sqrt(0.3) * inputs,
+                stable[:, -1],
+            )
         inputs = inputs + self.shift
         score = inputs @ self.coefficients + self.intercept + effect
         labels = (
@@ -67,30 +72,48 @@ class Client(NamedTuple):
 Kind = Callable[[np.random.Generator], list[Client]]
 
 
-def _alike(members: int, rows: int, spread: float = 0.0, inputs: int = INPUTS, **about: Any) -> Kind:
+def _alike(
+    members: int, rows: int, spread: float = 0.0, inputs: int = INPUTS, **about: Any
+) -> Kind:
     """Clients whose coefficients differ by `spread` from common ones."""
 
     def draw(rng: np.random.Generator) -> list[Client]:
         common = rng.normal(0, 0.6 * np.sqrt(INPUTS / inputs), inputs)
-        return [Client(rows, common + spread * rng.normal(0, 1, inputs), **about) for _ in range(members)]
+        return [
+            Client(rows, common + spread * rng.normal(0, 1, inputs), **about)
+            for _ in range(members)
+        ]
 
     return draw
 
 
-def _groups(sizes: Sequence[int], rows: int, signs: Sequence[float] = (), common_inputs: int = 0) -> Kind:
+def _groups(
+    sizes: Sequence[int], rows: int, signs: Sequence[float] = (), common_inputs: int = 0
+) -> Kind:
     """Groups of clients with coefficients of their own, or the same times a sign; those of `common_inputs` are the same for all."""
 
     def draw(rng: np.random.Generator) -> list[Client]:
         common = rng.normal(0, 0.6, INPUTS)
-        centres = [sign * common for sign in signs] or [rng.normal(0, 0.6, INPUTS) for _ in sizes]
+        centres = [sign * common for sign in signs] or [
+            rng.normal(0, 0.6, INPUTS) for _ in sizes
+        ]
         for centre in centres:
             centre[:common_inputs] = common[:common_inputs]
-        return [Client(rows, centre, group=g) for g, centre in enumerate(centres) for _ in range(sizes[g])]
+        return [
+            Client(rows, centre, group=g)
+            for g, centre in enumerate(centres)
+            for _ in range(sizes[g])
+        ]
 
     return draw
 
 
-def _differing(members: int, rows: Sequence[int], spread: float = 0.0, **ranges: tuple[float, float]) -> Kind:
+def _differing(
+    members: int,
+    rows: Sequence[int],
+    spread: float = 0.0,
+    **ranges: tuple[float, float],
+) -> Kind:
     """Alike clients whose intercepts or inputs are shifted, evenly from one end of the range to the other."""
 
     def draw(rng: np.random.Generator) -> list[Client]:
@@ -99,7 +122,13 @@ def _differing(members: int, rows: Sequence[int], spread: float = 0.0, **ranges:
         clients = []
         for i in range(members):
             own = common + spread * rng.normal(0, 1, INPUTS) if spread else common
-            clients.append(Client(rows[i % len(rows)], own, **{key: float(v[i]) for key, v in steps.items()}))
+            clients.append(
+                Client(
+                    rows[i % len(rows)],
+                    own,
+                    **{key: float(v[i]) for key, v in steps.items()},
+                )
+            )
         return clients
 
     return draw
@@ -116,7 +145,9 @@ def _with_garbage(members: int, rows: int) -> Kind:
 def _scaled(members: int, rows: int) -> Kind:
     def draw(rng: np.random.Generator) -> list[Client]:
         common = rng.normal(0, 0.6, INPUTS)
-        return [Client(rows, scale * common) for scale in np.geomspace(0.4, 2.5, members)]
+        return [
+            Client(rows, scale * common) for scale in np.geomspace(0.4, 2.5, members)
+        ]
 
     return draw
 
@@ -142,7 +173,9 @@ DEVELOPMENT: Mapping[str, Kind] = {
     "inputs shifted, 120 rows": _differing(5, (120,), shift=(-1.0, 1.0)),
     "scale differs, 150 rows": _scaled(5, 150),
     "small beside large": _differing(6, (60, 80, 400, 600), intercept=(-0.2, 0.2)),
-    "nothing to learn, 100 rows": lambda rng: [Client(100, np.zeros(INPUTS)) for _ in range(5)],
+    "nothing to learn, 100 rows": lambda rng: [
+        Client(100, np.zeros(INPUTS)) for _ in range(5)
+    ],
     "wide, 100 rows": _alike(5, 100, inputs=25),
     "rare outcome, 600 rows": _alike(5, 600, intercept=-3.5),
     "heavy tails, 100 rows": _alike(5, 100, 0.15, numbers=True),
@@ -155,7 +188,9 @@ ALIKE_OR_IN_GROUPS: Mapping[str, Kind] = {
     "10 identical, 70 rows, one case in four": _alike(10, 70, intercept=-1.2),
     "three groups of 3, 100 rows": _groups((3, 3, 3), 100),
     "groups of 4 and 3, 120 rows": _groups((4, 3), 120),
-    "two groups of 3 with half in common, 250 rows": _groups((3, 3), 250, common_inputs=INPUTS // 2),
+    "two groups of 3 with half in common, 250 rows": _groups(
+        (3, 3), 250, common_inputs=INPUTS // 2
+    ),
 }
 
 
@@ -163,7 +198,10 @@ def _one_unlike(members: int, rows: int, its_rows: int) -> Kind:
     """Alike clients, and a small one with coefficients of its own."""
 
     def draw(rng: np.random.Generator) -> list[Client]:
-        return [*_alike(members - 1, rows)(rng), Client(its_rows, rng.normal(0, 0.6, INPUTS))]
+        return [
+            *_alike(members - 1, rows)(rng),
+            Client(its_rows, rng.normal(0, 0.6, INPUTS)),
+        ]
 
     return draw
 
@@ -174,10 +212,14 @@ def _with_numbers(kind: Kind) -> Kind:
 
 
 WEAK_PLACES: Mapping[str, Kind] = {
-    "numbers, one of 5 opposite, 120 rows": _with_numbers(_groups((4, 1), 120, (1, -1))),
+    "numbers, one of 5 opposite, 120 rows": _with_numbers(
+        _groups((4, 1), 120, (1, -1))
+    ),
     "one of 70 rows unlike five of 400": _one_unlike(6, 400, 70),
     "seven mildly unlike, 80 rows": _alike(7, 80, 0.35),
-    "prevalence in a gradient, 6 clients of 200 rows": _differing(6, (200,), intercept=(-1.5, 1.5)),
+    "prevalence in a gradient, 6 clients of 200 rows": _differing(
+        6, (200,), intercept=(-1.5, 1.5)
+    ),
 }
 
 
@@ -196,25 +238,44 @@ def _drawn() -> dict[str, Kind]:
         groups = int(min(rng.choice([1, 1, 1, 2, 3]), members // 2))
         moved = str(rng.choice(["", "intercept", "shift"]))
         reach, intercept = float(rng.uniform(0.3, 1.5)), float(rng.uniform(-3.0, 0.0))
-        rows = f"{sizes.min()} to {sizes.max()} rows" if sizes.min() < sizes.max() else f"{sizes[0]} rows"
+        rows = (
+            f"{sizes.min()} to {sizes.max()} rows"
+            if sizes.min() < sizes.max()
+            else f"{sizes[0]} rows"
+        )
         facts = [f"{members} clients", rows, f"spread {spread:.2f}"]
         facts += [f"{groups} groups"] * (groups > 1)
-        facts += [f"{'prevalence' if moved == 'intercept' else 'inputs'} shifted by {reach:.1f}"] * bool(moved)
+        facts += [
+            f"{'prevalence' if moved == 'intercept' else 'inputs'} shifted by {reach:.1f}"
+        ] * bool(moved)
         facts += [f"intercept {intercept:.1f}"]
         kinds[", ".join(facts)] = _mixed(sizes, spread, groups, moved, reach, intercept)
     return kinds
 
 
-def _mixed(sizes: NDArray[np.int64], spread: float, groups: int, moved: str, reach: float, intercept: float) -> Kind:
+def _mixed(
+    sizes: NDArray[np.int64],
+    spread: float,
+    groups: int,
+    moved: str,
+    reach: float,
+    intercept: float,
+) -> Kind:
     """Clients of groups in turn, whose coefficients differ within a group, with a shift that grows from the first to the last."""
 
     def draw(rng: np.random.Generator) -> list[Client]:
         centres = rng.normal(0, 0.6, (groups, INPUTS))
         clients = []
-        for i, (rows, step) in enumerate(zip(sizes, np.linspace(-reach, reach, len(sizes)), strict=True)):
+        for i, (rows, step) in enumerate(
+            zip(sizes, np.linspace(-reach, reach, len(sizes)), strict=True)
+        ):
             own = centres[i % groups] + spread * rng.normal(0, 1, INPUTS)
             client = Client(int(rows), own, intercept, group=i % groups)
-            clients.append(client._replace(**{moved: getattr(client, moved) + float(step)}) if moved else client)
+            clients.append(
+                client._replace(**{moved: getattr(client, moved) + float(step)})
+                if moved
+                else client
+            )
         return clients
 
     return draw
@@ -237,13 +298,17 @@ def _mean(scores: Array, numbers: bool) -> Array:
     return scores if numbers else 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
 
 
-def fit_ridge(inputs: Array, labels: Array, numbers: bool, counts: Array | float = 1.0) -> Array:
+def fit_ridge(
+    inputs: Array, labels: Array, numbers: bool, counts: Array | float = 1.0
+) -> Array:
     """Coefficients [p + 1] of ridge regression by Newton's method; the constant is not penalised. A row counts `counts` times."""
     penalty = np.diag([RIDGE] * (inputs.shape[1] - 1) + [1e-3])
     x = np.zeros(inputs.shape[1])
     for _ in range(1 if numbers else 8):
         mean = _mean(inputs @ x, numbers)
-        weight = counts * (np.ones(len(labels)) if numbers else np.maximum(mean * (1 - mean), 1e-4))
+        weight = counts * (
+            np.ones(len(labels)) if numbers else np.maximum(mean * (1 - mean), 1e-4)
+        )
         gradient = inputs.T @ (counts * (mean - labels)) + penalty @ x
         x = x - np.linalg.solve((inputs.T * weight) @ inputs + penalty, gradient)
     return x
@@ -255,7 +320,9 @@ def fit_bias(inputs: Array, labels: Array, x: Array, numbers: bool) -> Array:
     for _ in range(5):
         mean = _mean(inputs @ tuned, numbers)
         slope = len(labels) if numbers else max(float((mean * (1 - mean)).sum()), 1e-2)
-        tuned[-1] -= float((mean - labels).sum() + RIDGE * (tuned[-1] - x[-1])) / (slope + RIDGE)
+        tuned[-1] -= float((mean - labels).sum() + RIDGE * (tuned[-1] - x[-1])) / (
+            slope + RIDGE
+        )
     return tuned
 
 
@@ -265,10 +332,16 @@ def fit_meritfed(parts: Parts, numbers: bool) -> tuple[Array, Array]:
     """
     members, width = len(parts), parts[0][0].shape[1]
     most = max(len(labels) for _, labels in parts)
-    inputs, labels, share_of_row = (np.zeros((members, most, *shape)) for shape in ((width,), (), ()))
+    inputs, labels, share_of_row = (
+        np.zeros((members, most, *shape)) for shape in ((width,), (), ())
+    )
     for i, (rows, values) in enumerate(parts):
         count = len(values)
-        inputs[i, :count], labels[i, :count], share_of_row[i, :count] = rows, values, 1 / count
+        inputs[i, :count], labels[i, :count], share_of_row[i, :count] = (
+            rows,
+            values,
+            1 / count,
+        )
     x, weights = np.zeros((members, width)), np.full((members, members), 1 / members)
     late = np.zeros_like(weights)
     flat = inputs.reshape(-1, width)
@@ -276,7 +349,9 @@ def fit_meritfed(parts: Parts, numbers: bool) -> tuple[Array, Array]:
 
     def gradients(models: Array) -> Array:
         scores = (flat @ models.T).reshape(members, most, members)
-        residual = (_mean(scores, numbers) - labels[:, :, None]) * share_of_row[:, :, None]
+        residual = (_mean(scores, numbers) - labels[:, :, None]) * share_of_row[
+            :, :, None
+        ]
         by_client = np.matmul(residual.transpose(0, 2, 1), inputs)
         return np.asarray(by_client).transpose(1, 0, 2)  # [targets, clients, p + 1]
 
@@ -295,7 +370,11 @@ def fit_meritfed(parts: Parts, numbers: bool) -> tuple[Array, Array]:
 
 def train(parts: Parts, numbers: bool) -> tuple[list[dict[str, Array]], Array]:
     """The models of each method, client by client, and MeritFed's weights [targets, clients]."""
-    pooled = fit_ridge(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), numbers)
+    pooled = fit_ridge(
+        np.concatenate([x for x, _ in parts]),
+        np.concatenate([y for _, y in parts]),
+        numbers,
+    )
     merit, weights = fit_meritfed(parts, numbers)
     return [
         {
@@ -321,7 +400,9 @@ def losses(scores: Array, labels: Array, numbers: bool, variance: float) -> Arra
 class _Federation:
     """The rows of one federation, and the scores of models trained on some of them."""
 
-    def __init__(self, clients: Sequence[Client], name: str, rng: np.random.Generator) -> None:
+    def __init__(
+        self, clients: Sequence[Client], name: str, rng: np.random.Generator
+    ) -> None:
         self.clients, self.name, self.numbers = clients, name, clients[0].numbers
         drawn = [c.draw(c.rows, rng) for c in clients]
         self.parts = [(x, y) for x, y, _ in drawn]
@@ -331,24 +412,41 @@ class _Federation:
         """The fold of each row of a client."""
         labels = self.parts[client][1]
         codes = labels if self.numbers else labels.astype(int)
-        return deal_folds(codes, FOLDS, seed=repeat, name=f"{self.name}/{client}", groups=self.patients[client])
+        return deal_folds(
+            codes,
+            FOLDS,
+            seed=repeat,
+            name=f"{self.name}/{client}",
+            groups=self.patients[client],
+        )
 
     def half(self, client: int, seed: int) -> NDArray[np.int64]:
         """1 for the rows that a random split tests, 0 for those that train."""
         labels = self.parts[client][1]
         codes = None if self.numbers else labels.astype(int)
         name = f"{self.name}/{client}/split"
-        tested = stratified(codes, {"train": 1 - TESTED, "test": TESTED}, seed=seed, name=name, n=len(labels))["test"]
+        tested = stratified(
+            codes,
+            {"train": 1 - TESTED, "test": TESTED},
+            seed=seed,
+            name=name,
+            n=len(labels),
+        )["test"]
         return np.isin(np.arange(len(labels)), tested).astype(np.int64)
 
     def scores(
         self, dealt: Sequence[NDArray[np.int64]], tested: Sequence[int]
     ) -> tuple[list[dict[str, Array]], list[Array]]:
         """Scores [rows] of each client and method by models that have not seen the row, and MeritFed's weights, part by part."""
-        scores: list[dict[str, Array]] = [{m: np.zeros(c.rows) for m in ("local", *METHODS)} for c in self.clients]
+        scores: list[dict[str, Array]] = [
+            {m: np.zeros(c.rows) for m in ("local", *METHODS)} for c in self.clients
+        ]
         weights = []
         for part in tested:
-            training = [(x[dealt[i] != part], y[dealt[i] != part]) for i, (x, y) in enumerate(self.parts)]
+            training = [
+                (x[dealt[i] != part], y[dealt[i] != part])
+                for i, (x, y) in enumerate(self.parts)
+            ]
             models, weight = train(training, self.numbers)
             weights.append(weight)
             for i, (x, _) in enumerate(self.parts):
@@ -380,7 +478,12 @@ def draw_world(kind: str, draw: Kind, number: int) -> World:
     clients = draw(rng)
     federation = _Federation(clients, f"{kind}/{number}", rng)
     fresh = [c.draw(FRESH, rng)[:2] for c in clients]
-    return World(clients, federation, fresh, [[c.draw(c.rows, rng)[:2] for c in clients] for _ in range(TRUTHS)])
+    return World(
+        clients,
+        federation,
+        fresh,
+        [[c.draw(c.rows, rng)[:2] for c in clients] for _ in range(TRUTHS)],
+    )
 
 
 def estimate(kind: str, draw: Kind, number: int) -> list[dict[str, Any]]:
@@ -390,23 +493,49 @@ def estimate(kind: str, draw: Kind, number: int) -> list[dict[str, Any]]:
     for parts in further:
         truths += _true_gains(fresh, parts, federation.numbers) / TRUTHS
     of_this = _true_gains(fresh, federation.parts, federation.numbers)
-    folds = [[federation.folds(i, r) for i in range(len(clients))] for r in range(REPEATS)]
+    folds = [
+        [federation.folds(i, r) for i in range(len(clients))] for r in range(REPEATS)
+    ]
     by_repeat = [federation.scores(dealt, range(FOLDS)) for dealt in folds]
-    halves = [[federation.half(i, s) for i in range(len(clients))] for s in range(SPLITS)]
+    halves = [
+        [federation.half(i, s) for i in range(len(clients))] for s in range(SPLITS)
+    ]
     by_split = [federation.scores(dealt, [1])[0] for dealt in halves]
     weights = np.stack([w for _, each in by_repeat for w in each])
     shown = split_of(weights.mean(axis=0), weights, FOLDS)
     found = []
     for i, client in enumerate(clients):
         labels, patients = federation.parts[i][1], federation.patients[i]
-        about: dict[str, Any] = {"kind": kind, "number": number, "client": i, "rows": len(labels)}
-        about |= {"group": client.group, "shown": None if shown is None else int(shown[i])}
+        about: dict[str, Any] = {
+            "kind": kind,
+            "number": number,
+            "client": i,
+            "rows": len(labels),
+        }
+        about |= {
+            "group": client.group,
+            "shown": None if shown is None else int(shown[i]),
+        }
         about |= {"shifted": len({(c.intercept, c.shift) for c in clients}) > 1}
-        about["rare"] = bool(not federation.numbers and min(labels.sum(), len(labels) - labels.sum()) < 5)
+        about["rare"] = bool(
+            not federation.numbers and min(labels.sum(), len(labels) - labels.sum()) < 5
+        )
         tests = [np.flatnonzero(dealt[i]) for dealt in halves]
         for column, method in enumerate(METHODS):
-            in_folds = _Pair([s[i] for s, _ in by_repeat], method, labels, federation.numbers, patients)
-            in_splits = _Pair([s[i] for s in by_split], method, labels, federation.numbers, np.arange(len(labels)))
+            in_folds = _Pair(
+                [s[i] for s, _ in by_repeat],
+                method,
+                labels,
+                federation.numbers,
+                patients,
+            )
+            in_splits = _Pair(
+                [s[i] for s in by_split],
+                method,
+                labels,
+                federation.numbers,
+                np.arange(len(labels)),
+            )
             about[method] = {
                 "loss": in_folds.loss(),
                 "auc": in_folds.auc([dealt[i] for dealt in folds]),
@@ -424,7 +553,9 @@ def _true_gains(fresh: Parts, training: Parts, numbers: bool) -> Array:
     gains = []
     for (inputs, labels), of_client in zip(fresh, models, strict=True):
         scores = inputs @ np.stack([of_client[m] for m in ("local", *METHODS)]).T
-        mean = losses(scores, labels[:, None], numbers, float(labels.var())).mean(axis=0)
+        mean = losses(scores, labels[:, None], numbers, float(labels.var())).mean(
+            axis=0
+        )
         gains.append(mean[0] - mean[1:])
     return np.array(gains)
 
@@ -439,7 +570,9 @@ class _Pair(NamedTuple):
     patients: NDArray[np.int64]
 
     def _losses(self, scores: Array, at: NDArray[np.int64]) -> Array:
-        return losses(scores[at], self.labels[at], self.numbers, float(self.labels.var()))
+        return losses(
+            scores[at], self.labels[at], self.numbers, float(self.labels.var())
+        )
 
     def _influences(self, at: Sequence[NDArray[np.int64]]) -> list[list[Influence]]:
         """Of the loss alone, and under the method."""
@@ -457,7 +590,12 @@ class _Pair(NamedTuple):
         codes = self.labels.astype(int)
         ranks = [
             [
-                auc_influence(self.patients[rows], s[m][rows], codes[rows], None if folds is None else folds[r])
+                auc_influence(
+                    self.patients[rows],
+                    s[m][rows],
+                    codes[rows],
+                    None if folds is None else folds[r],
+                )
                 for r, (s, rows) in enumerate(zip(self.scores, at, strict=True))
             ]
             for m in (self.method, "local")
@@ -467,7 +605,9 @@ class _Pair(NamedTuple):
 
     def loss(self) -> tuple[float, float]:
         """Gain and standard error over all rows."""
-        return _gain(*self._influences([np.arange(len(self.labels))] * len(self.scores)))
+        return _gain(
+            *self._influences([np.arange(len(self.labels))] * len(self.scores))
+        )
 
     def auc(self, folds: Sequence[NDArray[np.int64]]) -> tuple[float, float] | None:
         """The same in AUC, each row among those of its fold."""
@@ -485,8 +625,14 @@ class _Pair(NamedTuple):
         for metric, sides in pairs.items():
             if sides is not None:
                 one, two = ([i.metric for i in side] for side in sides)
-                difference = compare_pairs(one, two, TESTED / (1 - TESTED), row_error(*sides))
-                seen[metric] = (difference.mean, difference.excludes_zero) if difference else (0.0, False)
+                difference = compare_pairs(
+                    one, two, TESTED / (1 - TESTED), row_error(*sides)
+                )
+                seen[metric] = (
+                    (difference.mean, difference.excludes_zero)
+                    if difference
+                    else (0.0, False)
+                )
         gaps = [a.metric - b.metric for a, b in zip(*pairs["loss"], strict=True)]  # type: ignore[misc]
         seen["t"] = (float(np.mean(gaps)), float(ttest_1samp(gaps, 0).pvalue))
         seen["tested"] = len(at[0])

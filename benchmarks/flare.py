@@ -66,7 +66,12 @@ class Measurer:
         torch.set_num_threads(1)
         MODELS["flat"] = Sized
         plan = read_plan(folder / "plan.toml")
-        engine = Remote(FlareLink(collab.clients), "benchmark", timeout=300.0, plan=plan_hash(folder / "plan.toml"))
+        engine = Remote(
+            FlareLink(collab.clients),
+            "benchmark",
+            timeout=300.0,
+            plan=plan_hash(folder / "plan.toml"),
+        )
         clients = engine.open(plan.experiment.data, 0)
         found: dict[str, Any] = {"start": time.time() - told["begun"]}
         model = build_model(plan.experiment.build_model(), clients, 0)
@@ -74,7 +79,9 @@ class Measurer:
             engine.prepare(model, clients, pair="fedavg-0")
             found["asks"] = list(_asks(engine, told["floats"], told["repeats"]))
         else:
-            found["rounds"] = _rounds(engine, clients, model, plan.experiment, told["rounds"])
+            found["rounds"] = _rounds(
+                engine, clients, model, plan.experiment, told["rounds"]
+            )
         engine.close()
         (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
@@ -91,13 +98,17 @@ def _asks(engine: Remote, floats: int, repeats: int) -> Iterator[float]:
         yield statistics.median(seconds[1:])
 
 
-def _rounds(engine: Remote, clients: Any, model: Any, experiment: Experiment, rounds: int) -> dict[str, float]:
+def _rounds(
+    engine: Remote, clients: Any, model: Any, experiment: Experiment, rounds: int
+) -> dict[str, float]:
     """Seconds of a round of each method of the plan."""
     seconds = {}
     for entry in experiment.methods:
         engine.prepare(model, clients, pair=f"{entry.label}-0")
         method = experiment.build_method(entry)
-        run = run_method(engine, method, rounds, 0, RunSettings(evaluate=rounds, metrics=()))
+        run = run_method(
+            engine, method, rounds, 0, RunSettings(evaluate=rounds, metrics=())
+        )
         seconds[entry.label] = statistics.median(s[1] for s in run.seconds[1:-1])
     return seconds
 
@@ -106,34 +117,61 @@ def measure(work: Work) -> dict[str, Any]:
     """Seconds of asks, in the order of the tables, seconds of rounds by method, and seconds until the first answers."""
     MODELS["flat"] = Sized
     sizes = [
-        _job({"floats": floats, "repeats": repeats}, {"name": "flat", "size": floats}, [{"name": "fedavg"}])
+        _job(
+            {"floats": floats, "repeats": repeats},
+            {"name": "flat", "size": floats},
+            [{"name": "fedavg"}],
+        )
         for floats, repeats in work.floats.items()
     ]
-    asked = [{"name": name, **ARGUMENTS.get(name, {})} for name, method in methods(work) if not method.pooled]
+    asked = [
+        {"name": name, **ARGUMENTS.get(name, {})}
+        for name, method in methods(work)
+        if not method.pooled
+    ]
     rounds = _job({"rounds": work.rounds}, {"name": "mlp"}, asked)
     asks = [seconds for found in sizes for seconds in found["asks"]]
     return {"start": sizes[0]["start"], "asks": asks, "rounds": rounds["rounds"]}
 
 
-def _job(what: Mapping[str, Any], model: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _job(
+    what: Mapping[str, Any],
+    model: Mapping[str, Any],
+    entries: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
     """What a job with this model and these methods has found."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         export(folder / "hospitals", server_rows=90)
         (folder / "path").mkdir()
         (folder / "path" / "sitecustomize.py").write_text(ALSO_AT_SITES)
-        server = Measurer(json.dumps({**what, "folder": temporary, "begun": time.time()}).encode().hex())
+        server = Measurer(
+            json.dumps({**what, "folder": temporary, "begun": time.time()})
+            .encode()
+            .hex()
+        )
         files = {path.stem: path for path in (folder / "hospitals").iterdir()}
         plan = _plan(folder, sorted(files), model, entries)
         simulate(server, SiteClient(), files, folder, plan, [folder / "path", ROOT])
-        found: dict[str, Any] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(
+            (folder / "found.json").read_text(encoding="utf-8")
+        )
     return found
 
 
-def _plan(folder: Path, sites: Sequence[str], model: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Path:
+def _plan(
+    folder: Path,
+    sites: Sequence[str],
+    model: Mapping[str, Any],
+    entries: Sequence[Mapping[str, Any]],
+) -> Path:
     """A plan of many requests, for a budget that no measurement reaches."""
     tables = {
-        "data": {"folder": str(folder / "hospitals"), **OPTIONS, "server_file": str(folder / "server.csv")},
+        "data": {
+            "folder": str(folder / "hospitals"),
+            **OPTIONS,
+            "server_file": str(folder / "server.csv"),
+        },
         "model": model,
         "local": {"lr": 0.05, "steps": 10, "batch_size": 16},
         "methods": entries,
@@ -146,7 +184,12 @@ def _plan(folder: Path, sites: Sequence[str], model: Mapping[str, Any], entries:
 
 
 def simulate(
-    server: Any, client: Any, files: Mapping[str, Path], folder: Path, plan: Path, path: Sequence[Path] = ()
+    server: Any,
+    client: Any,
+    files: Mapping[str, Path],
+    folder: Path,
+    plan: Path,
+    path: Sequence[Path] = (),
 ) -> Path:
     """Run a job in FLARE's simulator.
 
@@ -164,7 +207,11 @@ def simulate(
     local = folder / "sim" / "local"
     local.mkdir(parents=True)
     for name, file in files.items():
-        lines = ["[site]", f"data = {json.dumps(str(file))}", f"log = {json.dumps(str(folder / f'{name}.jsonl'))}"]
+        lines = [
+            "[site]",
+            f"data = {json.dumps(str(file))}",
+            f"log = {json.dumps(str(folder / f'{name}.jsonl'))}",
+        ]
         lines += [f"minimum_{what} = 1" for what in ("rows", "cell", "batch")]
         lines += ["largest_layer = 1000"]  # the benchmark's own rows are public
         (local / f"{name}.coterie.toml").write_text("\n".join([*lines, ""]))
@@ -174,7 +221,9 @@ def simulate(
     (local / "resources.json.default").write_text(json.dumps(allowed))
     recipe = CollabRecipe("sim", server=server, client=client, min_clients=len(files))
     with _on_path(path), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # FLARE takes a long hexadecimal text for a secret
+        warnings.simplefilter(
+            "ignore"
+        )  # FLARE takes a long hexadecimal text for a secret
         recipe.execute(SimEnv(clients=sorted(files), workspace_root=str(folder)))
     return folder / "sim"
 
@@ -183,7 +232,9 @@ def simulate(
 def _on_path(path: Sequence[Path]) -> Iterator[None]:
     """Processes that are started meanwhile import from `path` first."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, path), *([before] if before else [])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [*map(str, path), *([before] if before else [])]
+    )
     try:
         yield
     finally:

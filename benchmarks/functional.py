@@ -32,7 +32,9 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(LETTERS, 32)
-        self.encode = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.encode = nn.TransformerEncoderLayer(
+            32, 4, 64, dropout=0.0, batch_first=True
+        )
         self.head = nn.Linear(32, LETTERS)
 
     def forward(self, letters: Tensor) -> Tensor:
@@ -48,9 +50,17 @@ def run(settings: Settings) -> dict[str, Any]:
     for name, model, draw in _models(small=settings.quick):
         for batch in (2,) if settings.quick else BATCHES:
             rows = draw(batch)
-            size, classes, *letters = model(rows[0]).shape  # an LSTM tells the next letter at each place
+            size, classes, *letters = model(
+                rows[0]
+            ).shape  # an LSTM tells the next letter at each place
             labels = torch.randint(0, classes, (CLIENTS, size, *letters))
-            cases.append({"model": name, "batch": batch, **_measure(model, rows, labels, 2 if settings.quick else 15)})
+            cases.append(
+                {
+                    "model": name,
+                    "batch": batch,
+                    **_measure(model, rows, labels, 2 if settings.quick else 15),
+                }
+            )
     loads = [round(load, 2), round(os.getloadavg()[0], 2)]
     return {"load": loads, "busy": max(loads) > LIMIT, "cases": cases}
 
@@ -70,18 +80,28 @@ def _models(*, small: bool) -> Iterator[tuple[str, nn.Module, Callable[[int], Te
     if small:
         return
     yield "CNN, 28 x 28", ct.models.CNN().build((1, 28, 28), 10), images(1, 28, 28)
-    yield "ResNet8, 32 x 32", ct.models.ResNet8().build((3, 32, 32), 10), images(3, 32, 32)
+    yield (
+        "ResNet8, 32 x 32",
+        ct.models.ResNet8().build((3, 32, 32), 10),
+        images(3, 32, 32),
+    )
     yield "LSTM, 20 letters", ct.models.CharLSTM().build((TOKENS,), LETTERS), letters
 
 
-def _measure(model: nn.Module, rows: Tensor, labels: Tensor, turns: int) -> dict[str, float]:
+def _measure(
+    model: nn.Module, rows: Tensor, labels: Tensor, turns: int
+) -> dict[str, float]:
     """CPU seconds of the gradients of all clients. Raises `AssertionError` where the two ways disagree."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an LSTM has no rule for vmap
         exact = rows.double() if rows.is_floating_point() else rows
         loop, functional = _ways(copy.deepcopy(model).double(), exact, labels)
-        for by_client, together in zip(zip(*loop(), strict=True), functional(), strict=True):
-            torch.testing.assert_close(torch.stack(by_client), together, rtol=1e-9, atol=1e-12)
+        for by_client, together in zip(
+            zip(*loop(), strict=True), functional(), strict=True
+        ):
+            torch.testing.assert_close(
+                torch.stack(by_client), together, rtol=1e-9, atol=1e-12
+            )
         ways, took = _ways(model, rows, labels), [float("inf")] * 2
         for _ in range(turns):
             for number, compute in enumerate(ways):
@@ -96,7 +116,10 @@ def _ways(
 ) -> tuple[Callable[[], list[tuple[Tensor, ...]]], Callable[[], list[Tensor]]]:
     """The two ways: gradients by client, and those of all clients by parameter."""
     parameters = dict(model.named_parameters())
-    stacked = {name: p.detach().expand(CLIENTS, *p.shape).clone() for name, p in parameters.items()}
+    stacked = {
+        name: p.detach().expand(CLIENTS, *p.shape).clone()
+        for name, p in parameters.items()
+    }
 
     def loss(values: dict[str, Tensor], rows: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(functional_call(model, values, (rows,)), labels)
@@ -120,11 +143,14 @@ def table(result: Mapping[str, Any]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for case in result["cases"]:
-        loop, functional = (f"{1000 * case[way]:,.{int(case[way] < 0.01)}f} ms" for way in ("loop", "functional"))
+        loop, functional = (
+            f"{1000 * case[way]:,.{int(case[way] < 0.01)}f} ms"
+            for way in ("loop", "functional")
+        )
         speed = f"{case['loop'] / case['functional']:.2f}"
-        lines.append(f"| {case['model']} | {case['batch']} | {loop} | {functional} | {speed} |")
+        lines.append(
+            f"| {case['model']} | {case['batch']} | {loop} | {functional} | {speed} |"
+        )
     machine = result["machine"]
-    note = (
-        f"{machine['cpu']}, {machine['cores']} cores, one thread; {result['measured'][:10]}; commit {result['commit']}."
-    )
+    note = f"{machine['cpu']}, {machine['cores']} cores, one thread; {result['measured'][:10]}; commit {result['commit']}."
     return "\n".join([*lines, "", note])

@@ -35,17 +35,28 @@ def run(settings: Settings) -> dict[str, Any]:
     works: dict[str, Callable[[ct.InProcess], dict[str, Any]]] = {
         "W1, an MLP": lambda engine: w1.measure(size, clients, test, engine),
         "W4, two convolutions": lambda engine: w4.measure(*images, engine),
-        "W5, MeritFed with an MLP": lambda engine: measure_meritfed(w5.build_work(small, engine)),
+        "W5, MeritFed with an MLP": lambda engine: measure_meritfed(
+            w5.build_work(small, engine)
+        ),
         "ResNet9": lambda engine: _resnet(small, engine),
     }
     runs = [
-        {"work": title, "kernel": kernel, **measure(ct.InProcess(kernel=kernel, device=device))}
+        {
+            "work": title,
+            "kernel": kernel,
+            **measure(ct.InProcess(kernel=kernel, device=device)),
+        }
         for title, measure in works.items()
         for kernel in (("auto", "loop") if "MLP" in title else ("loop",))
     ]
     memory = [_memory(small, device, kernel) for kernel in ("auto", "loop")]
     name = torch.cuda.get_device_name() if device == "cuda" else "none"
-    return {"gpu": name, "runs": runs, "memory": memory, "load": [round(before, 2), round(os.getloadavg()[0], 2)]}
+    return {
+        "gpu": name,
+        "runs": runs,
+        "memory": memory,
+        "load": [round(before, 2), round(os.getloadavg()[0], 2)],
+    }
 
 
 def _resnet(small: bool, engine: ct.InProcess) -> dict[str, Any]:
@@ -59,7 +70,9 @@ def _resnet(small: bool, engine: ct.InProcess) -> dict[str, Any]:
     )  # fmt: skip
     turns, rounds = Turns(lambda number: bare.round(range(w4.CLIENTS)), 1), pairs + 2
     method = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(steps), batch_size=batch))
-    settings = ct.RunSettings(evaluate=rounds, metrics=(), callbacks=(turns,), strict_wire=False)
+    settings = ct.RunSettings(
+        evaluate=rounds, metrics=(), callbacks=(turns,), strict_wire=False
+    )
     ct.fit(method, clients, net, rounds, 0, engine=engine, settings=settings)
     return ratio(turns.pairs)
 
@@ -76,9 +89,21 @@ def _memory(small: bool, device: str, kernel: str) -> dict[str, Any]:
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
     with noted_forecasts() as forecasts:
         settings = ct.RunSettings(evaluate=2, strict_wire=False)
-        ct.fit(method, clients, net, 2, engine=ct.InProcess(kernel=kernel, device=device), settings=settings)
+        ct.fit(
+            method,
+            clients,
+            net,
+            2,
+            engine=ct.InProcess(kernel=kernel, device=device),
+            settings=settings,
+        )
     peak = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
-    return {"kernel": kernel, "model_mb": size / 1e6, "peak": peak / size, "forecast": max(forecasts, default=0) / size}
+    return {
+        "kernel": kernel,
+        "model_mb": size / 1e6,
+        "peak": peak / size,
+        "forecast": max(forecasts, default=0) / size,
+    }
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -90,7 +115,9 @@ def table(result: Mapping[str, Any]) -> str:
     for found in result["runs"]:
         low, high = found["quartiles"]
         speed = f"{found['ratio']:.2f} ({low:.2f} to {high:.2f})"
-        lines.append(f"| {found['work']} | {found['kernel']} | {speed} | {found['seconds']:.3f} |")
+        lines.append(
+            f"| {found['work']} | {found['kernel']} | {speed} | {found['seconds']:.3f} |"
+        )
     megabytes = result["memory"][0]["model_mb"]
     lines += [
         "",

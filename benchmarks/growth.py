@@ -41,15 +41,29 @@ def table(result: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for axis, sizes in SIZES.items():
         heads = [f"{size:,}" for size in sizes] + [f"{ON_PAPER[axis]:,}, on paper"]
-        lines += [f"| {axis} | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+        lines += [
+            f"| {axis} | {' | '.join(heads)} |",
+            f"| --- |{' --- |' * len(heads)}",
+        ]
         for method in METHODS:
-            runs = {run["size"]: run for run in result["runs"] if (run["axis"], run["method"]) == (axis, method)}
+            runs = {
+                run["size"]: run
+                for run in result["runs"]
+                if (run["axis"], run["method"]) == (axis, method)
+            }
             cells = [_cell(runs[size]) if size in runs else "-" for size in sizes]
-            lines.append(f"| `{method}` | {' | '.join(cells)} | {_on_paper(runs, ON_PAPER[axis])} |")
+            lines.append(
+                f"| `{method}` | {' | '.join(cells)} | {_on_paper(runs, ON_PAPER[axis])} |"
+            )
         lines.append("")
     commits = ", ".join(sorted({run["commit"] for run in result["runs"]}))
     machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores; {result['measured'][:10]}"
-    return "\n".join([*lines, f"{machine}, load {result['load'][0]} -> {result['load'][1]}; commit {commits}."])
+    return "\n".join(
+        [
+            *lines,
+            f"{machine}, load {result['load'][0]} -> {result['load'][1]}; commit {commits}.",
+        ]
+    )
 
 
 def _cell(run: Mapping[str, Any]) -> str:

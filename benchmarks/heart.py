@@ -25,18 +25,32 @@ def run(settings: Settings) -> dict[str, Any]:
     rounds, pairs = (2, 3) if settings.quick else (60, 9)
     clients = ct.data.load("heart-disease", seed=0)
     found = on_a_quiet_machine(
-        lambda: ratio(in_turns(lambda: _fit(clients, rounds), lambda: _bare(clients, rounds), pairs)), settings
+        lambda: ratio(
+            in_turns(
+                lambda: _fit(clients, rounds), lambda: _bare(clients, rounds), pairs
+            )
+        ),
+        settings,
     )
-    speed = (
-        f"{found['ratio']:.2f} of a bare loop's speed (in CPU time {found['cpu_ratio']:.2f}); {found['seconds']:.1f} s"
+    speed = f"{found['ratio']:.2f} of a bare loop's speed (in CPU time {found['cpu_ratio']:.2f}); {found['seconds']:.1f} s"
+    line = row(
+        "heart-disease, MeritFed, all targets, 60 rounds, start to end",
+        speed,
+        "none",
+        True,
+        found,
     )
-    line = row("heart-disease, MeritFed, all targets, 60 rounds, start to end", speed, "none", True, found)
     return {**found, "rounds": rounds, "rows": [line]}
 
 
 def _fit(clients: ct.Clients, rounds: int) -> None:
     ct.fit(
-        METHOD, clients, ct.models.Logistic(), rounds, 0, settings=ct.RunSettings(evaluate=rounds, strict_wire=False)
+        METHOD,
+        clients,
+        ct.models.Logistic(),
+        rounds,
+        0,
+        settings=ct.RunSettings(evaluate=rounds, strict_wire=False),
     )
 
 
@@ -49,12 +63,17 @@ def _bare(clients: ct.Clients, rounds: int) -> None:
     models = [bare.parameters] * len(some)
     for number in range(rounds):
         trained = [
-            [bare.train(k, m, bare.draw(k)) for k in range(len(some))] for m in (models if number else models[:1])
+            [bare.train(k, m, bare.draw(k)) for k in range(len(some))]
+            for m in (models if number else models[:1])
         ]
-        models = [[torch.stack(p).mean(0) for p in zip(*t, strict=True)] for t in trained]
+        models = [
+            [torch.stack(p).mean(0) for p in zip(*t, strict=True)] for t in trained
+        ]
         models = models if number else models * len(some)
         for target, model in enumerate(models):
             at = [p.clone().requires_grad_() for p in model]
             for _ in range(METHOD.md_steps):
-                torch.autograd.grad(bare.loss(at, bare.inputs[target], bare.labels[target]), at)
+                torch.autograd.grad(
+                    bare.loss(at, bare.inputs[target], bare.labels[target]), at
+                )
     torch.set_num_threads(threads)

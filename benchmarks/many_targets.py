@@ -22,8 +22,14 @@ from coterie.data.sets.mean_estimation import means
 WHAT = __doc__ or ""
 ROUNDS, SEEDS = 400, 10
 MUS = (0.1, 0.01)
-TARGETS = tuple(f"d{group}-{i:03d}" for group, size in ((1, 5), (2, 15), (3, 15)) for i in range(size))
-PAPER = ct.MeritFed(targets=TARGETS, local=LOCAL, lr=0.05, md_steps=10, validation="train")
+TARGETS = tuple(
+    f"d{group}-{i:03d}"
+    for group, size in ((1, 5), (2, 15), (3, 15))
+    for i in range(size)
+)
+PAPER = ct.MeritFed(
+    targets=TARGETS, local=LOCAL, lr=0.05, md_steps=10, validation="train"
+)
 ONE = replace(PAPER, uploads="anchored", oracle_steps="one")
 FORMS: Mapping[str, ct.MeritFed] = {
     "paper's form": PAPER,
@@ -54,25 +60,44 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 
 def settled(job: Job) -> dict[str, Any]:
     """The mean error of each group's targets in the last fifth of the rounds, and what a round after the first costs."""
-    clients = ct.data.load("mean-estimation", seed=job.seed, mu=job.mu, validation=0, test=0)
+    clients = ct.data.load(
+        "mean-estimation", seed=job.seed, mu=job.mu, validation=0, test=0
+    )
     truth = torch.tensor(means(job.mu))[[int(name[1]) - 1 for name in TARGETS]]
     errors, spent = list[list[float]](), list[Mapping[str, int]]()
 
-    def watch(round: Callable[..., tuple[Any, Any]], state: Any, federation: Any, rng: Any) -> tuple[Any, Any]:
+    def watch(
+        round: Callable[..., tuple[Any, Any]], state: Any, federation: Any, rng: Any
+    ) -> tuple[Any, Any]:
         done = round(state, federation, rng)
         spent.append(dict(federation.session.spent))
         models = PAPER.models(done[0])
-        of_each = (torch.stack([models[name] for name in TARGETS]).double() - truth).square().sum(1)
-        errors.append([float(of_group.mean()) for of_group in of_each.split([5, 15, 15])])
+        of_each = (
+            (torch.stack([models[name] for name in TARGETS]).double() - truth)
+            .square()
+            .sum(1)
+        )
+        errors.append(
+            [float(of_group.mean()) for of_group in of_each.split([5, 15, 15])]
+        )
         return done
 
     method = replace_round(replace(FORMS[job.form], md_step=MD_STEP[job.mu]), watch)
-    rare = ct.RunSettings(evaluate=job.rounds, metrics=(), merge_validation=False, strict_wire=False)
+    rare = ct.RunSettings(
+        evaluate=job.rounds, metrics=(), merge_validation=False, strict_wire=False
+    )
     ct.fit(method, clients, ct.models.Mean(), job.rounds, job.seed, settings=rare)
     of_fedavg = (job.rounds - 1) * sum(EVERYBODY) * 100
-    work = {key: (spent[-1].get(key, 0) - spent[0].get(key, 0)) / of_fedavg for key in ("row_gradients", "row_losses")}
+    work = {
+        key: (spent[-1].get(key, 0) - spent[0].get(key, 0)) / of_fedavg
+        for key in ("row_gradients", "row_losses")
+    }
     late = errors[-max(1, job.rounds // 5) :]
-    return {**job._asdict(), **work, "errors": [statistics.fmean(group) for group in zip(*late, strict=True)]}
+    return {
+        **job._asdict(),
+        **work,
+        "errors": [statistics.fmean(group) for group in zip(*late, strict=True)],
+    }
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -83,10 +108,21 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for form in FORMS:
             chosen = [r for r in runs if (r["form"], r["mu"]) == (form, mu)]
             errors = _errors(runs, form, mu)
-            costs = {key: statistics.fmean(r[key] for r in chosen) for key in ("row_gradients", "row_losses")}
-            ratios = [ours / theirs for ours, theirs in zip(errors, reference, strict=True)]
+            costs = {
+                key: statistics.fmean(r[key] for r in chosen)
+                for key in ("row_gradients", "row_losses")
+            }
+            ratios = [
+                ours / theirs for ours, theirs in zip(errors, reference, strict=True)
+            ]
             whole = _of_all(errors) / _of_all(reference)
-            line = {"form": form, "mu": mu, "seeds": len(chosen), **costs, "errors": errors}
+            line = {
+                "form": form,
+                "mu": mu,
+                "seeds": len(chosen),
+                **costs,
+                "errors": errors,
+            }
             lines.append({**line, "times": whole, "most": max(ratios)})
     return lines
 
@@ -121,4 +157,6 @@ def table(result: Mapping[str, Any]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     commits = ", ".join(sorted({run["commit"] for run in result["runs"]}))
-    return "\n".join([*lines, "", f"{result['summary'][0]['seeds']} seeds; commit {commits}."])
+    return "\n".join(
+        [*lines, "", f"{result['summary'][0]['seeds']} seeds; commit {commits}."]
+    )

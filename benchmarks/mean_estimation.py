@@ -72,9 +72,16 @@ MERITFED = ct.MeritFed(targets=TARGET, local=LOCAL, lr=LR, md_steps=10)
 
 def method_of(label: str, mu: float) -> Any:
     """A contestant's method; the step of mirror descent follows mu."""
-    variants = {"stochastic": {"oracle_batch_size": 100}, "losses alone": {"oracle": "loss"}}
+    variants = {
+        "stochastic": {"oracle_batch_size": 100},
+        "losses alone": {"oracle": "loss"},
+    }
     if label.startswith("MeritFed"):
-        return replace(MERITFED, md_step=MD_STEP[mu], **variants.get(label.removeprefix("MeritFed, "), {}))
+        return replace(
+            MERITFED,
+            md_step=MD_STEP[mu],
+            **variants.get(label.removeprefix("MeritFed, "), {}),
+        )
     return {"FedAdp": FEDADP, "TAWT": TAWT}.get(label, AVERAGING)
 
 
@@ -108,9 +115,15 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
     def jobs(seed: int) -> list[Job]:
         if settings.quick:
             return [Job(m, 0.01, seed, 3, 100) for m in CONTESTANTS]
-        return [Job(m, mu, seed, one.rounds) for m, one in CONTESTANTS.items() for mu in MD_STEP]
+        return [
+            Job(m, mu, seed, one.rounds)
+            for m, one in CONTESTANTS.items()
+            for mu in MD_STEP
+        ]
 
-    for found in over_seeds(jobs, plateau, settings, 2 if settings.quick else MOST_SEEDS):
+    for found in over_seeds(
+        jobs, plateau, settings, 2 if settings.quick else MOST_SEEDS
+    ):
         yield {**found, "summary": summary(found["runs"])}
 
 
@@ -119,21 +132,46 @@ def plateau(job: Job) -> dict[str, Any]:
     started = time.perf_counter()
     one = CONTESTANTS[job.method]
     clients = ct.data.load(
-        "mean-estimation", seed=job.seed, mu=job.mu, groups=list(one.groups), samples=job.samples, test=0
+        "mean-estimation",
+        seed=job.seed,
+        mu=job.mu,
+        groups=list(one.groups),
+        samples=job.samples,
+        test=0,
     )
-    settled = settle(method_of(job.method, job.mu), clients, job.rounds, job.seed, drawn=one.drawn)
-    by_group = [sum(w for name, w in settled.weights.items() if name.startswith(g)) for g in ("d1", "d2", "d3")]
-    found = {"plateau": settled.plateau, "weight_by_group": by_group, "curves": settled.curves}
-    return {**job._asdict(), **found, "seconds": round(time.perf_counter() - started, 1)}
+    settled = settle(
+        method_of(job.method, job.mu), clients, job.rounds, job.seed, drawn=one.drawn
+    )
+    by_group = [
+        sum(w for name, w in settled.weights.items() if name.startswith(g))
+        for g in ("d1", "d2", "d3")
+    ]
+    found = {
+        "plateau": settled.plateau,
+        "weight_by_group": by_group,
+        "curves": settled.curves,
+    }
+    return {
+        **job._asdict(),
+        **found,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 def settle(
-    method: Any, clients: ct.Clients, rounds: int, seed: int, attack: Any = None, drawn: int | None = None
+    method: Any,
+    clients: ct.Clients,
+    rounds: int,
+    seed: int,
+    attack: Any = None,
+    drawn: int | None = None,
 ) -> Settled:
     """Run a method on clients whose mean is estimated."""
     distances, gaps = list[float](), list[float]()
 
-    def watch(round: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Any, Any]:
+    def watch(
+        round: Callable[..., tuple[Any, Any]], *arguments: Any
+    ) -> tuple[Any, Any]:
         state, log = round(*arguments)
         models = method.models(state)
         x: Tensor = models if isinstance(models, Tensor) else models[TARGET]
@@ -150,14 +188,20 @@ def settle(
     )  # fmt: skip
     late = distances[-max(1, rounds // 5) :]
     curves = {"distance": _thinned(distances), "gap bound": _thinned(gaps)}
-    return Settled(statistics.fmean(late), next(iter(done.weights.values())), {k: c for k, c in curves.items() if c})
+    return Settled(
+        statistics.fmean(late),
+        next(iter(done.weights.values())),
+        {k: c for k, c in curves.items() if c},
+    )
 
 
 def _thinned(values: Sequence[float], points: int = 50) -> list[list[float]]:
     """About so many rounds and what was seen there, four digits; none if nothing was."""
     if not values:
         return []
-    rounds = sorted({*range(0, len(values), -(-len(values) // points)), len(values) - 1})
+    rounds = sorted(
+        {*range(0, len(values), -(-len(values) // points)), len(values) - 1}
+    )
     return [[i + 1 for i in rounds], [float(f"{values[i]:.4g}") for i in rounds]]
 
 
@@ -166,9 +210,16 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = []
     for method in CONTESTANTS:
         for mu in sorted({r["mu"] for r in results if r["method"] == method}):
-            values = [r["plateau"] for r in results if (r["method"], r["mu"]) == (method, mu)]
+            values = [
+                r["plateau"] for r in results if (r["method"], r["mu"]) == (method, mu)
+            ]
             spread = statistics.stdev(values) if len(values) > 1 else None
             reference = REFERENCE.get(method, {}).get(mu)
-            line = {"method": method, "mu": mu, "seeds": len(values), "mean": statistics.fmean(values)}
+            line = {
+                "method": method,
+                "mu": mu,
+                "seeds": len(values),
+                "mean": statistics.fmean(values),
+            }
             lines.append({**line, "std": spread, "reference": reference})
     return lines

@@ -105,10 +105,14 @@ def replace_round(method: Any, around: Callable[..., tuple[Any, Any]]) -> Any:
         return around(partial(cls.round, self), *arguments)
 
     watched = type(cls.__name__, (cls,), {"round": called})
-    return watched(**{f.name: getattr(method, f.name) for f in dataclasses.fields(method)})
+    return watched(
+        **{f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    )
 
 
-def in_turns(ours: Callable[[], object], reference: Callable[[], object], pairs: int = 7) -> list[Pair]:
+def in_turns(
+    ours: Callable[[], object], reference: Callable[[], object], pairs: int = 7
+) -> list[Pair]:
     """Call both in turns; the first call of each warms up and does not count."""
     found = []
     for _ in range(pairs + 1):
@@ -139,24 +143,41 @@ def ratio(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def read_arguments(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, kind: str, names: Collection[str]
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    kind: str,
+    names: Collection[str],
 ) -> tuple[argparse.Namespace, Path, Path | None]:
     """Read a command line with names of this kind; also the folder of results, and that of the pages, if they are written."""
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
-    parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
-    parser.add_argument("--docs", type=Path, help="folder of the pages with tables (docs; none with --out)")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes: only shows that the code runs; needs --out",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder of the JSON results (benchmarks/results)"
+    )
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        help="folder of the pages with tables (docs; none with --out)",
+    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in names]
     if unknown:
-        parser.error(f"there is no {kind} {', '.join(unknown)}; choose from {', '.join(names)}")
+        parser.error(
+            f"there is no {kind} {', '.join(unknown)}; choose from {', '.join(names)}"
+        )
     if options.quick and options.out is None:
         parser.error("numbers of --quick are no results; give --out FOLDER")
     docs = options.docs or (None if options.out else ROOT / "docs")
     return options, options.out or ROOT / "benchmarks" / "results", docs
 
 
-def on_a_quiet_machine(measure: Callable[[], dict[str, Any]], settings: Settings) -> dict[str, Any]:
+def on_a_quiet_machine(
+    measure: Callable[[], dict[str, Any]], settings: Settings
+) -> dict[str, Any]:
     """Measure; while the load average is above `LIMIT` before or after, measure again, at most `settings.attempts` times.
 
     Before an attempt it waits for a quiet moment, `settings.patience` seconds at most. The attempt under the lowest load
@@ -178,7 +199,10 @@ def on_a_quiet_machine(measure: Callable[[], dict[str, Any]], settings: Settings
 
 
 def over_seeds(
-    jobs: Callable[[int], Sequence[Any]], work: Callable[[Any], dict[str, Any]], settings: Settings, most: int
+    jobs: Callable[[int], Sequence[Any]],
+    work: Callable[[Any], dict[str, Any]],
+    settings: Settings,
+    most: int,
 ) -> Iterator[dict[str, Any]]:
     """Do the jobs of seed 0, 1, ..., each in one of two processes, while the minutes last; yield all that is done after each seed.
 
@@ -188,11 +212,21 @@ def over_seeds(
     begun, load, worked = time.perf_counter(), os.getloadavg()[0], 0
     runs = list(settings.earlier)
     processes = min(2, os.cpu_count() or 1)
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _one_thread) as pool:
+    with ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), _one_thread
+    ) as pool:
         for seed in range(most):
-            todo = [job for job in jobs(seed) if not any(job._asdict().items() <= run.items() for run in runs)]
+            todo = [
+                job
+                for job in jobs(seed)
+                if not any(job._asdict().items() <= run.items() for run in runs)
+            ]
             if todo:
-                if worked and (time.perf_counter() - begun) * (worked + 1) / worked > 60 * settings.minutes:
+                if (
+                    worked
+                    and (time.perf_counter() - begun) * (worked + 1) / worked
+                    > 60 * settings.minutes
+                ):
                     break
                 origin = {
                     "commit": commit(),
@@ -202,7 +236,11 @@ def over_seeds(
                 runs += [{**found, **origin} for found in pool.map(work, todo)]
                 worked += 1
             minutes = (time.perf_counter() - begun) / 60
-            yield {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": minutes, "runs": runs}
+            yield {
+                "load": [round(load, 2), round(os.getloadavg()[0], 2)],
+                "minutes": minutes,
+                "runs": runs,
+            }
 
 
 def _one_thread() -> None:
@@ -214,12 +252,23 @@ def decisive(found: Mapping[str, Any]) -> float:
     return float(found["cpu_ratio"] if found["busy"] else found["ratio"])
 
 
-def row(work: str, measured: str, goal: str, met: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+def row(
+    work: str, measured: str, goal: str, met: bool, found: Mapping[str, Any]
+) -> dict[str, Any]:
     """A line of the table in docs/performance.md."""
-    return {"work": work, "measured": measured, "goal": goal, "met": met, "load": found["load"], "busy": found["busy"]}
+    return {
+        "work": work,
+        "measured": measured,
+        "goal": goal,
+        "met": met,
+        "load": found["load"],
+        "busy": found["busy"],
+    }
 
 
-def speed_row(work: str, found: Mapping[str, Any], must: float, aim: float) -> dict[str, Any]:
+def speed_row(
+    work: str, found: Mapping[str, Any], must: float, aim: float
+) -> dict[str, Any]:
     """A line about a speed as a multiple of L0's."""
     speed = f"{found['ratio']:.2f} of L0's speed (in CPU time {found['cpu_ratio']:.2f})"
     goal = f"at least {must:g}" + (f", aim {aim:g}" if aim > must else "")
@@ -252,7 +301,11 @@ def write(path: Path, result: Mapping[str, Any]) -> None:
 
 def machine() -> dict[str, Any]:
     """The kind of this machine: only on one of the same kind can the ratios of a result be expected."""
-    return {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def cpu_of(cpuinfo: str) -> str | None:

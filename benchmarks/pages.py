@@ -12,7 +12,10 @@ from coterie.base.files import write_atomically
 def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     """Write the tables of the results that exist."""
     if any(name in results for name in speed):
-        between(docs / "performance.md", speed_table([results[n] for n in speed if n in results]))
+        between(
+            docs / "performance.md",
+            speed_table([results[n] for n in speed if n in results]),
+        )
     if "scale" in results:
         from benchmarks.scale import table as growth
 
@@ -28,7 +31,11 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     if "many_targets" in results:
         from benchmarks.many_targets import table as many_targets
 
-        between(docs / "performance.md", many_targets(results["many_targets"]), "many_targets")
+        between(
+            docs / "performance.md",
+            many_targets(results["many_targets"]),
+            "many_targets",
+        )
     if "engines" in results:
         from benchmarks.engines import table as costs
 
@@ -40,11 +47,17 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     if "functional" in results:
         from benchmarks.functional import table as functional
 
-        between(docs / "performance.md", functional(results["functional"]), "functional")
+        between(
+            docs / "performance.md", functional(results["functional"]), "functional"
+        )
     if "contribution" in results:
         from benchmarks.contribution import table as truth
 
-        between(docs / "explanation" / "contribution.md", truth(results["contribution"]), "contribution")
+        between(
+            docs / "explanation" / "contribution.md",
+            truth(results["contribution"]),
+            "contribution",
+        )
 
 
 def between(page: Path, text: str, name: str = "results") -> None:
@@ -59,18 +72,32 @@ def replaced(page: Path, text: str, name: str) -> str:
     before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"{page} has no line {marks[0]} or no line {marks[1]} after it")
+        raise ValueError(
+            f"{page} has no line {marks[0]} or no line {marks[1]} after it"
+        )
     return f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}"
 
 
 def speed_table(results: Sequence[Mapping[str, Any]]) -> str:
     """The rows of all results, and the machine of the newest."""
-    lines = ["| work | measured | goal | reached | load | commit |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| work | measured | goal | reached | load | commit |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for result in results:
         for row in result["rows"]:
-            load = f"{row['load'][0]} -> {row['load'][1]}" + (" (busy)" if row["busy"] else "")
+            load = f"{row['load'][0]} -> {row['load'][1]}" + (
+                " (busy)" if row["busy"] else ""
+            )
             reached = "-" if row["goal"] == "none" else "yes" if row["met"] else "no"
-            cells = (row["work"], row["measured"], row["goal"], reached, load, result["commit"])
+            cells = (
+                row["work"],
+                row["measured"],
+                row["goal"],
+                reached,
+                load,
+                result["commit"],
+            )
             lines.append("| " + " | ".join(cells) + " |")
     newest = max(results, key=lambda result: result["measured"])
     machine, versions = newest["machine"], newest["versions"]

@@ -41,7 +41,9 @@ SCRIPTS = ROOT / "benchmarks" / "peer_scripts"
 VENVS = ROOT / "build" / "peers"
 
 ENVIRONMENT = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+    ),
     **dict.fromkeys(("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"), "0"),
     "PYTHONWARNINGS": "ignore",
 }
@@ -76,7 +78,14 @@ class Peer(NamedTuple):
 
 OURS = Peer("coterie", "coterie_work.py")
 TORCH = ("torch==2.13.0", "numpy==2.4.6")
-FLOWER = ("flower_work.py", "flwr", "flower", ((*TORCH, "flwr[simulation]==1.41.0", "ray==2.55.1"),), 8.0, 18.0)
+FLOWER = (
+    "flower_work.py",
+    "flwr",
+    "flower",
+    ((*TORCH, "flwr[simulation]==1.41.0", "ray==2.55.1"),),
+    8.0,
+    18.0,
+)
 PEERS = {
     "pfl": Peer("pfl-research", "pfl_work.py", "pfl", "pfl", ((*TORCH, "pfl==0.6.0"),), 2.0, 4.0),
     # fedjax calls jax.tree_map, which newer versions of JAX no longer have.
@@ -123,7 +132,10 @@ class Sizes(NamedTuple):
 
     def told(self) -> dict[str, Any]:
         """For the result."""
-        work = {name: getattr(self.work, name) for name in ("clients", "per_round", "steps", "batch_size")}
+        work = {
+            name: getattr(self.work, name)
+            for name in ("clients", "per_round", "steps", "batch_size")
+        }
         return {**self._asdict(), "work": work}
 
 
@@ -131,7 +143,13 @@ WORKS = {
     "w1": Sizes(),
     "cnn": Sizes(w1.Work(steps=15), 1, 6, 2, model="cnn", tolerance=0.03),
     "lstm": Sizes(w1.Work(steps=15), 1, 4, 2, model="lstm", tolerance=0.03),
-    "small": Sizes(w1.Work(clients=10_000, per_round=100, steps=5, batch_size=6, model="logistic"), 2, 10, 3, 90.0),
+    "small": Sizes(
+        w1.Work(clients=10_000, per_round=100, steps=5, batch_size=6, model="logistic"),
+        2,
+        10,
+        3,
+        90.0,
+    ),
 }
 TITLES = {"w1": "W1", "cnn": "CNN", "lstm": "LSTM", "small": "10,000 small clients"}
 
@@ -139,16 +157,30 @@ TITLES = {"w1": "W1", "cnn": "CNN", "lstm": "LSTM", "small": "10,000 small clien
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the peers named on the command line, all if none is; write benchmarks/results/peers.json and the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description="Other frameworks on the same work."
+        prog="python -m benchmarks.peers",
+        description="Other frameworks on the same work.",
     )
-    parser.add_argument("--work", action="append", choices=WORKS, help="a work, again for several (all)")
-    parser.add_argument("--venvs", type=Path, help="folder of virtual environments to use as they are (build/peers)")
     parser.add_argument(
-        "--attempts", type=int, default=3, help="how often a pair is measured while the machine is busy"
+        "--work", action="append", choices=WORKS, help="a work, again for several (all)"
+    )
+    parser.add_argument(
+        "--venvs",
+        type=Path,
+        help="folder of virtual environments to use as they are (build/peers)",
+    )
+    parser.add_argument(
+        "--attempts",
+        type=int,
+        default=3,
+        help="how often a pair is measured while the machine is busy",
     )
     given, folder, docs = measure.read_arguments(parser, arguments, "peer", PEERS)
     path = folder / "peers.json"
-    settings = Settings(True, attempts=1, patience=0.0) if given.quick else Settings(attempts=given.attempts)
+    settings = (
+        Settings(True, attempts=1, patience=0.0)
+        if given.quick
+        else Settings(attempts=given.attempts)
+    )
     before = json.loads(path.read_text())["peers"] if path.exists() else {}
     for work in given.work or WORKS:
         sizes = tiny(WORKS[work]) if given.quick else WORKS[work]
@@ -158,15 +190,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in given.names or PEERS:
                 try:
                     python = _python(PEERS[name], given.venvs, given.quick)
-                    found = on_a_quiet_machine(partial(compare, PEERS[name], python, held, sizes), settings)
+                    found = on_a_quiet_machine(
+                        partial(compare, PEERS[name], python, held, sizes), settings
+                    )
                 except NotMeasuredError as reason:
                     found = {"absent": str(reason)}
                 made = measure.document("peers", WHAT.strip(), {})
-                stamp = {key: made[key] for key in ("measured", "commit", "machine", "versions")}
+                stamp = {
+                    key: made[key]
+                    for key in ("measured", "commit", "machine", "versions")
+                }
                 key, told = f"{work} {name}", {"data": source, "sizes": sizes.told()}
                 before = {**before, key: {**found, **told, "made": stamp}}
                 keys = [f"{one} {other}" for one in WORKS for other in PEERS]
-                result = {**made, "peers": {key: before[key] for key in keys if key in before}}
+                result = {
+                    **made,
+                    "peers": {key: before[key] for key in keys if key in before},
+                }
                 measure.write(path, result)
                 print(" | ".join(_cells(key, before[key])))
                 if docs is not None:
@@ -176,7 +216,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def tiny(sizes: Sizes) -> Sizes:
     """The same work in seconds."""
-    return sizes._replace(work=w1.Work(6, 2, 4, 8, model=sizes.work.model), first=1, counted=2, pairs=2, seconds=120.0)
+    return sizes._replace(
+        work=w1.Work(6, 2, 4, 8, model=sizes.work.model),
+        first=1,
+        counted=2,
+        pairs=2,
+        seconds=120.0,
+    )
 
 
 def _rows(sizes: Sizes, quick: bool) -> tuple[Clients, Part, str]:
@@ -189,10 +235,19 @@ def export(path: Path, sizes: Sizes, clients: Clients, test: Part, source: str) 
     """Write what all contestants read (see `peer_scripts/work.py`); `source` is returned."""
     work = sizes.work
     steps = int(clients.train.sizes[0]) // work.batch_size
-    if set(clients.train.sizes.tolist()) != {steps * work.batch_size} or work.steps % steps:
-        raise ValueError("clients must have equally many rows, in whole batches, and train for whole epochs")
+    if (
+        set(clients.train.sizes.tolist()) != {steps * work.batch_size}
+        or work.steps % steps
+    ):
+        raise ValueError(
+            "clients must have equally many rows, in whole batches, and train for whole epochs"
+        )
     ours = sizes.model == "mlp"
-    model = MODELS[work.model]() if ours else lambda shape, outputs: nn.Sequential(*modules(sizes.model, (), nn))
+    model = (
+        MODELS[work.model]()
+        if ours
+        else lambda shape, outputs: nn.Sequential(*modules(sizes.model, (), nn))
+    )
     layers = build_model(model, clients, w1.SEED).parameters()
     np.savez(
         path,
@@ -202,7 +257,11 @@ def export(path: Path, sizes: Sizes, clients: Clients, test: Part, source: str) 
         test_labels=test.labels.numpy(),
         participants=np.stack(
             [
-                np.sort(Rng.named(w1.SEED, "participants", number).permutation(len(clients), work.per_round))
+                np.sort(
+                    Rng.named(w1.SEED, "participants", number).permutation(
+                        len(clients), work.per_round
+                    )
+                )
                 for number in range(1, sizes.rounds + 1)
             ]
         ),
@@ -220,8 +279,18 @@ def install(peer: Peer, folder: Path) -> None:
     marker, wanted = folder / "installed.json", json.dumps(peer.installs)
     if marker.exists() and marker.read_text() == wanted:
         return
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], *([*pip, *call] for call in peer.installs)):
+    pip = [
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        *([*pip, *call] for call in peer.installs),
+    ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NotMeasuredError(f"cannot be installed: {_last_line(done.stderr)}")
@@ -237,9 +306,14 @@ def compare(peer: Peer, python: Path, work: Path, sizes: Sizes) -> dict[str, Any
     return {**judge(ours, theirs, sizes), "workers": peer.workers}
 
 
-def judge(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], sizes: Sizes) -> dict[str, Any]:
+def judge(
+    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], sizes: Sizes
+) -> dict[str, Any]:
     """What pairs of turns, as the scripts wrote them, say: coterie's speed as a multiple of the peer's. Raises `NotMeasuredError`."""
-    accuracy = [statistics.median(turn["accuracy"] for turn in turns) for turns in (ours, theirs)]
+    accuracy = [
+        statistics.median(turn["accuracy"] for turn in turns)
+        for turns in (ours, theirs)
+    ]
     if abs(accuracy[0] - accuracy[1]) > sizes.tolerance:
         raise NotMeasuredError(
             f"it reaches an accuracy of {accuracy[1]:.3f}, coterie of {accuracy[0]:.3f}, so the work differs"
@@ -253,7 +327,9 @@ def judge(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
             math.nan if cpu is None else sum(cpu[counted]) / sizes.counted,
         )
 
-    found = ratio([Pair(seconds(a), seconds(b)) for a, b in zip(ours, theirs, strict=True)])
+    found = ratio(
+        [Pair(seconds(a), seconds(b)) for a, b in zip(ours, theirs, strict=True)]
+    )
     cpu = None if math.isnan(found["cpu_ratio"]) else found["cpu_ratio"]
     return {
         **found,
@@ -266,12 +342,27 @@ def judge(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
 
 def table(result: Mapping[str, Any]) -> str:
     """The rows of all peers on each work, and the machine."""
-    names = ("work", "against", "coterie's speed by the peer's", "in CPU time", "goal", "reached")
-    names += ("ms a round, coterie / peer", "accuracy, coterie / peer", "load", "commit")
+    names = (
+        "work",
+        "against",
+        "coterie's speed by the peer's",
+        "in CPU time",
+        "goal",
+        "reached",
+    )
+    names += (
+        "ms a round, coterie / peer",
+        "accuracy, coterie / peer",
+        "load",
+        "commit",
+    )
     lines = [
         "| " + " | ".join(names) + " |",
         "| " + " | ".join(["---"] * len(names)) + " |",
-        *("| " + " | ".join(_cells(key, found)) + " |" for key, found in result["peers"].items()),
+        *(
+            "| " + " | ".join(_cells(key, found)) + " |"
+            for key, found in result["peers"].items()
+        ),
     ]
     made = [found["made"] for found in result["peers"].values()]
     where = dict.fromkeys(
@@ -290,10 +381,23 @@ def _cells(key: str, found: Mapping[str, Any]) -> tuple[str, ...]:
     peer, commit = PEERS[name], found["made"]["commit"]
     goal = f"at least {peer.must:g} (aim {peer.aim:g})" if work == "w1" else "none"
     if "absent" in found:
-        return TITLES[work], peer.label, f"not measured: {found['absent']}", "-", goal, "-", "-", "-", "-", commit
+        return (
+            TITLES[work],
+            peer.label,
+            f"not measured: {found['absent']}",
+            "-",
+            goal,
+            "-",
+            "-",
+            "-",
+            "-",
+            commit,
+        )
     with_cpu = found["cpu_ratio"] is not None
     decisive = measure.decisive(found) if with_cpu else found["ratio"]
-    reached = "aim" if decisive >= peer.aim else "yes" if decisive >= peer.must else "no"
+    reached = (
+        "aim" if decisive >= peer.aim else "yes" if decisive >= peer.must else "no"
+    )
     return (
         TITLES[work],
         f"{peer.label}, {peer.package} {found['versions'][peer.package]}",
@@ -303,7 +407,8 @@ def _cells(key: str, found: Mapping[str, Any]) -> tuple[str, ...]:
         reached if work == "w1" else "-",
         f"{1000 * found['seconds']:.0f} / {1000 * found['reference_seconds']:.0f}",
         f"{found['accuracy']:.3f} / {found['reference_accuracy']:.3f}",
-        f"{found['load'][0]} -> {found['load'][1]}" + (" (busy)" if found["busy"] else ""),
+        f"{found['load'][0]} -> {found['load'][1]}"
+        + (" (busy)" if found["busy"] else ""),
         commit,
     )
 
@@ -318,16 +423,34 @@ def _python(peer: Peer, venvs: Path | None, only_present: bool) -> Path:
     return python
 
 
-def _turn(peer: Peer, python: Path, work: Path, workers: int, sizes: Sizes) -> dict[str, Any]:
+def _turn(
+    peer: Peer, python: Path, work: Path, workers: int, sizes: Sizes
+) -> dict[str, Any]:
     """All rounds in a process of their own."""
     answer = work.parent / "result.json"
     for left in (answer, answer.with_suffix(".npz")):
         left.unlink(missing_ok=True)
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT / "src") if peer is OURS else ""}
-    command = [str(python), str(SCRIPTS / peer.script), str(work), str(answer), "--workers", str(workers)]
+    environment = {
+        **os.environ,
+        **ENVIRONMENT,
+        "PYTHONPATH": str(ROOT / "src") if peer is OURS else "",
+    }
+    command = [
+        str(python),
+        str(SCRIPTS / peer.script),
+        str(work),
+        str(answer),
+        "--workers",
+        str(workers),
+    ]
     with (work.parent / "output.txt").open("w+") as output:
         process = subprocess.Popen(
-            command, env=environment, cwd=work.parent, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=environment,
+            cwd=work.parent,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             status: int | None = process.wait(sizes.seconds)
@@ -349,7 +472,10 @@ def _turn(peer: Peer, python: Path, work: Path, workers: int, sizes: Sizes) -> d
         raise NotMeasuredError(problem)
     found: dict[str, Any] = json.loads(answer.read_text())
     with np.load(answer.with_suffix(".npz")) as layers:
-        return {**found, "accuracy": accuracy(Work(work, workers), list(layers.values()))}
+        return {
+            **found,
+            "accuracy": accuracy(Work(work, workers), list(layers.values())),
+        }
 
 
 def accuracy(work: Work, layers: Sequence[Any]) -> float:
@@ -358,7 +484,9 @@ def accuracy(work: Work, layers: Sequence[Any]) -> float:
     with torch.no_grad():
         for parameter, layer in zip(module.parameters(), layers, strict=True):
             parameter.copy_(torch.as_tensor(layer))
-        outputs = module(torch.from_numpy(work.test_images.astype(np.float32) / np.float32(255)))
+        outputs = module(
+            torch.from_numpy(work.test_images.astype(np.float32) / np.float32(255))
+        )
     return float((outputs.argmax(1).numpy() == work.test_labels).mean())
 
 

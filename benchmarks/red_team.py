@@ -36,7 +36,9 @@ SIGMAS = (0.01, 0.1)
 PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
 
 
-def measure(method: Mapping[str, Any], model: Mapping[str, Any], filters: list[dict[str, Any]]) -> list[Finding]:
+def measure(
+    method: Mapping[str, Any], model: Mapping[str, Any], filters: list[dict[str, Any]]
+) -> list[Finding]:
     """Return all that the red team finds with the site's default settings, but for `largest_layer`."""
     tables = preset("heart-disease")
     tables.pop("tune", None)
@@ -54,15 +56,27 @@ def measure(method: Mapping[str, Any], model: Mapping[str, Any], filters: list[d
         plan = Path(folder) / "plan.toml"
         plan.write_text(tomli_w.dumps(tables), encoding="utf-8")
         settings = SiteSettings(data=str(FOLDER / f"{SITE}.csv"))
-        return list(attack(Approved.read(plan), replace(settings, largest_layer=32), SITE, seconds=inf))
+        return list(
+            attack(
+                Approved.read(plan),
+                replace(settings, largest_layer=32),
+                SITE,
+                seconds=inf,
+            )
+        )
 
 
 def in_cells(findings: list[Finding]) -> tuple[str, str]:
     """Return the attack that finds most rows, and the membership that tells most, as cells of the table."""
-    rows = max((one for one in findings if one.what == "rows"), key=lambda one: (one.rows, one.models))
+    rows = max(
+        (one for one in findings if one.what == "rows"),
+        key=lambda one: (one.rows, one.models),
+    )
     members = [one for one in findings if one.what == "members" and one.luck_of]
     told = max(members, key=lambda one: one.found / one.of - one.luck / one.luck_of)
-    beside = [one for one in findings if one.what in ("columns", "requests") and one.found]
+    beside = [
+        one for one in findings if one.what in ("columns", "requests") and one.found
+    ]
     if beside:
         raise RunError(f"a check of the site is broken: {beside[0]}")
     found = f"{rows.rows} of {rows.of} ({rows.luck}); {rows.requests} requests, {rows.models} of {rows.budget} models"
@@ -72,7 +86,14 @@ def in_cells(findings: list[Finding]) -> tuple[str, str]:
 def table() -> str:
     """Return the table of the page."""
     noisy = [f"noise {sigma:g}" for sigma in SIGMAS]
-    heads = ["method", "model", "rows found as it is", *noisy, "members told as it is", *noisy]
+    heads = [
+        "method",
+        "model",
+        "rows found as it is",
+        *noisy,
+        "members told as it is",
+        *noisy,
+    ]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for method in CASES:
         for name, model in MODELS.items():
@@ -81,7 +102,11 @@ def table() -> str:
             for sigma in SIGMAS:
                 noise = {"name": "gaussian-noise", "sigma": sigma, "secret": True}
                 filters = [{"name": "clip", "bound": 1.0}, noise]
-                pairs.append(("refused", "refused") if exact else in_cells(measure(method, model, filters)))
+                pairs.append(
+                    ("refused", "refused")
+                    if exact
+                    else in_cells(measure(method, model, filters))
+                )
             cells = [cell for column in zip(*pairs, strict=True) for cell in column]
             lines.append(f"| `{method['name']}` | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

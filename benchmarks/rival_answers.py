@@ -22,9 +22,29 @@ import numpy as np
 import torch
 
 import coterie as ct
-from benchmarks.federations import SETS, Array, Kind, Parts, World, draw_world, estimate, fit_ridge, losses
+from benchmarks.federations import (
+    SETS,
+    Array,
+    Kind,
+    Parts,
+    World,
+    draw_world,
+    estimate,
+    fit_ridge,
+    losses,
+)
 from benchmarks.pages import between
-from benchmarks.verdicts import ALONE, BARS, GAIN, HARM, JOINS, Share, decimals, judge, ratio
+from benchmarks.verdicts import (
+    ALONE,
+    BARS,
+    GAIN,
+    HARM,
+    JOINS,
+    Share,
+    decimals,
+    judge,
+    ratio,
+)
 from coterie.base.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +86,10 @@ def answer_weights(parts: Parts, seed: int) -> dict[str, Array]:
     """
     names = [f"{i:02d}" for i in range(len(parts))]
     held = [len(labels) // 5 for _, labels in parts]
-    rows = [(torch.tensor(x[:, :-1], dtype=torch.float32), torch.tensor(y).long()) for x, y in parts]
+    rows = [
+        (torch.tensor(x[:, :-1], dtype=torch.float32), torch.tensor(y).long())
+        for x, y in parts
+    ]
     clients = ct.data.from_tensors(
         {
             name: {"train": (x[h:], y[h:]), "validation": (x[:h], y[:h])}
@@ -75,8 +98,17 @@ def answer_weights(parts: Parts, seed: int) -> dict[str, Array]:
     )
     found = {}
     for rival, method in RIVALS.items():
-        run = ct.fit(method, clients, "logistic", ROUNDS, seed, settings=ct.RunSettings(evaluate=None))
-        found[rival] = np.array([[run.weights[i].get(j, 0.0) for j in names] for i in names])
+        run = ct.fit(
+            method,
+            clients,
+            "logistic",
+            ROUNDS,
+            seed,
+            settings=ct.RunSettings(evaluate=None),
+        )
+        found[rival] = np.array(
+            [[run.weights[i].get(j, 0.0) for j in names] for i in names]
+        )
     return found
 
 
@@ -92,7 +124,12 @@ def answer_truths(world: World, weights: Array) -> Array:
                 models[row.tobytes()] = _fit_weighted(parts, row)
             inputs, labels = world.fresh[i]
             alone = fit_ridge(*parts[i], numbers=False)
-            both = losses(inputs @ np.stack([alone, models[row.tobytes()]]).T, labels[:, None], False, 1.0).mean(axis=0)
+            both = losses(
+                inputs @ np.stack([alone, models[row.tobytes()]]).T,
+                labels[:, None],
+                False,
+                1.0,
+            ).mean(axis=0)
             gains[i] += (both[0] - both[1]) / len(world.further)
     return gains
 
@@ -116,7 +153,10 @@ def judge_rivals(kind: str, draw: Kind, number: int) -> dict[str, Any]:
     return {
         "clients": estimate(kind, draw, number),
         "weights": {rival: each.round(4).tolist() for rival, each in weights.items()},
-        "truths": {rival: answer_truths(world, each).tolist() for rival, each in weights.items()},
+        "truths": {
+            rival: answer_truths(world, each).tolist()
+            for rival, each in weights.items()
+        },
     }
 
 
@@ -124,7 +164,12 @@ def list_answers(record: Mapping[str, Any]) -> dict[str, list[Answer]]:
     """The answers of the rule and of each rival to the clients that have cases enough for a word."""
     judged = judge(record["clients"])
     large = [i for i, c in enumerate(record["clients"]) if not c["rare"]]
-    found = {"coterie": [Answer(j.federation, j.word in JOINS, j.word in ALONE, j.truth, j.best) for j in judged]}
+    found = {
+        "coterie": [
+            Answer(j.federation, j.word in JOINS, j.word in ALONE, j.truth, j.best)
+            for j in judged
+        ]
+    }
     for rival, weights in record["weights"].items():
         stays = [weights[i][i] >= OWN for i in large]
         found[rival] = [
@@ -142,8 +187,14 @@ def found_groups(record: Mapping[str, Any]) -> dict[str, bool] | None:
         return None
     together = np.equal.outer(truth, truth)
     shown = [c["shown"] for c in record["clients"]]
-    right = {"coterie": None not in shown and bool((np.equal.outer(shown, shown) == together).all())}
-    return right | {r: bool(((np.array(w) > 0) == together).all()) for r, w in record["weights"].items()}
+    right = {
+        "coterie": None not in shown
+        and bool((np.equal.outer(shown, shown) == together).all())
+    }
+    return right | {
+        r: bool(((np.array(w) > 0) == together).all())
+        for r, w in record["weights"].items()
+    }
 
 
 COLUMNS = {
@@ -157,7 +208,9 @@ COLUMNS = {
 }
 
 
-def figures_of(records: Sequence[Mapping[str, Any]], rival: str) -> dict[str, Share | float | None]:
+def figures_of(
+    records: Sequence[Mapping[str, Any]], rival: str
+) -> dict[str, Share | float | None]:
     """The figures of one set of federations, by the keys of `COLUMNS`."""
     by_federation = [list_answers(record)[rival] for record in records]
     everyone = [a for answers in by_federation for a in answers]
@@ -166,7 +219,11 @@ def figures_of(records: Sequence[Mapping[str, Any]], rival: str) -> dict[str, Sh
         members = [[a for a in answers if among(a)] for answers in by_federation]
         return ratio([(sum(map(counted, each)), len(each)) for each in members])
 
-    groups = [(int(found[rival]), 1) for record in records if (found := found_groups(record)) is not None]
+    groups = [
+        (int(found[rival]), 1)
+        for record in records
+        if (found := found_groups(record)) is not None
+    ]
     return {
         "joins": share(lambda a: True, lambda a: a.joins),
         "found": share(lambda a: a.best > GAIN, lambda a: a.joins),
@@ -180,16 +237,23 @@ def figures_of(records: Sequence[Mapping[str, Any]], rival: str) -> dict[str, Sh
 
 def table(records: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """The table of one set, and its numbers."""
-    lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "| --- |" + " ---: |" * len(COLUMNS)]
+    lines = [
+        "| | " + " | ".join(COLUMNS.values()) + " |",
+        "| --- |" + " ---: |" * len(COLUMNS),
+    ]
     numbers = {}
     for rival in ("coterie", *RIVALS):
         figures = figures_of(records, rival)
         numbers[rival] = {
-            key: [round(v.value, 4), round(v.error, 4), v.count] if isinstance(v, Share) else v and round(v, 4)
+            key: [round(v.value, 4), round(v.error, 4), v.count]
+            if isinstance(v, Share)
+            else v and round(v, 4)
             for key, v in figures.items()
         }
         cells = [
-            f"{decimals(v.value)} ± {decimals(v.error)}" if isinstance(v, Share) else decimals(v)
+            f"{decimals(v.value)} ± {decimals(v.error)}"
+            if isinstance(v, Share)
+            else decimals(v)
             for v in figures.values()
         ]
         lines.append(f"| {rival} | " + " | ".join(cells) + " |")
@@ -199,7 +263,11 @@ def table(records: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
 def main(sets: int = 10) -> int:
     """Estimate what is missing, and write the results."""
     ESTIMATES.parent.mkdir(exist_ok=True)
-    known = [json.loads(line) for line in ESTIMATES.read_text().splitlines()] if ESTIMATES.is_file() else []
+    known = (
+        [json.loads(line) for line in ESTIMATES.read_text().splitlines()]
+        if ESTIMATES.is_file()
+        else []
+    )
     done = {(r["clients"][0]["kind"], r["clients"][0]["number"]) for r in known}
     judged = list(BARS)
     with ESTIMATES.open("a") as file:
@@ -213,10 +281,21 @@ def main(sets: int = 10) -> int:
     text, results = [], {}
     for title in judged:
         kinds = SETS[title]
-        mine = [r for r in known if r["clients"][0]["kind"] in kinds and r["clients"][0]["number"] < sets]
+        mine = [
+            r
+            for r in known
+            if r["clients"][0]["kind"] in kinds and r["clients"][0]["number"] < sets
+        ]
         lines, results[title] = table(mine)
-        text += [f"**{len(kinds)} kinds, {title}**, {sets} federations of each:", "", lines, ""]
-    write_atomically(RESULTS, lambda p: p.write_text(json.dumps(results, indent=1) + "\n"))
+        text += [
+            f"**{len(kinds)} kinds, {title}**, {sets} federations of each:",
+            "",
+            lines,
+            "",
+        ]
+    write_atomically(
+        RESULTS, lambda p: p.write_text(json.dumps(results, indent=1) + "\n")
+    )
     between(ROOT / "docs" / "statistics.md", "\n".join(text).rstrip(), "rivals")
     print("\n".join(text))
     return 0

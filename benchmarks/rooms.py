@@ -21,7 +21,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 def name_of(path: Path) -> str:
     """The full name of a module of coterie or of the benchmarks."""
     root = SOURCE.parent if path.is_relative_to(SOURCE) else BENCHMARKS.parent
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 MODULES = {name_of(path): path for path in (*FILES, *sorted(BENCHMARKS.glob("*.py")))}
@@ -45,7 +47,11 @@ class _Imports(ast.NodeVisitor):
         self.add([f"{node.module}.{alias.name}" for alias in node.names], node.lineno)
 
     def add(self, names: Iterable[str], line: int) -> None:
-        self.found += [(_resolved(name), line) for name in names if name.split(".")[0] in ("coterie", "benchmarks")]
+        self.found += [
+            (_resolved(name), line)
+            for name in names
+            if name.split(".")[0] in ("coterie", "benchmarks")
+        ]
 
 
 def _resolved(name: str) -> str:
@@ -68,7 +74,9 @@ def rooms() -> set[str]:
 
 def arrows() -> set[tuple[str, str]]:
     """(room, room that it imports from)."""
-    pairs = {(room(name_of(path)), room(name)) for path in FILES for name, _ in imports(path)}
+    pairs = {
+        (room(name_of(path)), room(name)) for path in FILES for name, _ in imports(path)
+    }
     return {(one, other) for one, other in pairs if one and other and one != other}
 
 

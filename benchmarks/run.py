@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder there, not its parent
+if (
+    str(ROOT) not in sys.path
+):  # `python benchmarks/run.py` puts this folder there, not its parent
     sys.path.insert(0, str(ROOT))
 
 SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-LONG = ("scale", "growth", "mean_estimation", "byzantine", "contribution", "many_targets")
+LONG = (
+    "scale",
+    "growth",
+    "mean_estimation",
+    "byzantine",
+    "contribution",
+    "many_targets",
+)
 """Case by case, or seed by seed; each that is finished is written and kept."""
 
 BENCHMARKS = (*SPEED, "engines", "row_costs", "gpu", "functional", *LONG)
@@ -40,15 +49,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from benchmarks import measure, pages
 
-    given, folder, docs = measure.read_arguments(parser, arguments, "benchmark", BENCHMARKS)
+    given, folder, docs = measure.read_arguments(
+        parser, arguments, "benchmark", BENCHMARKS
+    )
     settings = (
-        measure.Settings(given.quick, given.minutes, 1, 0.0) if given.quick else measure.Settings(minutes=given.minutes)
+        measure.Settings(given.quick, given.minutes, 1, 0.0)
+        if given.quick
+        else measure.Settings(minutes=given.minutes)
     )
     for name in given.names or SPEED:
         module: Any = importlib.import_module(f"benchmarks.{name}")
         path = folder / f"{name}.json"
         if name in LONG:
-            earlier = json.loads(path.read_text())["runs"] if path.exists() and not (given.anew or given.quick) else []
+            earlier = (
+                json.loads(path.read_text())["runs"]
+                if path.exists() and not (given.anew or given.quick)
+                else []
+            )
             stages = module.run(settings._replace(earlier=earlier))
         else:
             stages = [module.run(settings)]
@@ -56,11 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = measure.document(name, module.WHAT.strip(), found)
             measure.write(path, result)
         for line in result.get("rows", ()):
-            print(f"{line['work']}: {line['measured']} (goal: {line['goal']}, load {line['load']})")
+            print(
+                f"{line['work']}: {line['measured']} (goal: {line['goal']}, load {line['load']})"
+            )
         for line in result.get("summary", ()):
             print(", ".join(f"{key} {value}" for key, value in line.items()))
     if docs is not None:
-        results = {n: json.loads(p.read_text()) for n in BENCHMARKS if (p := folder / f"{n}.json").exists()}
+        results = {
+            n: json.loads(p.read_text())
+            for n in BENCHMARKS
+            if (p := folder / f"{n}.json").exists()
+        }
         pages.write(docs, results, SPEED)
     return 0
 

@@ -70,7 +70,12 @@ def compare(base: Recording, present: Recording) -> Compared:
             failures[key] = f"{_readable(was)} became {_readable(now)}"
         else:
             count[key.place == "model"] += 1
-    return Compared(failures, count[False], count[True], len(present.found.keys() - base.found.keys()))
+    return Compared(
+        failures,
+        count[False],
+        count[True],
+        len(present.found.keys() - base.found.keys()),
+    )
 
 
 def _readable(text: str) -> str:
@@ -82,21 +87,31 @@ def show(found: Compared) -> None:
     """Print what was compared: some of the differences and in which cases they are, or that there are none."""
     if found.failures:
         for key, what in list(found.failures.items())[:SHOWN]:
-            print(f"{', '.join(f'{k} {v}' for k, v in key._asdict().items() if v)}: {what}")
+            print(
+                f"{', '.join(f'{k} {v}' for k, v in key._asdict().items() if v)}: {what}"
+            )
         hidden = len(found.failures) - SHOWN
         if hidden > 0:
             print(f"... and {hidden} more")
         print("by case:")
         for case, number in Counter(key.case for key in found.failures).items():
             print(f"  {number:6d}  {case}")
-    new = f"; {found.new} are new in the present tree and were passed over" if found.new else ""
-    print(f"equal: {found.values} values and {found.tensors} tensors; MISSING or different: {len(found.failures)}{new}")
+    new = (
+        f"; {found.new} are new in the present tree and were passed over"
+        if found.new
+        else ""
+    )
+    print(
+        f"equal: {found.values} values and {found.tensors} tensors; MISSING or different: {len(found.failures)}{new}"
+    )
 
 
 # ---- record
 
 
-def record_here(out: Path, groups: Iterable[str], pattern: str, source: Path | None) -> None:
+def record_here(
+    out: Path, groups: Iterable[str], pattern: str, source: Path | None
+) -> None:
     """Record the tree whose `src` is on PYTHONPATH, which must be `source`."""
     present = Path(coterie.__file__).resolve().parent.parent
     if source is not None and present != source.resolve():
@@ -114,31 +129,56 @@ def _conditions() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "none"
-    cases = hashlib.blake2b(Path(same_bits_cases.__file__).read_bytes(), digest_size=16).hexdigest()
+    cases = hashlib.blake2b(
+        Path(same_bits_cases.__file__).read_bytes(), digest_size=16
+    ).hexdigest()
     machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
-    return {"python": platform.python_version(), "machine": machine, "versions": versions, "cases": cases}
+    return {
+        "python": platform.python_version(),
+        "machine": machine,
+        "versions": versions,
+        "cases": cases,
+    }
 
 
 def _record_tree(tree: Path, pattern: str) -> tuple[Recording, int]:
     """Record a tree by the cases of this one, each group in a process of its own; also how many cases broke."""
     begun = time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
     found, broken = Recording(), 0
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.same_bits", "record"]
         started = {}
         for group in GROUPS:
             out = Path(folder) / f"{group}.json"
-            words = [*command, str(out), "--group", group, "--only", pattern, "--source", str(tree / "src")]
+            words = [
+                *command,
+                str(out),
+                "--group",
+                group,
+                "--only",
+                pattern,
+                "--source",
+                str(tree / "src"),
+            ]
             started[out] = subprocess.Popen(words, cwd=ROOT, env=environment)
         statuses = [process.wait() for process in started.values()]
         if any(statuses):
-            raise RecordingError(f"recording ended with {', '.join(map(str, statuses))}")
+            raise RecordingError(
+                f"recording ended with {', '.join(map(str, statuses))}"
+            )
         for out in started:
             part, about = Recording.read(out)
             found.found.update(part.found)
             broken += about["broken"]
-    print(f"recorded {len(found.found)} values and tensors in {time.perf_counter() - begun:.0f} s", flush=True)
+    print(
+        f"recorded {len(found.found)} values and tensors in {time.perf_counter() - begun:.0f} s",
+        flush=True,
+    )
     return found, broken
 
 
@@ -154,13 +194,19 @@ def _base(name: str, pattern: str) -> Recording:
         print(f"recording the base {commit[:12]}", flush=True)
         found, broken = _record_tree(tree, "*")
     if broken:
-        raise RecordingError(f"{broken} cases break; mend them in {Path(same_bits_cases.__file__).name}")
+        raise RecordingError(
+            f"{broken} cases break; mend them in {Path(same_bits_cases.__file__).name}"
+        )
     found.write(path, {"broken": 0, **_conditions()})
     return found.matching(pattern)
 
 
 def _build() -> Path:
-    return Path(git("rev-parse", "--path-format=absolute", "--git-common-dir")).parent / "build" / "same-bits"
+    return (
+        Path(git("rev-parse", "--path-format=absolute", "--git-common-dir")).parent
+        / "build"
+        / "same-bits"
+    )
 
 
 # ---- the command
@@ -168,17 +214,27 @@ def _build() -> Path:
 
 def main() -> int:
     """Compare the present tree with a base, or record one tree."""
-    parser = argparse.ArgumentParser(prog="same_bits", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("base", help="a commit; or `record`, to write the recording OUT of one tree")
+    parser = argparse.ArgumentParser(
+        prog="same_bits", description=(__doc__ or "").partition("\n\n")[0]
+    )
+    parser.add_argument(
+        "base", help="a commit; or `record`, to write the recording OUT of one tree"
+    )
     parser.add_argument("out", nargs="?", type=Path)
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="cases, e.g. 'attacks/*'")
-    parser.add_argument("--group", choices=GROUPS, action="append", help="of cases; left out: all")
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="cases, e.g. 'attacks/*'"
+    )
+    parser.add_argument(
+        "--group", choices=GROUPS, action="append", help="of cases; left out: all"
+    )
     parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.base == "record":
         if arguments.out is None:
             parser.error("say where to write the recording")
-        record_here(arguments.out, arguments.group or GROUPS, arguments.only, arguments.source)
+        record_here(
+            arguments.out, arguments.group or GROUPS, arguments.only, arguments.source
+        )
         return 0
     try:
         base = _base(arguments.base, arguments.only)

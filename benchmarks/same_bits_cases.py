@@ -58,11 +58,15 @@ class Recording:
 
     def matching(self, pattern: str) -> Recording:
         """The part of some cases."""
-        return Recording({k: v for k, v in self.found.items() if fnmatchcase(k.case, pattern)})
+        return Recording(
+            {k: v for k, v in self.found.items() if fnmatchcase(k.case, pattern)}
+        )
 
     def write(self, path: Path, about: Mapping[str, Any]) -> None:
         """Write as JSON, whole or not at all."""
-        text = json.dumps({"about": about, "found": [[*k, v] for k, v in self.found.items()]})
+        text = json.dumps(
+            {"about": about, "found": [[*k, v] for k, v in self.found.items()]}
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
         unfinished.write_text(text)
@@ -94,19 +98,43 @@ def digest_of(tensor: Any) -> str:
 def add_run(recording: Recording, case: str, name: str, run: Any) -> None:
     """What a `Run` has learned and seen."""
     for row in run.history:
-        recording.add(float(row.value), case, "history", name, run.seed, row.client, row.split, row.round, row.metric)
+        recording.add(
+            float(row.value),
+            case,
+            "history",
+            name,
+            run.seed,
+            row.client,
+            row.split,
+            row.round,
+            row.metric,
+        )
     for row in run.summary:
         _add_summary_row(recording, case, {"method": name, **row})
     for number, target, client, weight in run.weight_rows:
-        recording.add(float(weight), case, "weights", name, run.seed, client, "", number, target)
+        recording.add(
+            float(weight), case, "weights", name, run.seed, client, "", number, target
+        )
     for target, weights in run.weights.items():
         for client, weight in weights.items():
-            recording.add(float(weight), case, "last weights", name, run.seed, client, "", "", target)
+            recording.add(
+                float(weight),
+                case,
+                "last weights",
+                name,
+                run.seed,
+                client,
+                "",
+                "",
+                target,
+            )
     for client in run.failures:
         recording.add(True, case, "failures", name, run.seed, client)
     for client in run.models:
         for tensor, value in run.state_dict(client).items():
-            recording.add(digest_of(value), case, "model", name, run.seed, client, "", "", tensor)
+            recording.add(
+                digest_of(value), case, "model", name, run.seed, client, "", "", tensor
+            )
 
 
 def add_folder(recording: Recording, case: str, folder: Path) -> None:
@@ -125,11 +153,18 @@ def add_folder(recording: Recording, case: str, folder: Path) -> None:
                 recording.add(float(row[value]), case, place, *key)
     if (folder / "failures.json").exists():
         for row in json.loads((folder / "failures.json").read_text()):
-            recording.add(True, case, "failures", row["method"], row["seed"], row["client"])
+            recording.add(
+                True, case, "failures", row["method"], row["seed"], row["client"]
+            )
     for path in sorted((folder / "models").glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
-            client = path.stem.removeprefix(f"{about['method']}-{about['seed']}").removeprefix("-") or "*"
+            client = (
+                path.stem.removeprefix(
+                    f"{about['method']}-{about['seed']}"
+                ).removeprefix("-")
+                or "*"
+            )
             for tensor in file.keys():  # noqa: SIM118 - a file of tensors is not a dict
                 key = (about["method"], about["seed"], client, "", "", tensor)
                 recording.add(digest_of(file.get_tensor(tensor)), case, "model", *key)
@@ -138,7 +173,9 @@ def add_folder(recording: Recording, case: str, folder: Path) -> None:
 def _add_summary_row(recording: Recording, case: str, row: Mapping[str, Any]) -> None:
     where = ("method", "seed", "client", "split")
     for column in (c for c in row if c not in where):
-        recording.add(row[column], case, "summary", *(row[k] for k in where), "", column)
+        recording.add(
+            row[column], case, "summary", *(row[k] for k in where), "", column
+        )
 
 
 # ---- the cases
@@ -149,10 +186,15 @@ ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "fedadp": ({}, {"reference": "b", "by_size": False, "running_mean": False}),
     "fedprox": ({"mu": 0.5},),
     **{
-        name: ({"personal": ("*bias",)},) for name in ("fedper", "fedrep", "fedbabu", "fedbn")
+        name: ({"personal": ("*bias",)},)
+        for name in ("fedper", "fedrep", "fedbabu", "fedbn")
     },  # one problem has one layer
     "isfedavg": ({}, {"sample_ratio": 0.5}),
-    "isfl": ({}, {"exact": True, "sample_ratio": 0.5}, {"where": "client", "floor": 0.5}),
+    "isfl": (
+        {},
+        {"exact": True, "sample_ratio": 0.5},
+        {"where": "client", "floor": 0.5},
+    ),
     "maxfl": (
         {},
         {"requirements": "validation", "warmup_steps": 3, "tuning_steps": 2},
@@ -162,7 +204,12 @@ ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "meritfed": (
         {},
         {"targets": ("a", "c", "e")},
-        {"targets": "b", "oracle": "delegated", "oracle_batch_size": 4, "damping": True},
+        {
+            "targets": "b",
+            "oracle": "delegated",
+            "oracle_batch_size": 4,
+            "damping": True,
+        },
         {"targets": ("a", "c"), "oracle": "loss", "directions": 2},
         {"targets": ("a", "c"), "md_step": "line-search"},
         {"validation": "server"},
@@ -175,7 +222,10 @@ ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "qffl": ({}, {"q": 0.0}),
     "selective": ({"internal": ("a", "b")}, {"internal": "d"}),
     "sgd-full": ({}, {"server_optimiser": "adam", "lr": 0.1}),
-    "sgd-ideal": ({"members": NAMES[:5]}, {"members": "*", "server_optimiser": "adam", "lr": 0.1}),
+    "sgd-ideal": (
+        {"members": NAMES[:5]},
+        {"members": "*", "server_optimiser": "adam", "lr": 0.1},
+    ),
     "power-of-choice": ({}, {"loss_batch_size": 4}),
     "target-only": ({"target": "c"},),
     "tawt": ({}, {"targets": ("a", "c"), "step": 0.3}, {"targets": "b"}),
@@ -184,7 +234,12 @@ ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "varsel": (
         {"internal": ("a", "b"), "preselect": "smallest"},
         {"internal": ("a", "c", "d"), "internal_splits": 2, "unbiased_variance": True},
-        {"internal": "c", "internal_splits": 2, "debias": True, "preselect": "smallest"},
+        {
+            "internal": "c",
+            "internal_splits": 2,
+            "debias": True,
+            "preselect": "smallest",
+        },
     ),
 }
 """Arguments of a method; the first are used on every problem, the others, several targets among them, on the third only."""
@@ -240,7 +295,9 @@ class Problem(NamedTuple):
     options: Mapping[str, Any]
 
 
-def _drawn(name: str, count: int, classes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _drawn(
+    name: str, count: int, classes: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of a client whose classes lie and are spread in its own way."""
     g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     x = torch.randn(count, 5, generator=g, dtype=dtype)
@@ -251,13 +308,20 @@ def _drawn(name: str, count: int, classes: int, dtype: torch.dtype) -> tuple[tor
 
 
 def _clients(
-    classes: int, dtype: torch.dtype, names: tuple[str, ...] = NAMES, unseen: tuple[str, ...] = ()
+    classes: int,
+    dtype: torch.dtype,
+    names: tuple[str, ...] = NAMES,
+    unseen: tuple[str, ...] = (),
 ) -> ct.Clients:
     def made(group: tuple[str, ...]) -> dict[str, Any]:
-        return {n: _drawn(n, 24 + 4 * (i % 6), classes, dtype) for i, n in enumerate(group)}
+        return {
+            n: _drawn(n, 24 + 4 * (i % 6), classes, dtype) for i, n in enumerate(group)
+        }
 
     server = _drawn("server", 24, classes, dtype)
-    return ct.data.from_tensors(made(names), seed=SEED, server=server, unseen=made(unseen) or None)
+    return ct.data.from_tensors(
+        made(names), seed=SEED, server=server, unseen=made(unseen) or None
+    )
 
 
 @functools.cache
@@ -279,18 +343,26 @@ def _batch_norm() -> Problem:
 def _targets() -> Problem:
     """Three classes, a model whose training draws random numbers, and clients that never train."""
     model = ct.models.MLP(hidden=(8,), dropout=0.3)
-    return Problem(_clients(3, torch.float32, unseen=("u", "v")), model, {"clients_per_round": 5})
+    return Problem(
+        _clients(3, torch.float32, unseen=("u", "v")), model, {"clients_per_round": 5}
+    )
 
 
 @functools.cache
 def _many() -> Problem:
     """More clients than are trained at once."""
     names = tuple(f"client-{i:02d}" for i in range(37))
-    return Problem(_clients(3, torch.float32, names), ct.models.Logistic(), {"clients_per_round": 35})
+    return Problem(
+        _clients(3, torch.float32, names),
+        ct.models.Logistic(),
+        {"clients_per_round": 35},
+    )
 
 
 def _net(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, outputs))
+    return nn.Sequential(
+        nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, outputs)
+    )
 
 
 PROBLEMS: Mapping[str, Callable[[], Problem]] = {
@@ -306,16 +378,38 @@ def _runs() -> Iterator[tuple[str, Case]]:
         settings = ARGUMENTS.get(name, ({},))
         for problem, make in PROBLEMS.items():
             yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
-        yield f"workers/batch-norm/{name}", _method_case(name, settings[0], _batch_norm, workers=2)
+        yield (
+            f"workers/batch-norm/{name}",
+            _method_case(name, settings[0], _batch_norm, workers=2),
+        )
         for arguments in settings[1:]:
-            yield f"methods/targets/{name} {_spelled(arguments)}", _method_case(name, arguments, _targets)
+            yield (
+                f"methods/targets/{name} {_spelled(arguments)}",
+                _method_case(name, arguments, _targets),
+            )
     for name in SAMPLERS:
-        yield f"samplers/{name}", _method_case("fedavg", {}, _participation, _local(sampler=SAMPLERS[name]()))
-    yield "schedule", _method_case("fedavg", {}, _targets, local=_local(lr=ct.Schedule(0.2, at=(2, 4), factor=0.5)))
+        yield (
+            f"samplers/{name}",
+            _method_case(
+                "fedavg", {}, _participation, _local(sampler=SAMPLERS[name]())
+            ),
+        )
+    yield (
+        "schedule",
+        _method_case(
+            "fedavg",
+            {},
+            _targets,
+            local=_local(lr=ct.Schedule(0.2, at=(2, 4), factor=0.5)),
+        ),
+    )
     yield "personalise", _personalise
     for name in ("fedavg", "scaffold", "meritfed"):
         for workers in (1, 2):
-            yield f"many/{name}/{workers} workers", _method_case(name, {}, _many, workers=workers)
+            yield (
+                f"many/{name}/{workers} workers",
+                _method_case(name, {}, _many, workers=workers),
+            )
     for name in ATTACKS:
         for fields in ATTACK_FIELDS.get(name, ({},)):
             for workers in (1, 2):
@@ -324,22 +418,34 @@ def _runs() -> Iterator[tuple[str, Case]]:
                     _method_case("fedavg", {}, _batch_norm, workers=workers, clients_per_round=5,
                                  attack=ATTACKS[name](**fields, on=("b", "e"))),
                 )  # fmt: skip
-    yield "attacks/of a gap", _method_case("maxfl", {}, _targets, attack=ATTACKS["loss-inflation"](on=0.4))
+    yield (
+        "attacks/of a gap",
+        _method_case("maxfl", {}, _targets, attack=ATTACKS["loss-inflation"](on=0.4)),
+    )
 
 
 def _commands() -> Iterator[tuple[str, Case]]:
     """Cases that mostly wait for processes which they start."""
     for data, options in COMPARED.items():
         for workers in (1, 2):
-            yield f"compare/{data}/{workers} workers", _compare_case(data, options.split(), workers)
+            yield (
+                f"compare/{data}/{workers} workers",
+                _compare_case(data, options.split(), workers),
+            )
     for name, further in RUNS.items():
         yield f"run/{name}", _run_case(further)
     if importlib.util.find_spec("ray") is not None:
-        yield "ray/fit", _method_case("meritfed", {}, _batch_norm, engine=ct.Ray(actors=2))
+        yield (
+            "ray/fit",
+            _method_case("meritfed", {}, _batch_norm, engine=ct.Ray(actors=2)),
+        )
         yield "ray/run", _run_case({"engine": {"name": "ray", "actors": 2}})
 
 
-GROUPS: Mapping[str, Callable[[], Iterator[tuple[str, Case]]]] = {"runs": _runs, "commands": _commands}
+GROUPS: Mapping[str, Callable[[], Iterator[tuple[str, Case]]]] = {
+    "runs": _runs,
+    "commands": _commands,
+}
 """All cases by name, in the order in which they run: groups for as many processes."""
 
 
@@ -352,7 +458,11 @@ def _local(**settings: Any) -> ct.LocalSGD:
 
 
 def _method(name: str, arguments: Mapping[str, Any], local: Any = None) -> Any:
-    trains = {"local": local or _local()} if "local" in inspect.signature(METHODS[name]).parameters else {}
+    trains = (
+        {"local": local or _local()}
+        if "local" in inspect.signature(METHODS[name]).parameters
+        else {}
+    )
     return METHODS[name](**trains, **arguments)
 
 
@@ -382,16 +492,35 @@ def _method_case(
 def _personalise(recording: Recording, label: str) -> None:
     problem = _targets()
     settings = ct.RunSettings(merge_validation=False)
-    run = ct.fit(_method("fedavg", {}), problem.clients, problem.model, ROUNDS, SEED, settings=settings)
+    run = ct.fit(
+        _method("fedavg", {}),
+        problem.clients,
+        problem.model,
+        ROUNDS,
+        SEED,
+        settings=settings,
+    )
     for part in ("all", "last", "bias"):
-        tuned = ct.personalise(run, problem.clients, part=part, steps=(0, 2, 5), lr=(0.1, 1.0))
+        tuned = ct.personalise(
+            run, problem.clients, part=part, steps=(0, 2, 5), lr=(0.1, 1.0)
+        )
         add_run(recording, label, f"fedavg+{part}", tuned)
 
 
 def _compare_case(data: str, options: list[str], workers: int) -> Case:
     def case(recording: Recording, label: str) -> None:
         spread = [] if workers == 1 else ["--set", f"engine.workers={workers}"]
-        _command(recording, label, "compare", data, "--methods", *options, "--seeds", "2", *spread)
+        _command(
+            recording,
+            label,
+            "compare",
+            data,
+            "--methods",
+            *options,
+            "--seeds",
+            "2",
+            *spread,
+        )
 
     return case
 
@@ -400,7 +529,11 @@ def _run_case(further: Mapping[str, Any]) -> Case:
     def case(recording: Recording, label: str) -> None:
         import tomli_w
 
-        tables = {**EXPERIMENT, **further, "run": {**EXPERIMENT["run"], **further.get("run", {})}}
+        tables = {
+            **EXPERIMENT,
+            **further,
+            "run": {**EXPERIMENT["run"], **further.get("run", {})},
+        }
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "experiment.toml"
             path.write_text(tomli_w.dumps(tables))
@@ -413,14 +546,26 @@ def _command(recording: Recording, label: str, *arguments: str) -> None:
     """Run a command and add its run directory."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [sys.executable, "-m", "coterie", *arguments, "--out", str(out), "--no-report"]
+        command = [
+            sys.executable,
+            "-m",
+            "coterie",
+            *arguments,
+            "--out",
+            str(out),
+            "--no-report",
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
-            raise ValueError(f"coterie {arguments[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
+            raise ValueError(
+                f"coterie {arguments[0]} ended with {ended.returncode}: {ended.stderr.strip()}"
+            )
         add_folder(recording, label, out)
 
 
-def record(groups: Iterable[str] = tuple(GROUPS), pattern: str = "*") -> tuple[Recording, list[str]]:
+def record(
+    groups: Iterable[str] = tuple(GROUPS), pattern: str = "*"
+) -> tuple[Recording, list[str]]:
     """Run the cases of these groups that fit a pattern; what was recorded, and the traceback of each that broke.
 
     How a case ended is recorded too: a run that cannot go on is a result.

@@ -46,28 +46,129 @@ MODELS = "models"
 ROWS = (
     Row("`from_tensors`, 1,000 clients", ".9 s", 0.1, 0.03, "s CPU", "tensors"),
     Row("last evaluation, 1,000 clients", ".44 s", 0.1, 0.03, "s CPU", "last"),
-    Row("10,000 clients, two splits: one evaluation", "4.5 s", 1.0, 0.15, "s CPU", "evaluation"),
-    Row("... in rounds of 100 clients", "290", 60.0, 10.0, "rounds", "evaluation", "rounds"),
-    Row("FedAvg, 10 clients, 12 M parameters, loop", "15 to 17", 9.0, 6.0, MODELS, "loop", "models"),
+    Row(
+        "10,000 clients, two splits: one evaluation",
+        "4.5 s",
+        1.0,
+        0.15,
+        "s CPU",
+        "evaluation",
+    ),
+    Row(
+        "... in rounds of 100 clients",
+        "290",
+        60.0,
+        10.0,
+        "rounds",
+        "evaluation",
+        "rounds",
+    ),
+    Row(
+        "FedAvg, 10 clients, 12 M parameters, loop",
+        "15 to 17",
+        9.0,
+        6.0,
+        MODELS,
+        "loop",
+        "models",
+    ),
     Row("... kernel", "48 to 58", 14.0, 12.0, MODELS, "kernel", "models"),
     Row("... loop, two workers", "51", 14.0, 10.0, MODELS, "loop-two", "models"),
     Row("... kernel, two workers", "95", 28.0, 20.0, MODELS, "kernel-two", "models"),
-    Row("... loop, 256 clients over 10 clients", "4.2", 1.3, 1.05, "times", "loop-256", "growth"),
-    Row("SCAFFOLD, 10 clients, 1 M parameters", "76 to 97", 35.0, 25.0, MODELS, "scaffold", "models"),
-    Row("median, 10 clients, 1 M parameters", "111", 25.0, 16.0, MODELS, "median", "models"),
-    Row("MeritFed for all, 10 clients, 1 M parameters", "250", 60.0, 30.0, MODELS, "meritfed", "models"),
-    Row("the preflight's forecast of these nine, at worst off by", "11", 1.3, 1.2, "times", "loop-256", "forecast_off"),
-    Row("MeritFed for all, n = 100: first round, of FedAvg's", "15", 8.0, 4.0, "times", "targets", "first"),
+    Row(
+        "... loop, 256 clients over 10 clients",
+        "4.2",
+        1.3,
+        1.05,
+        "times",
+        "loop-256",
+        "growth",
+    ),
+    Row(
+        "SCAFFOLD, 10 clients, 1 M parameters",
+        "76 to 97",
+        35.0,
+        25.0,
+        MODELS,
+        "scaffold",
+        "models",
+    ),
+    Row(
+        "median, 10 clients, 1 M parameters",
+        "111",
+        25.0,
+        16.0,
+        MODELS,
+        "median",
+        "models",
+    ),
+    Row(
+        "MeritFed for all, 10 clients, 1 M parameters",
+        "250",
+        60.0,
+        30.0,
+        MODELS,
+        "meritfed",
+        "models",
+    ),
+    Row(
+        "the preflight's forecast of these nine, at worst off by",
+        "11",
+        1.3,
+        1.2,
+        "times",
+        "loop-256",
+        "forecast_off",
+    ),
+    Row(
+        "MeritFed for all, n = 100: first round, of FedAvg's",
+        "15",
+        8.0,
+        4.0,
+        "times",
+        "targets",
+        "first",
+    ),
     Row("... a later round", "64 to 78", 55.0, 45.0, "times", "targets", "later"),
-    Row("SCAFFOLD, 1 M parameters, of bare FedAvg's speed", ".15 to .24", 0.4, 0.5, "at least", "speed", "scaffold"),
-    Row("median, 1 M parameters, of bare FedAvg's speed", ".18", 0.4, 0.5, "at least", "speed", "median"),
-    Row("`compare` of five methods, 49 clients, 1,495 rows, one seed", "63 s", 10.0, 4.0, "s CPU", "compare"),
+    Row(
+        "SCAFFOLD, 1 M parameters, of bare FedAvg's speed",
+        ".15 to .24",
+        0.4,
+        0.5,
+        "at least",
+        "speed",
+        "scaffold",
+    ),
+    Row(
+        "median, 1 M parameters, of bare FedAvg's speed",
+        ".18",
+        0.4,
+        0.5,
+        "at least",
+        "speed",
+        "median",
+    ),
+    Row(
+        "`compare` of five methods, 49 clients, 1,495 rows, one seed",
+        "63 s",
+        10.0,
+        4.0,
+        "s CPU",
+        "compare",
+    ),
     Row("... of it MeritFed", "58 s", 6.0, None, "s CPU", "compare", "meritfed"),
     Row("100,000 clients: build", "90 s", 3.0, 1.0, "s CPU", "many", "build"),
     Row("... start", "18 s", 3.0, 1.0, "s CPU", "many", "start"),
     Row("... evaluation of all", "17 s", 4.0, 1.5, "s CPU", "many", "evaluation"),
     Row("... summary", "14 s", 1.0, 0.5, "s CPU", "many", "summary"),
-    Row("a million clients, 50 rounds of 100, 20 evaluations of 1,000", "-", 120.0, 60.0, "s CPU", "million"),
+    Row(
+        "a million clients, 50 rounds of 100, 20 evaluations of 1,000",
+        "-",
+        120.0,
+        60.0,
+        "s CPU",
+        "million",
+    ),
     Row("... memory", "-", 4.0, 2.0, "GB", "million", "gigabytes"),
     Row("report of 500 clients", "1.9 s", 1.0, None, "s CPU", "files"),
     Row("... its size", "5.2 MB", 2.0, None, "MB", "files", "megabytes"),
@@ -82,12 +183,18 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
         yield {**found, "rows": _rows(found["runs"], found["load"])}
 
 
-def measure_missing(cases: Iterable[Mapping[str, Any]], settings: Settings) -> Iterator[dict[str, Any]]:
+def measure_missing(
+    cases: Iterable[Mapping[str, Any]], settings: Settings
+) -> Iterator[dict[str, Any]]:
     """Measure the cases that no earlier run has, one process after the other, while the minutes last; yield all after each.
 
     The values of a case are the words by which its process knows it.
     """
-    begun, load, runs = time.perf_counter(), os.getloadavg()[0], [dict(earlier) for earlier in settings.earlier]
+    begun, load, runs = (
+        time.perf_counter(),
+        os.getloadavg()[0],
+        [dict(earlier) for earlier in settings.earlier],
+    )
     for case in cases:
         if any(case.items() <= run.items() for run in runs):
             continue
@@ -99,12 +206,20 @@ def measure_missing(cases: Iterable[Mapping[str, Any]], settings: Settings) -> I
         yield {"load": loads, "busy": max(loads) > LIMIT, "runs": runs}
 
 
-def _rows(runs: Sequence[Mapping[str, Any]], load: Sequence[float]) -> list[dict[str, Any]]:
+def _rows(
+    runs: Sequence[Mapping[str, Any]], load: Sequence[float]
+) -> list[dict[str, Any]]:
     """The rows of the table whose case was measured. Neither CPU time nor memory needs a quiet machine."""
     cases = {run["case"]: dict(run) for run in runs}
     if "loop" in cases and "loop-256" in cases:
-        cases["loop-256"]["growth"] = cases["loop-256"]["models"] / cases["loop"]["models"]
-    held = [case["models"] / case["forecast"] for case in cases.values() if "forecast" in case]
+        cases["loop-256"]["growth"] = (
+            cases["loop-256"]["models"] / cases["loop"]["models"]
+        )
+    held = [
+        case["models"] / case["forecast"]
+        for case in cases.values()
+        if "forecast" in case
+    ]
     if "loop-256" in cases and held:
         cases["loop-256"]["forecast_off"] = max(*held, *(1 / times for times in held))
     lines = []
@@ -113,8 +228,14 @@ def _rows(runs: Sequence[Mapping[str, Any]], load: Sequence[float]) -> list[dict
         if value is None:
             continue
         least = line.unit == "at least"
-        reached = [goal is not None and (value >= goal if least else value <= goal) for goal in (line.most, line.aim)]
-        goals = ["-" if goal is None else f"{'at least ' * least}{goal:g}" for goal in (line.most, line.aim)]
+        reached = [
+            goal is not None and (value >= goal if least else value <= goal)
+            for goal in (line.most, line.aim)
+        ]
+        goals = [
+            "-" if goal is None else f"{'at least ' * least}{goal:g}"
+            for goal in (line.most, line.aim)
+        ]
         unit = "" if least else f" {line.unit}"
         shown = f"{value:.2g}" if value < 10 else f"{value:,.0f}"
         found = {"load": load, "busy": False}
@@ -132,20 +253,45 @@ def _rows(runs: Sequence[Mapping[str, Any]], load: Sequence[float]) -> list[dict
 
 def table(result: Mapping[str, Any]) -> str:
     """The table of docs/performance.md."""
-    lines = ["| work | at 6d50194 | must | aim | now | reached | commit |", "| --- " * 7 + "|"]
+    lines = [
+        "| work | at 6d50194 | must | aim | now | reached | commit |",
+        "| --- " * 7 + "|",
+    ]
     for line in result["rows"]:
         reached = "aim" if line["aim_met"] else "yes" if line["met"] else "no"
-        cells = (line["work"], line["before"], line["goal"], line["aim"], line["measured"], reached, line["at"])
+        cells = (
+            line["work"],
+            line["before"],
+            line["goal"],
+            line["aim"],
+            line["measured"],
+            reached,
+            line["at"],
+        )
         lines.append(f"| {' | '.join(cells)} |")
     machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores; {result['measured'][:10]}"
-    return "\n".join([*lines, "", f"{machine}, load {result['load'][0]} -> {result['load'][1]}."])
+    return "\n".join(
+        [*lines, "", f"{machine}, load {result['load'][0]} -> {result['load'][1]}."]
+    )
 
 
 def measure_case(name: str, *, quick: bool = False) -> dict[str, float]:
     """Run a case in a process of its own; what it says, and its peak memory above its start in bytes and in models."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.scale_cases", name, *(["quick"] if quick else [])]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=PIPE, stdout=PIPE, text=True) as child:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.scale_cases",
+        name,
+        *(["quick"] if quick else []),
+    ]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=PIPE, stdout=PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         seen = [_memory(child.pid)]
@@ -175,7 +321,9 @@ def _memory(pid: int) -> int:
     total = 0
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/smaps_rollup") as lines:
-            total = 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            total = 1024 * sum(
+                int(line.split()[1]) for line in lines if line.startswith("Pss:")
+            )
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as children:
                 total += sum(map(_memory, map(int, children.read().split())))

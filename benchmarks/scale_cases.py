@@ -30,12 +30,26 @@ TOO_MUCH = 6e9
 WIDE, NARROW = (1900, 1900, 1900, 1900), (850, 400)
 
 
-def _clients(count: int, rows: int, width: int, classes: int, parts: dict[str, float] | None = None) -> ct.Clients:
+def _clients(
+    count: int,
+    rows: int,
+    width: int,
+    classes: int,
+    parts: dict[str, float] | None = None,
+) -> ct.Clients:
     rng = np.random.default_rng(0)
     inputs = torch.from_numpy(rng.normal(size=(count * rows, width)).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, classes, count * rows))
-    named = {f"c{i:05d}": (inputs[i * rows : (i + 1) * rows], labels[i * rows : (i + 1) * rows]) for i in range(count)}
-    return ct.data.from_tensors(named, split={"parts": parts or {"train": 0.5, "test": 0.5}})
+    named = {
+        f"c{i:05d}": (
+            inputs[i * rows : (i + 1) * rows],
+            labels[i * rows : (i + 1) * rows],
+        )
+        for i in range(count)
+    }
+    return ct.data.from_tensors(
+        named, split={"parts": parts or {"train": 0.5, "test": 0.5}}
+    )
 
 
 def _mlp(hidden: tuple[int, ...], width: int = 784) -> nn.Module:
@@ -66,8 +80,12 @@ def _narrow(count: int, targets: int = 0) -> ct.Clients:
     inputs = torch.from_numpy(rng.normal(size=(count * 8, 10)).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, 2, count * 8))
     ends = np.arange(count + 1) * 8
-    validation = Rows(inputs, labels, np.minimum(ends, 8 * targets)) if targets else None
-    return ct.Clients.from_indices([f"c{i:07d}" for i in range(count)], Rows(inputs, labels, ends), validation)
+    validation = (
+        Rows(inputs, labels, np.minimum(ends, 8 * targets)) if targets else None
+    )
+    return ct.Clients.from_indices(
+        [f"c{i:07d}" for i in range(count)], Rows(inputs, labels, ends), validation
+    )
 
 
 def _memory(
@@ -86,9 +104,18 @@ def _memory(
 
     def measured() -> dict[str, float]:
         with noted_forecasts() as forecasts:
-            ct.fit(method, some, model, 2, engine=engine, settings=ct.RunSettings(evaluate=2, strict_wire=False))
+            ct.fit(
+                method,
+                some,
+                model,
+                2,
+                engine=engine,
+                settings=ct.RunSettings(evaluate=2, strict_wire=False),
+            )
         found = {"model": size}
-        return {**found, "forecast": forecasts[0] / size} if forecasts else found  # a small model is not worth one
+        return (
+            {**found, "forecast": forecasts[0] / size} if forecasts else found
+        )  # a small model is not worth one
 
     return measured
 
@@ -115,7 +142,10 @@ def _last(quick: bool) -> Case:
     def measured() -> dict[str, float]:
         marks: list[float] = []
         settings = ct.RunSettings(
-            10, 3, strict_wire=False, callbacks=(lambda number: marks.append(time.process_time()),)
+            10,
+            3,
+            strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),),
         )
         ct.fit(ct.FedAvg(_local()), some, "logistic", 3, settings=settings)
         return {"seconds": time.process_time() - marks[2] - (marks[2] - marks[1])}
@@ -129,25 +159,35 @@ def _evaluation(quick: bool) -> Case:
     def measured() -> dict[str, float]:
         marks: list[float] = []
         settings = ct.RunSettings(
-            100, every, strict_wire=False, callbacks=(lambda number: marks.append(time.process_time()),)
+            100,
+            every,
+            strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),),
         )
         ct.fit(ct.FedAvg(_local(10, 32)), some, "logistic", 15, settings=settings)
         took = np.diff(marks)
         plain = float(np.median([t for i, t in enumerate(took, 1) if i % every]))
-        evaluated = float(np.median([t for i, t in enumerate(took[:-1], 1) if not i % every])) - plain
+        evaluated = (
+            float(np.median([t for i, t in enumerate(took[:-1], 1) if not i % every]))
+            - plain
+        )
         return {"seconds": evaluated, "rounds": evaluated / plain}
 
     return measured
 
 
 def _targets(quick: bool) -> Case:
-    some = _clients(5 if quick else 100, 100, 20, 2, {"train": 0.3, "validation": 0.3, "test": 0.4})
+    some = _clients(
+        5 if quick else 100, 100, 20, 2, {"train": 0.3, "validation": 0.3, "test": 0.4}
+    )
     local = ct.LocalSGD(lr=0.01)
 
     def rounds(method: Any, count: int) -> list[float]:
         marks: list[float] = []
         settings = ct.RunSettings(
-            evaluate=count, strict_wire=False, callbacks=(lambda number: marks.append(time.process_time()),)
+            evaluate=count,
+            strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),),
         )
         ct.fit(method, some, ct.models.MLP(hidden=(32,)), count, settings=settings)
         return [float(t) for t in np.diff(marks)[:-1]]
@@ -169,20 +209,31 @@ def _speed(quick: bool) -> Case:
     def rounds(method: Any) -> float:
         marks: list[float] = []
         settings = ct.RunSettings(
-            evaluate=7, strict_wire=False, callbacks=(lambda number: marks.append(time.process_time()),)
+            evaluate=7,
+            strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),),
         )
         ct.fit(method, some, model, 7, settings=settings)
         return float(np.median(np.diff(marks)[1:-1]))
 
     def measured() -> dict[str, float]:
-        loop = BareLoop(some, list(model.parameters()), lr=0.01, steps=local.steps.count, batch_size=16)
+        loop = BareLoop(
+            some,
+            list(model.parameters()),
+            lr=0.01,
+            steps=local.steps.count,
+            batch_size=16,
+        )
         took = []
         for _ in range(5):
             started = time.process_time()
             loop.round(range(10))
             took.append(time.process_time() - started)
         bare = float(np.median(took[1:]))
-        return {"scaffold": bare / rounds(ct.SCAFFOLD(local)), "median": bare / rounds(ct.Median(local))}
+        return {
+            "scaffold": bare / rounds(ct.SCAFFOLD(local)),
+            "median": bare / rounds(ct.Median(local)),
+        }
 
     return measured
 
@@ -199,7 +250,8 @@ def _compare(quick: bool) -> Case:
         y = (x[:, 0] + rng.normal(size=size) > 0).astype(int)
         lines = [",".join([*(f"x{i}" for i in range(7)), "died"])]
         lines += [
-            ",".join([*map(repr, values), str(label)]) for values, label in zip(x.tolist(), y.tolist(), strict=True)
+            ",".join([*map(repr, values), str(label)])
+            for values, label in zip(x.tolist(), y.tolist(), strict=True)
         ]
         Path(folder.name, f"h{number:02d}.csv").write_text("\n".join(lines) + "\n")
 
@@ -209,7 +261,10 @@ def _compare(quick: bool) -> Case:
         for some in (["local", "centralised", "fedavg", "fedavg+bias", merit], [merit]):
             started = time.process_time()
             ct.compare(
-                some, {"folder": folder.name, "label": "died"}, seeds=1, folder=Path(folder.name, f"run-{len(some)}")
+                some,
+                {"folder": folder.name, "label": "died"},
+                seeds=1,
+                folder=Path(folder.name, f"run-{len(some)}"),
             )
             took[str(len(some))] = time.process_time() - started
         return {"seconds": took["5"], "meritfed": took["1"]}
@@ -225,7 +280,10 @@ def _many(quick: bool) -> Case:
     names = [f"c{i:06d}" for i in range(count)]
 
     def measured() -> dict[str, float]:
-        data = {name: (inputs[8 * i : 8 * i + 8], labels[8 * i : 8 * i + 8]) for i, name in enumerate(names)}
+        data = {
+            name: (inputs[8 * i : 8 * i + 8], labels[8 * i : 8 * i + 8])
+            for i, name in enumerate(names)
+        }
         marks = [time.process_time()]
         some = ct.data.from_tensors(data, split={"parts": {"train": 0.5, "test": 0.5}})
         marks.append(time.process_time())
@@ -238,9 +296,22 @@ def _many(quick: bool) -> Case:
             return found
 
         with patch.object(Evaluator, "look", marked_look):
-            ct.fit(ct.FedAvg(_local()), some, "logistic", 2, settings=ct.RunSettings(100, 2, strict_wire=False))
-        build, start, first, _, last, end = np.diff([*marks, time.process_time()]).tolist()
-        return {"build": build, "start": start, "evaluation": max(first, last), "summary": end}
+            ct.fit(
+                ct.FedAvg(_local()),
+                some,
+                "logistic",
+                2,
+                settings=ct.RunSettings(100, 2, strict_wire=False),
+            )
+        build, start, first, _, last, end = np.diff(
+            [*marks, time.process_time()]
+        ).tolist()
+        return {
+            "build": build,
+            "start": start,
+            "evaluation": max(first, last),
+            "summary": end,
+        }
 
     return measured
 
@@ -260,12 +331,16 @@ def _million(quick: bool) -> Case:
 
 
 def _files(quick: bool) -> Case:
-    some = _clients(20 if quick else 500, 30, 5, 2, {"train": 0.6, "validation": 0.2, "test": 0.2})
+    some = _clients(
+        20 if quick else 500, 30, 5, 2, {"train": 0.6, "validation": 0.2, "test": 0.2}
+    )
     folder = tempfile.TemporaryDirectory()
 
     def measured() -> dict[str, float]:
         out = Path(folder.name, "run")
-        compared = ct.compare(["local", "fedavg"], some, model="logistic", rounds=3, seeds=1, folder=out)
+        compared = ct.compare(
+            ["local", "fedavg"], some, model="logistic", rounds=3, seeds=1, folder=out
+        )
         started = time.process_time()
         compared.report()
         took = time.process_time() - started
@@ -285,7 +360,10 @@ def _growing(axis: str, method: str, size: int) -> Case:
     if by_clients:
         some, model = _narrow(size, targets=1), "logistic"
     else:
-        some, model = _clients(10, 32, 100, 10, VALIDATED), _mlp((round(size / 111),), 100)
+        some, model = (
+            _clients(10, 32, 100, 10, VALIDATED),
+            _mlp((round(size / 111),), 100),
+        )
     methods = {
         "fedavg": ct.FedAvg, "scaffold": ct.SCAFFOLD, "median": ct.Median, "maxfl": ct.MaxFL,
         "meritfed": partial(ct.MeritFed, targets=some.names[0] if by_clients else "all"),
@@ -299,7 +377,9 @@ def _growing(axis: str, method: str, size: int) -> Case:
         )  # fmt: skip
         with noted_forecasts(TOO_MUCH) as forecasts:
             try:
-                ct.fit(methods[method](local=_local()), some, model, 6, settings=settings)
+                ct.fit(
+                    methods[method](local=_local()), some, model, 6, settings=settings
+                )
             except MemoryError:
                 return {"forecast": float(forecasts[0])}
         start, *rounds = np.diff(marks).tolist()
@@ -327,10 +407,18 @@ def build_case(name: str, quick: bool) -> Case:
         "kernel": lambda: _memory(average, wide),
         "loop-two": lambda: _memory(average, wide, engine=_TWO),
         "kernel-two": lambda: _memory(average, wide, engine=ct.InProcess(workers=2)),
-        "loop-256": lambda: _memory(ct.FedAvg(_local(1, 2)), wide, engine=_LOOP, clients=20 if quick else 256, rows=4),
+        "loop-256": lambda: _memory(
+            ct.FedAvg(_local(1, 2)),
+            wide,
+            engine=_LOOP,
+            clients=20 if quick else 256,
+            rows=4,
+        ),
         "scaffold": lambda: _memory(ct.SCAFFOLD(_local()), narrow),
         "median": lambda: _memory(ct.Median(_local()), narrow),
-        "meritfed": lambda: _memory(ct.MeritFed(local=_local()), narrow, parts=VALIDATED),
+        "meritfed": lambda: _memory(
+            ct.MeritFed(local=_local()), narrow, parts=VALIDATED
+        ),
         "targets": lambda: _targets(quick),
         "speed": lambda: _speed(quick),
         "compare": lambda: _compare(quick),

@@ -43,12 +43,19 @@ def run(settings: Settings) -> dict[str, Any]:
     everyone = {n: clients(work, n) for n in work.counts}
     w1 = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(work.steps), batch_size=32))
     tiny = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(1), batch_size=32))
-    found = on_a_quiet_machine(lambda: _measure(work, everyone, w1, ct.models.MLP()), settings)
+    found = on_a_quiet_machine(
+        lambda: _measure(work, everyone, w1, ct.models.MLP()), settings
+    )
     once = settings._replace(attempts=1)
-    bookkeeping = on_a_quiet_machine(lambda: _measure(work, everyone, tiny, ct.models.Logistic()), once)
+    bookkeeping = on_a_quiet_machine(
+        lambda: _measure(work, everyone, tiny, ct.models.Logistic()), once
+    )
     memory = bytes_per_client(work, work.counts[-2], work.counts[-1])
     most = work.counts[-1]
-    growth, small = (some["cpu_growth" if some["busy"] else "growth"][-1] for some in (found, bookkeeping))
+    growth, small = (
+        some["cpu_growth" if some["busy"] else "growth"][-1]
+        for some in (found, bookkeeping)
+    )
     return {
         **found,
         "bookkeeping": bookkeeping,
@@ -70,20 +77,31 @@ def clients(work: Work, count: int) -> ct.Clients:
     images = torch.from_numpy(rng.integers(0, 256, (work.rows, 784), dtype=np.uint8))
     labels = torch.from_numpy(rng.integers(0, 10, work.rows))
     lists = [rng.integers(0, work.rows, work.own_rows) for _ in range(count)]
-    return ct.Clients.from_indices([f"client-{i:05d}" for i in range(count)], Rows.from_indices(images, labels, lists))
+    return ct.Clients.from_indices(
+        [f"client-{i:05d}" for i in range(count)],
+        Rows.from_indices(images, labels, lists),
+    )
 
 
-def _measure(work: Work, everyone: dict[int, ct.Clients], method: ct.FedAvg, model: Any) -> dict[str, Any]:
+def _measure(
+    work: Work, everyone: dict[int, ct.Clients], method: ct.FedAvg, model: Any
+) -> dict[str, Any]:
     """Times of the same rounds with few and with many clients, in turns; growth is the median over pairs."""
     times: dict[int, list[Seconds]] = {n: [] for n in everyone}
     for _ in range(work.repeats):
         for count, some in everyone.items():
             times[count].append(_rounds(work, some, method, model))
     fewest = times[work.counts[0]]
-    pairs = {n: [Pair(a, b) for a, b in zip(fewest, t, strict=True)] for n, t in times.items()}
+    pairs = {
+        n: [Pair(a, b) for a, b in zip(fewest, t, strict=True)]
+        for n, t in times.items()
+    }
     return {
         "clients": list(times),
-        "milliseconds_per_round": [1000 * statistics.median(t.wall for t in ts) / work.rounds for ts in times.values()],
+        "milliseconds_per_round": [
+            1000 * statistics.median(t.wall for t in ts) / work.rounds
+            for ts in times.values()
+        ],
         "growth": [ratio(p)["ratio"] for p in pairs.values()],
         "cpu_growth": [ratio(p)["cpu_ratio"] for p in pairs.values()],
         "pairs": work.repeats,
@@ -128,7 +146,11 @@ def _federation(some: ct.Clients) -> tuple[Any, ...]:
     method = ct.FedAvg(ct.LocalSGD(steps=ct.Steps(1)))
     state = method.init(engine.x, federation)
     for number in (1, 2, 3):
-        chosen = ct.Rng.named(SEED, "participants", number).permutation(len(some), PER_ROUND)
-        view = federation.view([engine.clients[i] for i in sorted(chosen.tolist())], number, 0)
+        chosen = ct.Rng.named(SEED, "participants", number).permutation(
+            len(some), PER_ROUND
+        )
+        view = federation.view(
+            [engine.clients[i] for i in sorted(chosen.tolist())], number, 0
+        )
         state, _ = method.round(state, view, ct.Rng.named(SEED, "server", number))
     return engine, federation, state

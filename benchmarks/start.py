@@ -33,7 +33,9 @@ print(json.dumps([at[1], int(peak.split()[1]) / 1000]))
 def run(settings: Settings) -> dict[str, Any]:
     """Measure both."""
     repeats = 2 if settings.quick else 5
-    found = on_a_quiet_machine(lambda: _measure(repeats, "quick" if settings.quick else "whole"), settings)
+    found = on_a_quiet_machine(
+        lambda: _measure(repeats, "quick" if settings.quick else "whole"), settings
+    )
     rows = [
         row("first round of W1 from process start", f"{found['seconds']:.1f} s",
             f"{SECONDS[0]:g} s, aim {SECONDS[1]:g} s", found["seconds"] <= SECONDS[0], found),
@@ -48,9 +50,17 @@ def _measure(repeats: int, size: str) -> dict[str, Any]:
     for _ in range(repeats):
         started = time.time()
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, size], cwd=ROOT, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT, size],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         first, peak = json.loads(done.stdout.splitlines()[-1])
         times.append(first - started)
         peaks.append(peak)
-    return {"seconds": statistics.median(times), "megabytes": statistics.median(peaks), "repeats": repeats}
+    return {
+        "seconds": statistics.median(times),
+        "megabytes": statistics.median(peaks),
+        "repeats": repeats,
+    }

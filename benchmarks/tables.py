@@ -26,14 +26,24 @@ def run(settings: Settings) -> dict[str, Any]:
     """Measure both ratios and both times."""
     rows, width, repeats = (400, 8, 2) if settings.quick else (200_000, 32, 5)
     with tempfile.TemporaryDirectory() as folder:
-        found = on_a_quiet_machine(lambda: _measure(Path(folder), rows, width, repeats), settings)
+        found = on_a_quiet_machine(
+            lambda: _measure(Path(folder), rows, width, repeats), settings
+        )
     lines = [
         row(f"a folder of {form}, {rows:,} rows x {width} columns", f"{found[form]:.1f} times pandas' time",
             f"{must:g}, aim {aim:g}", found[form] <= must, found)
         for form, (must, aim) in RATIOS.items()
     ]  # fmt: skip
     for key, goal in (("wide", WIDE), ("long", LONG)):
-        lines.append(row(found["sizes"][key], f"{found[key]:.1f} s", f"{goal:g} s", found[key] <= goal, found))
+        lines.append(
+            row(
+                found["sizes"][key],
+                f"{found[key]:.1f} s",
+                f"{goal:g} s",
+                found[key] <= goal,
+                found,
+            )
+        )
     return {**found, "rows": lines}
 
 
@@ -47,12 +57,16 @@ def _measure(folder: Path, rows: int, width: int, repeats: int) -> dict[str, Any
     _write(folder / "wide", rows // 2000 or 60, 20_000 if rows > 1000 else 40, 2)
     _write(folder / "long", rows // 2, width, 2, copies=10)
     readers = {"csv": pandas.read_csv, "parquet": pandas.read_parquet}
-    found: dict[str, Any] = {form: _ratio(folder / form, readers[form], repeats) for form in RATIOS}
+    found: dict[str, Any] = {
+        form: _ratio(folder / form, readers[form], repeats) for form in RATIOS
+    }
     found["sizes"] = {
         "wide": f"{2 * (rows // 2000 or 60):,} rows x {20_000 if rows > 1000 else 40:,} columns",
         "long": f"{10 * rows:,} rows x {width} columns",
     }
-    return found | {key: _seconds(lambda key=key: _read(folder / key)) for key in found["sizes"]}
+    return found | {
+        key: _seconds(lambda key=key: _read(folder / key)) for key in found["sizes"]
+    }
 
 
 def _write(folder: Path, rows: int, width: int, clients: int, copies: int = 1) -> None:
@@ -61,7 +75,10 @@ def _write(folder: Path, rows: int, width: int, clients: int, copies: int = 1) -
     for client in range(clients):
         values = rng.normal(size=(rows, width - 1)).round(6)
         labels = (values.sum(1) + rng.normal(size=rows) > 0).astype(int)
-        lines = [f"{','.join(map(repr, x))},{y}\n" for x, y in zip(values.tolist(), labels.tolist(), strict=True)]
+        lines = [
+            f"{','.join(map(repr, x))},{y}\n"
+            for x, y in zip(values.tolist(), labels.tolist(), strict=True)
+        ]
         header = ",".join([*(f"x{i}" for i in range(width - 1)), "outcome"])
         (folder / f"c{client}.csv").write_text(header + "\n" + "".join(lines) * copies)
 
@@ -79,6 +96,10 @@ def _seconds(call: Callable[[], object]) -> float:
 def _ratio(folder: Path, read: Callable[[Path], object], repeats: int) -> float:
     files = sorted(folder.iterdir())
     pairs = [
-        (_seconds(lambda: _read(folder)), _seconds(lambda: [read(path) for path in files])) for _ in range(repeats + 1)
+        (
+            _seconds(lambda: _read(folder)),
+            _seconds(lambda: [read(path) for path in files]),
+        )
+        for _ in range(repeats + 1)
     ]
     return statistics.median(ours / theirs for ours, theirs in pairs[1:])

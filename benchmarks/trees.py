@@ -17,7 +17,12 @@ class GitError(Exception):
 def git(*words: str) -> str:
     """What git says in this tree. Raises `GitError`."""
     try:
-        ended = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            ["git", "-C", str(ROOT), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError as error:
         raise GitError(f"git cannot be started: {error}") from error
     if ended.returncode:

@@ -23,7 +23,15 @@ from typing import Any, NamedTuple
 from benchmarks.federations import METHODS, SETS, estimate
 from benchmarks.pages import between
 from coterie.base.files import write_atomically
-from coterie.report.evidence import CONFIDENT, Gain, Mixture, Statement, share, state, vetoes
+from coterie.report.evidence import (
+    CONFIDENT,
+    Gain,
+    Mixture,
+    Statement,
+    share,
+    state,
+    vetoes,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "verdicts.json"
@@ -71,10 +79,18 @@ def judge(clients: Sequence[Mapping[str, Any]]) -> list[Judged]:
     large = [c for c in clients if not c["rare"]]
     if not large:
         return []
-    shared = {m: share([Gain(*c[m]["loss"], c["rows"]) for c in large]) for m in METHODS}
+    shared = {
+        m: share([Gain(*c[m]["loss"], c["rows"]) for c in large]) for m in METHODS
+    }
     ranked = [i for i, c in enumerate(large) if c[METHODS[0]]["auc"]]
     ranking = {
-        m: dict(zip(ranked, share([Gain(*large[i][m]["auc"], large[i]["rows"]) for i in ranked]), strict=True))
+        m: dict(
+            zip(
+                ranked,
+                share([Gain(*large[i][m]["auc"], large[i]["rows"]) for i in ranked]),
+                strict=True,
+            )
+        )
         for m in METHODS
         if ranked
     }
@@ -84,9 +100,15 @@ def judge(clients: Sequence[Mapping[str, Any]]) -> list[Judged]:
         posterior = shared[method][i]
         statement = _statement(client, method, posterior)
         veto = i in ranking.get(method, {}) and vetoes(ranking[method][i])
-        word = "mixed" if veto and statement.word in (*JOINS, "safe to join") else statement.word
+        word = (
+            "mixed"
+            if veto and statement.word in (*JOINS, "safe to join")
+            else statement.word
+        )
         truth, this = client[method]["truth"], client[method]["this"]
-        half = 1.96 * math.hypot(posterior.deviation, THIS_MODEL * client[method]["loss"][1])
+        half = 1.96 * math.hypot(
+            posterior.deviation, THIS_MODEL * client[method]["loss"][1]
+        )
         judged.append(
             Judged(
                 (client["kind"], client["number"]),
@@ -97,7 +119,8 @@ def judge(clients: Sequence[Mapping[str, Any]]) -> list[Judged]:
                 this,
                 statement.low <= truth <= statement.high,
                 abs(this - posterior.mean) <= half,
-                word in (*JOINS, "safe to join") and posterior.above(-HARM) >= CONFIDENT,
+                word in (*JOINS, "safe to join")
+                and posterior.above(-HARM) >= CONFIDENT,
                 _statement(client, "fedavg+bias", shared["fedavg+bias"][i]).word,
                 client["fedavg+bias"]["truth"],
                 _joined_before(client),
@@ -115,11 +138,15 @@ def _joined_before(client: Mapping[str, Any]) -> float | None:
     """The rule of before: some method is likely better in log-loss or AUC and worse in neither."""
     if client[METHODS[0]]["before"]["tested"] < FEWEST_TESTED:
         return None
-    seen = {m: [client[m]["before"][k] for k in ("loss", "auc") if k in client[m]["before"]] for m in METHODS}
+    seen = {
+        m: [client[m]["before"][k] for k in ("loss", "auc") if k in client[m]["before"]]
+        for m in METHODS
+    }
     better = [
         m
         for m, sides in seen.items()
-        if any(sure and mean > 0 for mean, sure in sides) and not any(sure and mean < 0 for mean, sure in sides)
+        if any(sure and mean > 0 for mean, sure in sides)
+        and not any(sure and mean < 0 for mean, sure in sides)
     ]
     return client[max(better, key=lambda m: seen[m][0][0])]["truth"] if better else None
 
@@ -235,10 +262,14 @@ def ratio(pairs: Sequence[tuple[int, int]]) -> Share | None:
     value = sum(k for k, _ in pairs) / total
     clusters = [(k - value * n) for k, n in pairs if n]
     several = len(clusters) / (len(clusters) - 1) if len(clusters) > 1 else 1.0
-    return Share(value, math.sqrt(several * sum(c * c for c in clusters)) / total, total)
+    return Share(
+        value, math.sqrt(several * sum(c * c for c in clusters)) / total, total
+    )
 
 
-def shares(judged: Sequence[Judged], federations: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Share | None]:
+def shares(
+    judged: Sequence[Judged], federations: Sequence[Sequence[Mapping[str, Any]]]
+) -> dict[str, Share | None]:
     """All figures of some federations, and their groups."""
     by_federation: dict[tuple[str, int], list[Judged]] = defaultdict(list)
     for one in judged:
@@ -250,7 +281,9 @@ def shares(judged: Sequence[Judged], federations: Sequence[Sequence[Mapping[str,
     return figures | groups_found(federations)
 
 
-def groups_found(federations: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Share | None]:
+def groups_found(
+    federations: Sequence[Sequence[Mapping[str, Any]]],
+) -> dict[str, Share | None]:
     """The share of federations with groups, 100 rows and two or more clients each, that are shown the true ones; and the share of
     those without groups, without and with a shift, that are shown some.
     """
@@ -260,10 +293,24 @@ def groups_found(federations: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str
         sizes = [truth.count(g) for g in set(truth)]
         if len(sizes) > 1 and min(sizes) > 1 and min(c["rows"] for c in clients) >= 100:
             pairs = {*zip(truth, shown, strict=True)}
-            right.append((int(None not in shown and len(pairs) == len(sizes) == len(set(shown))), 1))
+            right.append(
+                (
+                    int(
+                        None not in shown
+                        and len(pairs) == len(sizes) == len(set(shown))
+                    ),
+                    1,
+                )
+            )
         if len(sizes) == 1:
-            (shifted if clients[0]["shifted"] else false).append((int(None not in shown), 1))
-    return {"groups right": ratio(right), "groups false": ratio(false), "groups shifted": ratio(shifted)}
+            (shifted if clients[0]["shifted"] else false).append(
+                (int(None not in shown), 1)
+            )
+    return {
+        "groups right": ratio(right),
+        "groups false": ratio(false),
+        "groups shifted": ratio(shifted),
+    }
 
 
 # The page
@@ -277,7 +324,10 @@ GROUPS = {
 
 def bars(figures: Mapping[str, Share | None], limits: Mapping[str, float]) -> str:
     """The table of all figures, with the bars that were set."""
-    lines = ["| figure | of | share | error over data sets | bar | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    lines = [
+        "| figure | of | share | error over data sets | bar | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
     texts = {key: (f.text, f.high) for key, f in FIGURES.items()} | GROUPS
     for key, (text, high) in texts.items():
         found = figures[key]
@@ -294,7 +344,13 @@ def bars(figures: Mapping[str, Share | None], limits: Mapping[str, float]) -> st
 def standing(found: Share, limit: float, high: bool) -> str:
     """`met`, `met within a standard error` or `missed`."""
     short = (limit - found.value) * (1 if high else -1)
-    return "met" if short <= 0 else "met within a standard error" if short <= found.error else "**missed**"
+    return (
+        "met"
+        if short <= 0
+        else "met within a standard error"
+        if short <= found.error
+        else "**missed**"
+    )
 
 
 COLUMNS = (
@@ -313,10 +369,17 @@ def by_kind(rows: Mapping[str, Mapping[str, Share | None]]) -> str:
     for kind, figures in rows.items():
         everyone, gaining = figures["coverage"], figures["join"]
         counts = [str(s.count if s else 0) for s in (everyone, gaining)]
-        cells = [*counts, *(decimals(s.value if (s := figures[key]) else None) for key in COLUMNS)]
+        cells = [
+            *counts,
+            *(decimals(s.value if (s := figures[key]) else None) for key in COLUMNS),
+        ]
         right, false, shifted = (figures[key] for key in GROUPS)
         groups = [f"{decimals(right.value)} right"] if right else []
-        groups += [f"{decimals(shifted.value)} shown where none are but a shift"] if shifted else []
+        groups += (
+            [f"{decimals(shifted.value)} shown where none are but a shift"]
+            if shifted
+            else []
+        )
         groups += [f"{decimals(false.value)} shown where none are"] if false else []
         lines.append(f"| {kind} | {' | '.join(cells)} | {', '.join(groups)} |")
     return "\n".join(lines)
@@ -324,18 +387,41 @@ def by_kind(rows: Mapping[str, Mapping[str, Share | None]]) -> str:
 
 def by_size(judged: Sequence[Judged]) -> str:
     """What clients are told, by the best true gain."""
-    words = ("join", "probably join", "safe to join", "undecided", "mixed", "probably stay alone", "stay alone")
-    lines = [f"| best true gain | clients | {' | '.join(f'*{w}*' for w in words)} | before: join | t test: join |"]
+    words = (
+        "join",
+        "probably join",
+        "safe to join",
+        "undecided",
+        "mixed",
+        "probably stay alone",
+        "stay alone",
+    )
+    lines = [
+        f"| best true gain | clients | {' | '.join(f'*{w}*' for w in words)} | before: join | t test: join |"
+    ]
     lines.append("| --- |" + " ---: |" * (len(words) + 3))
     for low, high in pairwise(SIZES):
         some = [j for j in judged if low < j.best <= high]
         if some:
             counts = [sum(j.word == w for j in some) for w in words]
-            counts += [sum(j.before is not None for j in some), sum(j.t is not None for j in some)]
-            bounds = [("-" if b < 0 else "") + f"{abs(b):g}".lstrip("0") if b else "0" for b in (low, high)]
-            title = {(-math.inf, high): f"below {bounds[1]}", (low, math.inf): f"above {bounds[0]}"}.get((low, high))
+            counts += [
+                sum(j.before is not None for j in some),
+                sum(j.t is not None for j in some),
+            ]
+            bounds = [
+                ("-" if b < 0 else "") + f"{abs(b):g}".lstrip("0") if b else "0"
+                for b in (low, high)
+            ]
+            title = {
+                (-math.inf, high): f"below {bounds[1]}",
+                (low, math.inf): f"above {bounds[0]}",
+            }.get((low, high))
             title = title or " to ".join(bounds)
-            lines.append(f"| {title} | {len(some)} | " + " | ".join(decimals(c / len(some)) for c in counts) + " |")
+            lines.append(
+                f"| {title} | {len(some)} | "
+                + " | ".join(decimals(c / len(some)) for c in counts)
+                + " |"
+            )
     return "\n".join(lines)
 
 
@@ -347,7 +433,9 @@ def _in_lines(results: Mapping[str, Mapping[str, Any]]) -> str:
     """JSON with a line for each kind: of each figure the share, its error and of how many it is."""
     sets = [
         f"{json.dumps(title)}: {{\n"
-        + ",\n".join(f"{json.dumps(kind)}: {json.dumps(row)}" for kind, row in kinds.items())
+        + ",\n".join(
+            f"{json.dumps(kind)}: {json.dumps(row)}" for kind, row in kinds.items()
+        )
         + "\n}"
         for title, kinds in results.items()
     ]
@@ -358,7 +446,11 @@ def main(sets: int = 20, *titles: str) -> int:
     """Estimate what is missing of the sets with these titles (default: of all), judge, and write the results."""
     ESTIMATES.parent.mkdir(exist_ok=True)
     chosen = {title: SETS[title] for title in titles or SETS}
-    known = [json.loads(line) for line in ESTIMATES.read_text().splitlines()] if ESTIMATES.is_file() else []
+    known = (
+        [json.loads(line) for line in ESTIMATES.read_text().splitlines()]
+        if ESTIMATES.is_file()
+        else []
+    )
     done = {(clients[0]["kind"], clients[0]["number"]) for clients in known}
     with ESTIMATES.open("a") as file:
         for kinds in reversed(chosen.values()):
@@ -370,21 +462,47 @@ def main(sets: int = 20, *titles: str) -> int:
                         file.flush()
     results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     for title, kinds in chosen.items():
-        federations = [c for kind in kinds for c in known if c[0]["kind"] == kind and c[0]["number"] < sets]
+        federations = [
+            c
+            for kind in kinds
+            for c in known
+            if c[0]["kind"] == kind and c[0]["number"] < sets
+        ]
         judged = [j for clients in federations for j in judge(clients)]
         rows = {
-            k: shares([j for j in judged if j.federation[0] == k], [c for c in federations if c[0]["kind"] == k])
+            k: shares(
+                [j for j in judged if j.federation[0] == k],
+                [c for c in federations if c[0]["kind"] == k],
+            )
             for k in kinds
         }
         figures = shares(judged, federations)
         rows["all"] = figures
         results[title] = {
-            kind: {key: s and [round(s.value, 4), round(s.error, 4), s.count] for key, s in row.items()}
+            kind: {
+                key: s and [round(s.value, 4), round(s.error, 4), s.count]
+                for key, s in row.items()
+            }
             for kind, row in rows.items()
         }
-        fixed = " Kinds and bars were fixed before the first run, which was the only one." if title in BARS else ""
-        text = [f"### {len(kinds)} kinds, {title}", "", f"{sets} federations of each.{fixed}", ""]
-        text += [bars(figures, BARS.get(title, {})), "", by_kind(rows), "", by_size(judged)]
+        fixed = (
+            " Kinds and bars were fixed before the first run, which was the only one."
+            if title in BARS
+            else ""
+        )
+        text = [
+            f"### {len(kinds)} kinds, {title}",
+            "",
+            f"{sets} federations of each.{fixed}",
+            "",
+        ]
+        text += [
+            bars(figures, BARS.get(title, {})),
+            "",
+            by_kind(rows),
+            "",
+            by_size(judged),
+        ]
         between(ROOT / "docs" / "statistics.md", "\n".join(text), f"verdicts, {title}")
         print("\n".join(text))
     write_atomically(RESULTS, lambda p: p.write_text(_in_lines(results)))

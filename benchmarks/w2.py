@@ -16,4 +16,12 @@ def run(settings: Settings) -> dict[str, Any]:
     if settings.quick:
         work = w1.Work(6, 6, 4, 8, 1, 3, 1, "logistic")
     clients, test, source = w1.synthetic(work, 240) if settings.quick else w1.load(work)
-    return w1.against_l0("W2", work, clients, test, source, {"one": (0.9, 1.8), "two": (0.9, 3.0)}, settings)
+    return w1.against_l0(
+        "W2",
+        work,
+        clients,
+        test,
+        source,
+        {"one": (0.9, 1.8), "two": (0.9, 3.0)},
+        settings,
+    )

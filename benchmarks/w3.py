@@ -33,17 +33,25 @@ def run(settings: Settings) -> dict[str, Any]:
     """Measure W3."""
     small = settings.quick
     clients = ct.data.load(
-        "mean-estimation", seed=0, test=0, groups=[2, 3, 1] if small else [5, 95, 50], samples=200 if small else 1000
+        "mean-estimation",
+        seed=0,
+        test=0,
+        groups=[2, 3, 1] if small else [5, 95, 50],
+        samples=200 if small else 1000,
     )
     method = ct.MeritFed(
         targets=clients.names[0], local=ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=100), lr=0.01,
         md_steps=3 if small else 50, md_step=4.5,
     )  # fmt: skip
-    work = Work(clients, ct.models.Mean(), method, 1 if small else 10, 3 if small else 15)
+    work = Work(
+        clients, ct.models.Mean(), method, 1 if small else 10, 3 if small else 15
+    )
     return against_l0("W3, one worker", work, 0.9, 7.0, settings)
 
 
-def against_l0(name: str, work: Work, must: float, aim: float, settings: Settings) -> dict[str, Any]:
+def against_l0(
+    name: str, work: Work, must: float, aim: float, settings: Settings
+) -> dict[str, Any]:
     """Measure MeritFed for one target against the bare loop."""
     work = work._replace(pairs=5) if settings.short else work
     found = on_a_quiet_machine(lambda: measure(work), settings)
@@ -64,13 +72,19 @@ def measure(work: Work) -> dict[str, Any]:
 
 def _bare(work: Work) -> Callable[[int], None]:
     method, local = work.method, work.method.local
-    start = list(build_model(work.model, work.clients, 0).to(work.engine.device).parameters())
+    start = list(
+        build_model(work.model, work.clients, 0).to(work.engine.device).parameters()
+    )
     clients = work.clients.to(torch.device(work.engine.device))
-    bare = BareMeritFed(clients, start, lr=local.rate(1), steps=1, batch_size=local.batch_size or 1)
+    bare = BareMeritFed(
+        clients, start, lr=local.rate(1), steps=1, batch_size=local.batch_size or 1
+    )
     held = clients[str(method.targets)].part("validation")
     bare.inputs.append(bare.floats(held.inputs))
     bare.labels.append(held.labels)
-    weights = [torch.full((len(work.clients),), 1 / len(clients), device=work.engine.device)]
+    weights = [
+        torch.full((len(work.clients),), 1 / len(clients), device=work.engine.device)
+    ]
 
     def one(number: int) -> None:
         weights[0] = bare.descend(

@@ -15,7 +15,9 @@ PARTS = {"train": 0.6, "validation": 0.2, "test": 0.2}
 
 def run(settings: Settings) -> dict[str, Any]:
     """Measure W5."""
-    return w3.against_l0("W5, one worker", build_work(settings.quick), 0.95, 1.5, settings)
+    return w3.against_l0(
+        "W5, one worker", build_work(settings.quick), 0.95, 1.5, settings
+    )
 
 
 def build_work(small: bool, engine: ct.InProcess = _ONE) -> w3.Work:

@@ -7,7 +7,9 @@ from pathlib import Path
 from coterie import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))  # the extensions beside this file
-logging.getLogger("coterie").setLevel(logging.WARNING)  # a package that Sphinx imports lets every logger print
+logging.getLogger("coterie").setLevel(
+    logging.WARNING
+)  # a package that Sphinx imports lets every logger print
 
 project = "coterie"
 author = project_copyright = "The coterie developers"

@@ -38,7 +38,10 @@ def _done(block: re.Match[str], folder: Path) -> str:
         return block.group(0)
     lines = []
     for command in COMMAND.finditer(block.group(1)):
-        lines += [command.group(0), *_printed(command.group(1).replace("\n> ", "\n"), folder)]
+        lines += [
+            command.group(0),
+            *_printed(command.group(1).replace("\n> ", "\n"), folder),
+        ]
     return "\n".join(("```console", *lines, "```"))
 
 
@@ -53,7 +56,9 @@ def _printed(command: str, folder: Path) -> list[str]:
         timeout=600,
     )
     if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, f"{command}\n{done.stderr}")
+        raise subprocess.CalledProcessError(
+            done.returncode, f"{command}\n{done.stderr}"
+        )
     return [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
 
 
@@ -68,7 +73,9 @@ def main(arguments: list[str]) -> int:
             differ.append(page)
         if not check:
             page.write_text(new, encoding="utf-8")
-    sys.stdout.writelines(f"{page} differs from what its commands print\n" for page in differ if check)
+    sys.stdout.writelines(
+        f"{page} differs from what its commands print\n" for page in differ if check
+    )
     return int(check and bool(differ))
 
 

@@ -16,7 +16,9 @@ def inline(writer: HTML5Translator, node: nodes.math) -> None:
 
 def block(writer: HTML5Translator, node: nodes.math_block) -> None:
     """Write a formula on a line of its own."""
-    writer.body.append(f'<div class="math" tabindex="0">{tex2mathml(node.astext(), as_block=True)}</div>')
+    writer.body.append(
+        f'<div class="math" tabindex="0">{tex2mathml(node.astext(), as_block=True)}</div>'
+    )
     raise nodes.SkipNode
 
 

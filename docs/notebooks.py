@@ -36,7 +36,9 @@ def cells(page: str) -> list[Any]:
         made += _text(page[end : block.start()])
         end = block.end()
         if block["name"]:
-            made.append(new_code_cell(f"%%writefile {block['name']}\n{block['code'].rstrip()}"))
+            made.append(
+                new_code_cell(f"%%writefile {block['name']}\n{block['code'].rstrip()}")
+            )
             continue
         commands = "\n".join(re.findall(r"^(?:\$|>) (.*)", block["session"], re.M))
         file = f"%%writefile {commands.removeprefix('python ')}\n"
@@ -58,7 +60,13 @@ def _text(markdown: str) -> list[Any]:
 
 def executed(page: str) -> Any:
     """Return the notebook of a page after all of its cells have run in an empty folder."""
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    kernel = {
+        "kernelspec": {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
+    }
     notebook = new_notebook(cells=cells(page), metadata=kernel)
     settings = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -68,7 +76,9 @@ def executed(page: str) -> Any:
         "TERM": "dumb",
     }
     with tempfile.TemporaryDirectory() as folder:
-        client = nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": folder}})
+        client = nbclient.NotebookClient(
+            notebook, timeout=1800, resources={"metadata": {"path": folder}}
+        )
         client.execute(env={**os.environ, **settings})
     for cell in notebook.cells:
         cell.metadata.clear()  # when it ran
@@ -80,15 +90,25 @@ def executed(page: str) -> Any:
 def _joined(outputs: list[Any]) -> list[Any]:
     """Return outputs without standard error, and standard output, which comes in pieces, as one."""
     printed = "".join(out.text for out in outputs if out.get("name") == "stdout")
-    others = [out for out in outputs if out.output_type != "stream" and not _is_progress(out)]
-    return [new_output("stream", name="stdout", text=printed), *others] if printed else others
+    others = [
+        out for out in outputs if out.output_type != "stream" and not _is_progress(out)
+    ]
+    return (
+        [new_output("stream", name="stdout", text=printed), *others]
+        if printed
+        else others
+    )
 
 
 def _is_progress(output: Any) -> bool:
-    return output.output_type == "display_data" and not output.data.get("text/html", "-")
+    return output.output_type == "display_data" and not output.data.get(
+        "text/html", "-"
+    )
 
 
 if __name__ == "__main__":
     for tutorial in sys.argv[1:] or TUTORIALS:
-        made = executed((DOCS / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8"))
+        made = executed(
+            (DOCS / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")
+        )
         nbformat.write(made, EXAMPLES / f"{tutorial}.ipynb")

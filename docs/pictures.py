@@ -42,16 +42,33 @@ def picture(entry: Entry) -> str:
 
 def measured(entry: Entry) -> dict[str, Any]:
     """Weights {receiver: {giver: weight}}, empty where the method has none, and losses {client: by round}."""
-    module = Path(ct.__file__).parents[1].joinpath(*entry.module.split(".")).with_suffix(".py")
-    state = hashlib.sha256(module.read_bytes() + Path(__file__).read_bytes()).hexdigest()
+    module = (
+        Path(ct.__file__)
+        .parents[1]
+        .joinpath(*entry.module.split("."))
+        .with_suffix(".py")
+    )
+    state = hashlib.sha256(
+        module.read_bytes() + Path(__file__).read_bytes()
+    ).hexdigest()
     file = KEPT / f"{entry.name}.json"
-    if file.exists() and (kept := json.loads(file.read_text(encoding="utf-8")))["state"] == state:
+    if (
+        file.exists()
+        and (kept := json.loads(file.read_text(encoding="utf-8")))["state"] == state
+    ):
         return dict(kept["numbers"])
     model = _layers if hasattr(entry.cls, "personal") else "logistic"
-    run = ct.fit(_method(entry), _clients(), model, ROUNDS, settings=ct.RunSettings(evaluate=1))
+    run = ct.fit(
+        _method(entry), _clients(), model, ROUNDS, settings=ct.RunSettings(evaluate=1)
+    )
     tested = [row for row in run.history if (row.metric, row.split) == ("loss", "test")]
-    losses = {name: [row.value for row in tested if row.client == name] for name in NAMES}
-    weights = {str(who): {name: float(row.get(name, 0.0)) for name in NAMES} for who, row in run.weights.items()}
+    losses = {
+        name: [row.value for row in tested if row.client == name] for name in NAMES
+    }
+    weights = {
+        str(who): {name: float(row.get(name, 0.0)) for name in NAMES}
+        for who, row in run.weights.items()
+    }
     numbers = {"weights": weights, "losses": losses}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"state": state, "numbers": numbers}), encoding="utf-8")
@@ -60,7 +77,9 @@ def measured(entry: Entry) -> dict[str, Any]:
 
 def _method(entry: Entry) -> Any:
     cls = entry.cls
-    local = {"local": LOCAL} if "local" in getattr(cls, "__dataclass_fields__", {}) else {}
+    local = (
+        {"local": LOCAL} if "local" in getattr(cls, "__dataclass_fields__", {}) else {}
+    )
     return cls(**local, **NEEDED.get(entry.name, {}))
 
 
@@ -82,10 +101,20 @@ def _clients() -> ct.Clients:
     return ct.data.from_tensors(held, server=rows(opposite=False))
 
 
-def _svg(name: str, weights: dict[str, dict[str, float]], losses: dict[str, list[float]]) -> str:
+def _svg(
+    name: str, weights: dict[str, dict[str, float]], losses: dict[str, list[float]]
+) -> str:
     parts = (
-        (f"{name}: weights of four clients", f"50 0 230 {48 + 38 * max(1, len(weights))}", _grid(weights)),
-        (f"{name}: their test losses over {ROUNDS} rounds", "290 0 330 220", _curves(losses)),
+        (
+            f"{name}: weights of four clients",
+            f"50 0 230 {48 + 38 * max(1, len(weights))}",
+            _grid(weights),
+        ),
+        (
+            f"{name}: their test losses over {ROUNDS} rounds",
+            "290 0 330 220",
+            _curves(losses),
+        ),
     )
     return "".join(
         f'<svg viewBox="{box}" role="img" aria-label="{label}" font-size="13" fill="currentColor">{drawn}</svg>'
@@ -97,11 +126,16 @@ def _grid(weights: dict[str, dict[str, float]]) -> str:
     if not weights:
         return '<text x="56" y="40">This method has no weights by client.</text>'
     side = 38
-    pieces = [f'<text x="{90 + side * (i + 0.5)}" y="34" text-anchor="middle">{n}</text>' for i, n in enumerate(NAMES)]
+    pieces = [
+        f'<text x="{90 + side * (i + 0.5)}" y="34" text-anchor="middle">{n}</text>'
+        for i, n in enumerate(NAMES)
+    ]
     for row, (who, given) in enumerate(weights.items()):
         top = 42 + row * side
         receiver = "all" if who == "*" else who
-        pieces.append(f'<text x="80" y="{top + 24}" text-anchor="end">{receiver}</text>')
+        pieces.append(
+            f'<text x="80" y="{top + 24}" text-anchor="end">{receiver}</text>'
+        )
         for column, giver in enumerate(NAMES):
             weight, left = given[giver], 90 + column * side
             shade = min(max(weight, 0.0), 1.0) * 0.6
@@ -126,14 +160,21 @@ def _curves(losses: dict[str, list[float]]) -> str:
     ends = []
     for name, values in ((name, values) for name, values in losses.items() if values):
         step = (right - left) / max(1, len(values) - 1)
-        points = [(left + i * step, bottom - (bottom - top) * value / high) for i, value in enumerate(values)]
+        points = [
+            (left + i * step, bottom - (bottom - top) * value / high)
+            for i, value in enumerate(values)
+        ]
         kind = "mark-two" if name in "cd" else "mark-one"
         dashes = ' stroke-dasharray="5 4"' if name in "cd" else ""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        pieces.append(f'<polyline points="{path}" fill="none" class="{kind}" stroke-width="2"{dashes}/>')
+        pieces.append(
+            f'<polyline points="{path}" fill="none" class="{kind}" stroke-width="2"{dashes}/>'
+        )
         ends.append((points[-1][1] + 4, name))
     below = bottom + 20
-    for height, name in sorted(ends, reverse=True):  # upwards, so that no name lies on another
+    for height, name in sorted(
+        ends, reverse=True
+    ):  # upwards, so that no name lies on another
         below = min(height, below - 12)
         pieces.append(f'<text x="{right + 6}" y="{below:.1f}">{name}</text>')
     return "".join(pieces)

@@ -65,15 +65,25 @@ class Entry(NamedTuple):
     @property
     def docstring(self) -> Docstring:
         """Of a type that is an assignment, the text that stands below it in the source."""
-        if isinstance(self.value, type) or inspect.isroutine(self.value) or isinstance(self.value, Task):
+        if (
+            isinstance(self.value, type)
+            or inspect.isroutine(self.value)
+            or isinstance(self.value, Task)
+        ):
             return Docstring(self.value)
         module, _, name = place_of(self).partition(":")
         body = ast.parse(inspect.getsource(importlib.import_module(module))).body
         at = next(
-            i for i, node in enumerate(body) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+            i
+            for i, node in enumerate(body)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
         )
         below = body[at + 1]
-        text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
+        text = (
+            below.value.value
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            else ""
+        )
         return Docstring(self.value, inspect.cleandoc(str(text)))
 
 
@@ -110,7 +120,9 @@ class Docstring:
                 plain.append(block)
                 continue
             inside, *behind = re.split(r"\n\n(?=\S)", body, maxsplit=1)
-            self.sections[head] = inspect.cleandoc(f"\n{inside}") if inside.startswith(" ") else inside
+            self.sections[head] = (
+                inspect.cleandoc(f"\n{inside}") if inside.startswith(" ") else inside
+            )
             plain += behind
         self.text = "\n\n".join(part.strip() for part in plain if part.strip())
         self.bases = value.__mro__[1:] if isinstance(value, type) else ()
@@ -121,12 +133,17 @@ class Docstring:
         entries: dict[str, str] = {}
         for base in reversed(self.bases):
             if base.__module__.startswith("coterie."):
-                entries |= Docstring(None, inspect.cleandoc(base.__doc__ or "")).meanings
+                entries |= Docstring(
+                    None, inspect.cleandoc(base.__doc__ or "")
+                ).meanings
         for head in ("Args", "Attributes"):
             for block in re.split(r"\n(?=\S)", self.sections.get(head, "")):
                 names, colon, meaning = block.partition(":")
                 if colon:
-                    entries |= {name.strip(" *`"): " ".join(meaning.split()) for name in names.split(",")}
+                    entries |= {
+                        name.strip(" *`"): " ".join(meaning.split())
+                        for name in names.split(",")
+                    }
         return entries
 
 
@@ -143,21 +160,32 @@ def public() -> Iterator[Entry]:
         for inner in value.__all__:
             member = getattr(value, inner)
             if isinstance(member, ModuleType):
-                yield from (Entry(f"{name}.{inner}.{key}", group, getattr(member, key)) for key in member.__all__)
+                yield from (
+                    Entry(f"{name}.{inner}.{key}", group, getattr(member, key))
+                    for key in member.__all__
+                )
             elif inner not in ct.__all__:
                 yield Entry(f"{name}.{inner}", group, member)
 
 
 def documented() -> list[Entry]:
     """The public names that have a page: functions, classes and types; a constant stands on the page of what uses it."""
-    return [e for e in public() if callable(e.value) and not isinstance(e.value, type(Callable[..., Any]))]
+    return [
+        e
+        for e in public()
+        if callable(e.value) and not isinstance(e.value, type(Callable[..., Any]))
+    ]
 
 
 def plain_type(annotation: Any) -> str:
     """An annotation as a reader would say it: without rules, modules and the callable's arguments."""
     if annotation is inspect.Parameter.empty:
         return ""
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = (
+        annotation
+        if isinstance(annotation, str)
+        else inspect.formatannotation(annotation)
+    )
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
@@ -196,14 +224,20 @@ def shown(value: Any) -> str:
 
 
 def _is_default(field: Any, value: Any) -> bool:
-    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    default = (
+        field.default_factory()
+        if field.default_factory is not MISSING
+        else field.default
+    )
     return default is not MISSING and bool(value == default)
 
 
 def parameters(value: Any, meanings: dict[str, str]) -> list[Parameter]:
     """The parameters of a function or of a class, with what the docstring says of each."""
     try:
-        signature = inspect.signature(value if not getattr(value, "_is_protocol", False) else object)
+        signature = inspect.signature(
+            value if not getattr(value, "_is_protocol", False) else object
+        )
     except (TypeError, ValueError):
         return []
     return [
@@ -211,73 +245,139 @@ def parameters(value: Any, meanings: dict[str, str]) -> list[Parameter]:
             {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "") + name,
             plain_type(p.annotation),
             "" if p.default is p.empty else shown(p.default),
-            meanings.get(name, "") or (METRIC.get(name, "") if set(METRIC) <= set(signature.parameters) else ""),
+            meanings.get(name, "")
+            or (
+                METRIC.get(name, "") if set(METRIC) <= set(signature.parameters) else ""
+            ),
             p.kind is p.KEYWORD_ONLY,
         )
         for name, p in signature.parameters.items()
-        if not name.startswith("_") and name not in ("self", "cls") and p.kind is not p.VAR_KEYWORD
+        if not name.startswith("_")
+        and name not in ("self", "cls")
+        and p.kind is not p.VAR_KEYWORD
     ]
 
 
 def returned(value: Any) -> str:
     """The type that a function or a method returns, as a reader would say it; "" for a class, nothing, and what has no page."""
-    annotation = "" if isinstance(value, type) else getattr(value, "__annotations__", {}).get("return", "")
-    return "" if annotation in ("", "None", None) or str(annotation).startswith("_") else plain_type(annotation)
+    annotation = (
+        ""
+        if isinstance(value, type)
+        else getattr(value, "__annotations__", {}).get("return", "")
+    )
+    return (
+        ""
+        if annotation in ("", "None", None) or str(annotation).startswith("_")
+        else plain_type(annotation)
+    )
 
 
 def signature(name: str, listed: list[Parameter], result: str = "") -> str:
     """The call and the type of its result, on one line where it fits."""
-    each = [f"{p.name}{': ' + p.type if p.type else ''}{' = ' + p.default if p.default else ''}" for p in listed]
+    each = [
+        f"{p.name}{': ' + p.type if p.type else ''}{' = ' + p.default if p.default else ''}"
+        for p in listed
+    ]
     first = next((i for i, p in enumerate(listed) if p.keyword), None)
     if first is not None and not any(p.name.startswith("*") for p in listed):
         each.insert(first, "*")
     end = f") -> {result}" if result else ")"
     line = f"{name}({', '.join(each)}{end}"
-    return line if len(line) <= 88 else f"{name}(\n" + "".join(f"    {one},\n" for one in each) + end
+    return (
+        line
+        if len(line) <= 88
+        else f"{name}(\n" + "".join(f"    {one},\n" for one in each) + end
+    )
 
 
 def page(entry: Entry, entries: list[Entry], prose: Callable[[str], str]) -> str:
     """The page of a public name, as Markdown."""
-    parts = [f"# ct.{entry.name}", *_body(f"ct.{entry.name}", entry.value, entry.docstring, prose)]
+    parts = [
+        f"# ct.{entry.name}",
+        *_body(f"ct.{entry.name}", entry.value, entry.docstring, prose),
+    ]
     if isinstance(entry.value, type):
         for name, member in members(entry.value):
-            parts += [f"## {name}", *_body(name, member, Docstring(member), prose, bare=True)]
+            parts += [
+                f"## {name}",
+                *_body(name, member, Docstring(member), prose, bare=True),
+            ]
     if entry.group == "Methods":
-        label = next(name for name, place in METHODS.places.items() if place.endswith(f":{entry.name}"))
+        label = next(
+            name
+            for name, place in METHODS.places.items()
+            if place.endswith(f":{entry.name}")
+        )
         parts.append(
             f"## References\n\n[The page of the method](../../methods/{label}.md) has the paper, the formula and the laws."
         )
-    beside = [e.name for e in entries if e.group == entry.group and e.name != entry.name][:12]
-    parts.append("## See also\n\n" + ", ".join(f"[ct.{name}]({name}.md)" for name in beside))
+    beside = [
+        e.name for e in entries if e.group == entry.group and e.name != entry.name
+    ][:12]
+    parts.append(
+        "## See also\n\n" + ", ".join(f"[ct.{name}]({name}.md)" for name in beside)
+    )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _body(name: str, value: Any, text: Docstring, prose: Callable[[str], str], *, bare: bool = False) -> Iterator[str]:
-    is_called = isinstance(value, type) or inspect.isroutine(value) or isinstance(value, Task)
+def _body(
+    name: str,
+    value: Any,
+    text: Docstring,
+    prose: Callable[[str], str],
+    *,
+    bare: bool = False,
+) -> Iterator[str]:
+    is_called = (
+        isinstance(value, type) or inspect.isroutine(value) or isinstance(value, Task)
+    )
     listed = parameters(value, text.meanings) if is_called else []
     if is_called:
         yield f"```python\n{signature(name, listed, returned(value))}\n```"
     yield "\n\n".join(map(prose, text.text.split("\n\n")))
     known = {p.name.lstrip("*") for p in listed}
-    further = [Parameter(key, "", "", said) for key, said in text.meanings.items() if key not in known]
-    for head, those in (("**Parameters**", listed), ("**Attributes**" if is_called else "", further)):
+    further = [
+        Parameter(key, "", "", said)
+        for key, said in text.meanings.items()
+        if key not in known
+    ]
+    for head, those in (
+        ("**Parameters**", listed),
+        ("**Attributes**" if is_called else "", further),
+    ):
         if those and not (bare and not any(p.meaning for p in those)):
             yield head
             yield "\n".join(_line(p, prose) for p in those)
-    result = "" if bare or {"Returns", "Yields"} & set(text.sections) else returned(value)
+    result = (
+        "" if bare or {"Returns", "Yields"} & set(text.sections) else returned(value)
+    )
     if result:
         yield f"**Returns**\n\n{f'[`{result}`]({result}.md)' if result in ct.__all__ else f'`{result}`'}"
     for head in ("Returns", "Yields", "Raises"):
         if head in text.sections:
-            blocks = re.split(r"\n(?=\S)", text.sections[head]) if head == "Raises" else [text.sections[head]]
+            blocks = (
+                re.split(r"\n(?=\S)", text.sections[head])
+                if head == "Raises"
+                else [text.sections[head]]
+            )
             each = [" ".join(block.split()) for block in blocks]
-            yield f"**{head}**\n\n" + "\n".join(f"- {prose(one)}" if len(each) > 1 else prose(one) for one in each)
+            yield f"**{head}**\n\n" + "\n".join(
+                f"- {prose(one)}" if len(each) > 1 else prose(one) for one in each
+            )
     if text.example:
         yield f"**Example**\n\n```pycon\n{text.example}\n```"
 
 
 def _line(p: Parameter, prose: Callable[[str], str]) -> str:
-    about = ", ".join(filter(None, (f"`{p.type}`" if p.type else "", f"default `{p.default}`" if p.default else "")))
+    about = ", ".join(
+        filter(
+            None,
+            (
+                f"`{p.type}`" if p.type else "",
+                f"default `{p.default}`" if p.default else "",
+            ),
+        )
+    )
     return f"- **`{p.name}`**{f' ({about})' if about else ''}: {prose(p.meaning)}"
 
 
@@ -300,9 +400,15 @@ def _is_member(value: Any) -> bool:
 
 def problems(entries: list[Entry], texts: dict[str, str]) -> list[str]:
     """What is wrong with the reference, in sentences; the site is not built with any."""
-    wrong = [f"ct.{e.name} is in no group of docs/reference.py" for e in entries if not e.group]
+    wrong = [
+        f"ct.{e.name} is in no group of docs/reference.py"
+        for e in entries
+        if not e.group
+    ]
     for entry in entries:
-        for hit in {match.group() for match in SIGNS.finditer(_without_code(texts[entry.name]))}:
+        for hit in {
+            match.group() for match in SIGNS.finditer(_without_code(texts[entry.name]))
+        }:
             wrong.append(f"ct.{entry.name} shows {hit!r}")
         text = entry.docstring
         if not text.text:
@@ -320,7 +426,9 @@ def problems(entries: list[Entry], texts: dict[str, str]) -> list[str]:
 
 def _without_code(text: str) -> str:
     """A page without its examples, and without the bold names that it writes itself."""
-    text = re.sub(r"^- \*\*`[^`]*`\*\*|^\*\*\w+\*\*$", "", text.replace("\\", ""), flags=re.M)
+    text = re.sub(
+        r"^- \*\*`[^`]*`\*\*|^\*\*\w+\*\*$", "", text.replace("\\", ""), flags=re.M
+    )
     return re.sub(r"```pycon\n.*?```|`[^`\n]*\*\*[^`\n]*`", "", text, flags=re.S)
 
 

@@ -43,28 +43,51 @@ VERDICT = (390, 452)
 
 def main(arguments: list[str]) -> None:
     """Write the pictures."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        ),
+        None,
+    )
     if browser is None:
         sys.exit("the pictures need chromium")
     with tempfile.TemporaryDirectory() as folder:
         run = Path(arguments[0]) if arguments else Path(folder) / NAME
         if not arguments:
-            subprocess.run([sys.executable, "-m", "coterie", *COMMAND, "--out", str(run)], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "coterie", *COMMAND, "--out", str(run)],
+                check=True,
+            )
         ends = [f"run directory  {NAME}", f"report         {NAME}/report.html"]
         lines = answer_lines(Results.load(run), width=80, ends=ends)
         page = Path(folder) / "terminal.html"
-        page.write_text(TERMINAL % (" ".join(("coterie", *COMMAND)), html.escape("\n".join(lines))), encoding="utf-8")
-        _picture(browser, page, "table.png", WIDTH, round(LINE * (len(lines) + 2)) + MARGIN)
+        page.write_text(
+            TERMINAL % (" ".join(("coterie", *COMMAND)), html.escape("\n".join(lines))),
+            encoding="utf-8",
+        )
+        _picture(
+            browser, page, "table.png", WIDTH, round(LINE * (len(lines) + 2)) + MARGIN
+        )
         report = write(run)
         _picture(browser, report, "report.png", *REPORT)
-        page.write_text(report.read_text(encoding="utf-8").replace("</head>", ALONE, 1), encoding="utf-8")
+        page.write_text(
+            report.read_text(encoding="utf-8").replace("</head>", ALONE, 1),
+            encoding="utf-8",
+        )
         _picture(browser, page, "verdict.png", *VERDICT, scale=2)
 
 
-def _picture(browser: str, page: Path, name: str, width: int, height: int, *, scale: int = 1) -> None:
+def _picture(
+    browser: str, page: Path, name: str, width: int, height: int, *, scale: int = 1
+) -> None:
     flags = f"--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 --window-size={width},{height}"
     flags += f" --force-device-scale-factor={scale}"
-    command = [browser, *flags.split(), f"--screenshot={IMAGES / name}", page.resolve().as_uri()]
+    command = [
+        browser,
+        *flags.split(),
+        f"--screenshot={IMAGES / name}",
+        page.resolve().as_uri(),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 

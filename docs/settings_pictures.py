@@ -44,30 +44,60 @@ def varsel() -> Plot:
     internal = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     external = torch.tensor([[0.0, 1.0], [0.0, -2.0], [5.0, 5.0]])
     budgets = [0.1 * i for i in range(1, 31)]
-    found = [variance.exact_weights(internal, external, budget=budget).tolist() for budget in budgets]
+    found = [
+        variance.exact_weights(internal, external, budget=budget).tolist()
+        for budget in budgets
+    ]
     caption = "The near client is borrowed from most, up to its limit of 1. The far one gets almost nothing, whatever the budget."
-    return Plot(caption, "budget", "weight", budgets, _by_name(("near", "other side", "far"), found))
+    return Plot(
+        caption,
+        "budget",
+        "weight",
+        budgets,
+        _by_name(("near", "other side", "far"), found),
+    )
 
 
 def maxfl() -> Plot:
     """The weight of a client by its gap, for three surrogates."""
     gaps = [0.2 * i for i in range(-30, 31)]
     names = ("sigmoid", "linear", "relu")
-    curves = {name: appeal.weights(torch.tensor(gaps), surrogate=name).tolist() for name in names}
+    curves = {
+        name: appeal.weights(torch.tensor(gaps), surrogate=name).tolist()
+        for name in names
+    }
     caption = "The sigmoid weighs clients that are almost satisfied. The others never leave a hopeless client aside."
     return Plot(caption, "gap: loss minus requirement", "weight", gaps, curves)
 
 
 def isfl() -> Plot:
     """The shares of three classes, by the floor."""
-    p, ours, speed = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.4, 0.4]), torch.tensor([1.0, 1.0, 2.0])
+    p, ours, speed = (
+        torch.tensor([0.5, 0.3, 0.2]),
+        torch.tensor([0.2, 0.4, 0.4]),
+        torch.tensor([1.0, 1.0, 2.0]),
+    )
     floors = [0.02 * i for i in range(25)]
-    found = [waterfill.closed_form(p, ours, speed, floor=floor)[0].tolist() for floor in floors]
+    found = [
+        waterfill.closed_form(p, ours, speed, floor=floor)[0].tolist()
+        for floor in floors
+    ]
     caption = "A higher floor keeps more of the third class, whose gradients change fastest. At .5 the shares are those of all clients."
-    return Plot(caption, "floor", "share of a batch", floors, _by_name(("class 1", "class 2", "class 3"), found))
+    return Plot(
+        caption,
+        "floor",
+        "share of a batch",
+        floors,
+        _by_name(("class 1", "class 2", "class 3"), found),
+    )
 
 
-SETTINGS: dict[str, Callable[[], Plot]] = {"meritfed": meritfed, "varsel": varsel, "maxfl": maxfl, "isfl": isfl}
+SETTINGS: dict[str, Callable[[], Plot]] = {
+    "meritfed": meritfed,
+    "varsel": varsel,
+    "maxfl": maxfl,
+    "isfl": isfl,
+}
 
 
 def _by_name(names: tuple[str, ...], rows: list[list[float]]) -> dict[str, list[float]]:
@@ -97,7 +127,10 @@ def _drawn(plot: Plot) -> str:
     ends = []
     for (name, values), (kind, dashes) in zip(plot.curves.items(), STYLES, strict=True):
         points = [
-            (LEFT + (RIGHT - LEFT) * (x - low) / (high - low), BOTTOM - (BOTTOM - TOP) * y / highest)
+            (
+                LEFT + (RIGHT - LEFT) * (x - low) / (high - low),
+                BOTTOM - (BOTTOM - TOP) * y / highest,
+            )
             for x, y in zip(plot.at, values, strict=True)
         ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -106,7 +139,9 @@ def _drawn(plot: Plot) -> str:
         )
         ends.append((points[-1][1] + 4, name))
     below = BOTTOM + 20
-    for height, name in sorted(ends, reverse=True):  # upwards, so that no name lies on another
+    for height, name in sorted(
+        ends, reverse=True
+    ):  # upwards, so that no name lies on another
         below = min(height, below - 14)
         pieces.append(f'<text x="{RIGHT + 6}" y="{below:.1f}">{name}</text>')
     return "".join(pieces)

@@ -15,7 +15,9 @@ def stub() -> str:
     for name, place in coterie._places().items():
         module, _, attribute = place.partition(":")
         parent = module if attribute else module.rpartition(".")[0]
-        lines.append((parent != "coterie", f"from {parent} import {attribute or name} as {name}"))
+        lines.append(
+            (parent != "coterie", f"from {parent} import {attribute or name} as {name}")
+        )
     imports = "\n".join(line for _, line in sorted(lines))
     about = "The public names, each with the module that it lies in; `python docs/stub.py` writes this file."
     return f'"""{about}"""\n\n{imports}\n\n__version__: str\n'

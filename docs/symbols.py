@@ -30,7 +30,20 @@ GREEK = (
         "sigma",
         "tau",
     ),
-    *("phi", "varpi", "omega", "psi", "Delta", "Gamma", "Theta", "Lambda", "Sigma", "Phi", "Psi", "Omega"),
+    *(
+        "phi",
+        "varpi",
+        "omega",
+        "psi",
+        "Delta",
+        "Gamma",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+    ),
 )
 FUNCTIONS = {"argmin": r"\operatorname{argmin}", "grad": r"\nabla", "sum": r"\sum"}
 FUNCTIONS |= {name: rf"\{name}" for name in ("log", "exp", "cos", "max", "min")}
@@ -42,7 +55,9 @@ ATOM = re.compile(
     rf"(?<![\w`.'])(?P<name>(?:{NAMES}|[A-Za-z])(?![A-Za-z])|[a-z]+(?=_[a-z](?!\w)))(?P<accent>~|-tilde|-bar|-hat)?"
     rf"(?P<primes>'*(?![a-z]))(?P<star>\*(?= [a-z]|$))?(?P<scripts>(?:{SCRIPT})*)(?!\w)"
 )
-SIGN = re.compile(rf"<-|(?:\|\||\))(?:{SCRIPT})?|<(?=[a-z])|(?<=\w)>|[=+\-*/(\[\]|,;]|\d+(?:\.\d+)?")
+SIGN = re.compile(
+    rf"<-|(?:\|\||\))(?:{SCRIPT})?|<(?=[a-z])|(?<=\w)>|[=+\-*/(\[\]|,;]|\d+(?:\.\d+)?"
+)
 SIGNS = {"<-": r"\leftarrow ", "*": r"\cdot ", "<": r"\langle ", ">": r"\rangle "}
 ARTICLES = ("a", "A", "I")
 """Letters that are words where nothing joins them to a formula."""
@@ -55,7 +70,11 @@ def typeset(text: str, prose: Callable[[str], str]) -> str:
     written, at = [], 0
     while at < len(text):
         end, formula, atoms = _formula(text, at)
-        if formula and not (len(atoms) == 1 and text[at:end] in ARTICLES) and _can_be_set(formula):
+        if (
+            formula
+            and not (len(atoms) == 1 and text[at:end] in ARTICLES)
+            and _can_be_set(formula)
+        ):
             written.append(f"${formula}$")
             at = end
             continue
@@ -94,7 +113,9 @@ def _formula(text: str, start: int) -> tuple[int, str, list[str]]:
             continue
         joined = SIGN.match(text, at + 1) or re.search(r"[=+\-*/,;]$|<-$", ended)
         product = ATOM.match(text, at + 1) and (
-            len(atoms) > 1 or depth or (atoms[-1:] and atoms[-1] in (*FUNCTIONS, "Delta"))
+            len(atoms) > 1
+            or depth
+            or (atoms[-1:] and atoms[-1] in (*FUNCTIONS, "Delta"))
         )
         if not (joined or product):
             break
@@ -114,7 +135,13 @@ def _depth(text: str) -> int:
 
 def _latex(symbol: re.Match[str]) -> str:
     name = symbol["name"]
-    base = FUNCTIONS.get(name) or (rf"\{name}" if name in GREEK else name if len(name) == 1 else rf"\mathrm{{{name}}}")
+    base = FUNCTIONS.get(name) or (
+        rf"\{name}"
+        if name in GREEK
+        else name
+        if len(name) == 1
+        else rf"\mathrm{{{name}}}"
+    )
     if symbol["accent"]:
         base = rf"\{ACCENTS[symbol['accent']]}{{{base}}}"
     return f"{base}{symbol['primes']}{'^*' if symbol['star'] else ''}{_scripts(symbol['scripts'])}"
@@ -123,7 +150,11 @@ def _latex(symbol: re.Match[str]) -> str:
 def _scripts(text: str) -> str:
     """Return subscripts and superscripts with braces, Greek letters and words set upright."""
     braced = re.sub(r"([_^])(\([^)]*\)|[A-Za-z]{2,})", r"\1{\2}", text)
-    return re.sub(r"(?<![\\\w])[A-Za-z]{3,}", lambda m: rf"\{m[0]}" if m[0] in GREEK else rf"\mathrm{{{m[0]}}}", braced)
+    return re.sub(
+        r"(?<![\\\w])[A-Za-z]{3,}",
+        lambda m: rf"\{m[0]}" if m[0] in GREEK else rf"\mathrm{{{m[0]}}}",
+        braced,
+    )
 
 
 def _can_be_set(formula: str) -> bool:

@@ -18,13 +18,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = ("", "tutorials", "howto", "explanation")
 """Folders of pages that people write; the generated ones show signatures, which are no code."""
-PAGES = [ROOT / "README.md", *(page for folder in WRITTEN for page in sorted((ROOT / "docs" / folder).glob("*.md")))]
-BLOCK = re.compile(r"^```(?:\{code-block\} )?python\n(?::caption: (\w+)\.py\n)?\n?(.*?)^```$", re.M | re.S)
+PAGES = [
+    ROOT / "README.md",
+    *(
+        page
+        for folder in WRITTEN
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
+]
+BLOCK = re.compile(
+    r"^```(?:\{code-block\} )?python\n(?::caption: (\w+)\.py\n)?\n?(.*?)^```$",
+    re.M | re.S,
+)
 
 
 def shown_code(page: Path) -> Iterator[tuple[str, str]]:
     """Yield the name of its module and the text of each block of Python on a page; sessions (`>>>`) are doctests."""
-    for number, (caption, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+    for number, (caption, code) in enumerate(
+        BLOCK.findall(page.read_text(encoding="utf-8"))
+    ):
         if ">>>" not in code:
             yield caption or f"{page.stem.lower().replace('-', '_')}_{number}", code
 
@@ -46,11 +58,27 @@ def type_errors(modules: Iterator[tuple[str, str]]) -> str:
         for name, code in modules:
             file = Path(folder, f"{name}.py")
             if file.exists():
-                raise ValueError(f"two blocks of code are called {name}.py; give one of them another caption")
+                raise ValueError(
+                    f"two blocks of code are called {name}.py; give one of them another caption"
+                )
             file.write_text(code, encoding="utf-8")
             methods += [file.name] * ("(ct.Method" in code)
-        options = ["--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'users'}", "--python-version=3.11"]
-        commands = [[sys.executable, "-m", "mypy", *options, "--check-untyped-defs", "--ignore-missing-imports", "."]]
+        options = [
+            "--config-file=",
+            f"--cache-dir={ROOT / '.mypy_cache' / 'users'}",
+            "--python-version=3.11",
+        ]
+        commands = [
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                *options,
+                "--check-untyped-defs",
+                "--ignore-missing-imports",
+                ".",
+            ]
+        ]
         if (pyright := shutil.which("pyright")) and methods:
             commands.append([pyright, "--pythonpath", sys.executable, *methods])
         return "".join(_complaints(command, folder) for command in commands)
@@ -58,9 +86,16 @@ def type_errors(modules: Iterator[tuple[str, str]]) -> str:
 
 def _complaints(command: list[str], folder: str) -> str:
     settings = {**os.environ, "MYPYPATH": str(ROOT / "src")}
-    checked = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True)
+    checked = subprocess.run(
+        command, cwd=folder, env=settings, capture_output=True, text=True
+    )
     return checked.stdout + checked.stderr if checked.returncode else ""
 
 
 if __name__ == "__main__":
-    sys.exit(type_errors(pair for source in (*map(shown_code, PAGES), examples()) for pair in source) or None)
+    sys.exit(
+        type_errors(
+            pair for source in (*map(shown_code, PAGES), examples()) for pair in source
+        )
+        or None
+    )

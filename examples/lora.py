@@ -21,5 +21,7 @@ model = peft.get_peft_model(backbone, settings)
 
 run = ct.fit(ct.MeritFed(targets="all"), clients, model, rounds=5)
 adapter, whole = run.state_dict("hungary", trained_only=True), run.state_dict("hungary")
-print(f"{sum(v.numel() for v in adapter.values())} of {sum(v.numel() for v in whole.values())} numbers travel")
+print(
+    f"{sum(v.numel() for v in adapter.values())} of {sum(v.numel() for v in whole.values())} numbers travel"
+)
 model.load_state_dict(adapter, strict=False)  # what Hungary uses

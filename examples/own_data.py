@@ -11,23 +11,38 @@ import torch
 
 import coterie as ct
 
-SITES = {"north": 1.0, "south": 0.8, "west": -1.0}  # west sees the opposite of what the others see
+SITES = {
+    "north": 1.0,
+    "south": 0.8,
+    "west": -1.0,
+}  # west sees the opposite of what the others see
 
 
 def draw(seed, rows):
     stream = torch.Generator().manual_seed(seed)
     for name, slope in SITES.items():
         x = torch.randn(rows, 2, generator=stream)
-        yield name, x, (slope * x[:, 0] + 0.5 * torch.randn(rows, generator=stream) > 0).long()
+        yield (
+            name,
+            x,
+            (slope * x[:, 0] + 0.5 * torch.randn(rows, generator=stream) > 0).long(),
+        )
 
 
-def clients(seed, rows=150):  # tensors: {name: (inputs [rows, ...], labels [rows])}; the seed splits each client's rows
+def clients(
+    seed, rows=150
+):  # tensors: {name: (inputs [rows, ...], labels [rows])}; the seed splits each client's rows
     sites = {name: (x, y) for name, x, y in draw(seed, rows)}
     return ct.data.from_tensors(sites, seed=seed, name="sites", classes=["no", "yes"])
 
 
-def tables(seed, rows=150):  # data frames: texts and missing values are allowed, as in a CSV
+def tables(
+    seed, rows=150
+):  # data frames: texts and missing values are allowed, as in a CSV
     import pandas as pd
 
-    frames = {name: pd.DataFrame({"dose": x[:, 0], "age": x[:, 1], "answer": y}) for name, x, y in draw(seed, rows)}
+    frames = {
+        name: pd.DataFrame({"dose": x[:, 0], "age": x[:, 1], "answer": y})
+        for name, x, y in draw(seed, rows)
+    }
     return ct.data.from_frames(frames, seed=seed, name="sites", label="answer")

@@ -13,7 +13,9 @@ from torch import Tensor
 import coterie as ct
 
 
-class Reply(NamedTuple):  # what leaves a client; `Update` says that it is added to a model, and lets coterie check it
+class Reply(
+    NamedTuple
+):  # what leaves a client; `Update` says that it is added to a model, and lets coterie check it
     delta: ct.Update
 
 
@@ -22,7 +24,9 @@ def update(cohort, *, x, local) -> Reply:
     return Reply(cohort.updates(x, local))
 
 
-class State(NamedTuple):  # all that a round hands to the next one; it is saved after every round
+class State(
+    NamedTuple
+):  # all that a round hands to the next one; it is saved after every round
     x: Tensor
 
 
@@ -34,8 +38,12 @@ class Median(ct.Method):  # the server's half; its fields are its settings
         return State(x)
 
     def round(self, state, federation, rng):
-        replies = federation.ask(federation.clients, update, x=state.x, local=self.local)  # replies.delta is [n, d]
-        return State(state.x + replies.delta.median(dim=0).values), {}  # {}: numbers to log, by name
+        replies = federation.ask(
+            federation.clients, update, x=state.x, local=self.local
+        )  # replies.delta is [n, d]
+        return State(
+            state.x + replies.delta.median(dim=0).values
+        ), {}  # {}: numbers to log, by name
 
     def models(self, state):  # one model for everybody, or {client: model}
         return state.x

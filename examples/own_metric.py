@@ -17,6 +17,11 @@ def costly_error(
 ):  # what the model gives for some rows of one client, their labels, and the kind of task
     if kind not in ("binary", "classes"):
         return None  # undefined here: "-" in tables, null in JSON
-    predicted = probabilities(kind, outputs).argmax(dim=1)  # [rows], also where two classes share one logit
-    missed, false_alarms = (predicted == 0) & (labels > 0), (predicted > 0) & (labels == 0)
+    predicted = probabilities(kind, outputs).argmax(
+        dim=1
+    )  # [rows], also where two classes share one logit
+    missed, false_alarms = (
+        (predicted == 0) & (labels > 0),
+        (predicted > 0) & (labels == 0),
+    )
     return float((MISSED * missed + false_alarms.float()).mean())

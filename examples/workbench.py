@@ -11,20 +11,30 @@ import pandas as pd
 import coterie as ct
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 
-frames = {file.stem: pd.read_csv(file, dtype=str) for file in FOLDER.glob("*.csv")}  # yours: one data frame per client
+frames = {
+    file.stem: pd.read_csv(file, dtype=str) for file in FOLDER.glob("*.csv")
+}  # yours: one data frame per client
 
 tables = ct.data.Tables(**OPTIONS)
 callbacks = [ct.EarlyStopping(patience=4), ct.TensorBoard(to="logs")]
 
 comparison = ct.compare(
     ["local", "fedavg", ct.MeritFed(targets="all")],
-    lambda seed: ct.data.from_frames(frames, tables=tables, seed=seed),  # another split for each seed
+    lambda seed: ct.data.from_frames(
+        frames, tables=tables, seed=seed
+    ),  # another split for each seed
     rounds=5,
     seeds=3,
     settings=ct.StudySettings(jobs=2, yardstick="trees", callbacks=callbacks),
 )
 print(comparison)
 print(comparison.verdict("switzerland").reason)
-print(comparison.to_pandas().query("split == 'test'").groupby(["client", "method"])["auc"].mean().unstack())
+print(
+    comparison.to_pandas()
+    .query("split == 'test'")
+    .groupby(["client", "method"])["auc"]
+    .mean()
+    .unstack()
+)
 comparison.plot("auc").savefig("curves.png")
 comparison.report("report.html")

@@ -16,8 +16,12 @@ from experiments.running import plan, run_missing, select
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, then write the pages."""
     parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
-    parser.add_argument("--only", default="", metavar="A,B", help="these experiments alone")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing later")
+    parser.add_argument(
+        "--only", default="", metavar="A,B", help="these experiments alone"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="begin nothing later"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many run at once (2)")
     arguments = parser.parse_args(arguments)
     os.chdir(ROOT)  # FILE.py:NAME of a TOML file counts from the root
@@ -26,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             toy.main()
     kinds, steps = plan()
     named = [name for name in arguments.only.split(",") if name]
-    for line in run_missing(kinds, select(steps, named), minutes=arguments.minutes, jobs=arguments.jobs):
+    for line in run_missing(
+        kinds, select(steps, named), minutes=arguments.minutes, jobs=arguments.jobs
+    ):
         print(line, flush=True)
     page.write(page.pages())
     return 0

@@ -13,15 +13,38 @@ from scipy.stats import spearmanr
 
 from coterie.base.files import read_json, read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read
-from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge, moves, too_short
+from experiments.judging import (
+    Agreement,
+    Interval,
+    Setting,
+    Word,
+    compare,
+    interval,
+    judge,
+    moves,
+    too_short,
+)
 
 FILE = ROOT / "experiments" / "claims.toml"
 EXPERIMENTS = ROOT / "experiments"
-MEASURES = ("GM-appeal", "accuracy", "preferred-model accuracy", "GM-appeal after 5 steps")
-NAMED = ("accuracy on D_S", "Dice", *(f"{measure}, {who}" for measure in MEASURES for who in ("seen", "unseen")))
+MEASURES = (
+    "GM-appeal",
+    "accuracy",
+    "preferred-model accuracy",
+    "GM-appeal after 5 steps",
+)
+NAMED = (
+    "accuracy on D_S",
+    "Dice",
+    *(f"{measure}, {who}" for measure in MEASURES for who in ("seen", "unseen")),
+)
 CURVES = {name: name for name in NAMED} | {
     f"{kind}accuracy of the {whose}": f"{kind}accuracy"
-    for kind, whose in (("", "target"), ("", "internal clients"), ("balanced ", "target"))
+    for kind, whose in (
+        ("", "target"),
+        ("", "internal clients"),
+        ("balanced ", "target"),
+    )
 }
 """The curve over rounds of a quantity, by which early training is known."""
 OF_CURVES: Mapping[str, Callable[[Sequence[Sequence[float]]], float]] = {
@@ -92,10 +115,19 @@ class Judged:
     def deciding(self) -> Pair | None:
         """The measured setting that decides: of those with its word the weakest of all or the strongest of one; of most the middle."""
         middle_of_all = self.claim["over"] == "most" and self.word != "not clear"
-        of_word = [] if middle_of_all else [pair for pair in self.pairs if pair.word == self.word]
+        of_word = (
+            []
+            if middle_of_all
+            else [pair for pair in self.pairs if pair.word == self.word]
+        )
         measured = [pair for pair in of_word or self.pairs if pair.effect]
-        strengths = sorted(measured, key=lambda pair: pair.effect.mean / (pair.effect.half_width or 1e-12))
-        rank = {"all": 0, "most": (len(strengths) - 1) // 2, "one": -1}[self.claim["over"]]
+        strengths = sorted(
+            measured,
+            key=lambda pair: pair.effect.mean / (pair.effect.half_width or 1e-12),
+        )
+        rank = {"all": 0, "most": (len(strengths) - 1) // 2, "one": -1}[
+            self.claim["over"]
+        ]
         return strengths[rank] if strengths else None
 
 
@@ -115,8 +147,15 @@ class Evidence:
     judged: Mapping[str, Judged] = field(init=False)
 
     def __post_init__(self) -> None:
-        pairs = {claim["key"]: [self._measure(claim, pair) for pair in self._pairs(claim)] for claim in self.claims}
-        object.__setattr__(self, "judged", {one["key"]: self.judge(one, pairs[one["key"]]) for one in self.claims})
+        pairs = {
+            claim["key"]: [self._measure(claim, pair) for pair in self._pairs(claim)]
+            for claim in self.claims
+        }
+        object.__setattr__(
+            self,
+            "judged",
+            {one["key"]: self.judge(one, pairs[one["key"]]) for one in self.claims},
+        )
 
     def judge(self, claim: Claim, pairs: Sequence[Pair]) -> Judged:
         """Return a claim with its measured settings and their words."""
@@ -127,21 +166,43 @@ class Evidence:
             for pair in pairs
         ]  # fmt: skip
         word, words = judge(settings, claim["over"])
-        return Judged(claim, [replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)], word)
+        return Judged(
+            claim,
+            [replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)],
+            word,
+        )
 
     def _pairs(self, claim: Claim) -> Iterator[Pair]:
         """Yield the settings of a claim."""
-        against, quantities = {"quantity": "{}"} | claim.get("against", {}), claim["quantities"]
+        against, quantities = (
+            {"quantity": "{}"} | claim.get("against", {}),
+            claim["quantities"],
+        )
         rivals = claim.get("rivals") or [None]
         bars = claim.get("bars") or [claim.get("bar")] * len(quantities)
-        methods = [claim["method"]] if isinstance(claim["method"], str) else claim["method"]
-        settings = itertools.product(claim["experiments"], zip(quantities, bars, strict=True), methods, rivals)
+        methods = (
+            [claim["method"]] if isinstance(claim["method"], str) else claim["method"]
+        )
+        settings = itertools.product(
+            claim["experiments"], zip(quantities, bars, strict=True), methods, rivals
+        )
         for experiment, (quantity, bar), method, rival in settings:
             a = Place(experiment, quantity, method)
-            named = {"quantity": against["quantity"].format(quantity)} | ({"method": rival} if rival else {})
+            named = {"quantity": against["quantity"].format(quantity)} | (
+                {"method": rival} if rival else {}
+            )
             other = a._replace(**against | named)
-            several = len(claim["experiments"]) > 1, len(quantities) > 1, len(methods) > 1, rival
-            label = ", ".join(itertools.compress((self.label(experiment), quantity, method, rival), several))
+            several = (
+                len(claim["experiments"]) > 1,
+                len(quantities) > 1,
+                len(methods) > 1,
+                rival,
+            )
+            label = ", ".join(
+                itertools.compress(
+                    (self.label(experiment), quantity, method, rival), several
+                )
+            )
             yield Pair(label, a, other if bar is None else float(bar))
 
     def _measure(self, claim: Claim, pair: Pair) -> Pair:
@@ -150,26 +211,43 @@ class Evidence:
             return pair
         effects = _effects(claim, one, two)
         effect = interval(list(effects.values()), computed=bool(claim.get("computed")))
-        second, own = (self._again(claim, pair, effects, prefix) for prefix in ("independent/", "independent/own-"))
+        second, own = (
+            self._again(claim, pair, effects, prefix)
+            for prefix in ("independent/", "independent/own-")
+        )
         room, early = self._room(claim, pair), self._early(claim, pair, effects)
-        return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, early, second, own)
+        return Pair(
+            pair.label, pair.a, pair.b, (one, two), effect, room, early, second, own
+        )
 
-    def _again(self, claim: Claim, pair: Pair, first: Values, prefix: str) -> tuple[Interval, Agreement] | None:
+    def _again(
+        self, claim: Claim, pair: Pair, first: Values, prefix: str
+    ) -> tuple[Interval, Agreement] | None:
         """Return the effect of a second computation, and whether it agrees with the first: by seed, unless it has own splits."""
-        again, computed = _effects(claim, *self._both(pair, prefix)), bool(claim.get("computed"))
+        again, computed = (
+            _effects(claim, *self._both(pair, prefix)),
+            bool(claim.get("computed")),
+        )
         paired = not prefix.endswith("own-")
         common = sorted(first.keys() & again.keys()) if paired else sorted(again)
         if min(len(common), len(first)) < 2 - computed:
             return None
         gain = claim["direction"] in ("higher", "lower")
         bound = abs(fmean(first.values())) / 2 if gain else margin_of(claim) / 2
-        one, two = [first[seed] for seed in (common if paired else first)], [again[seed] for seed in common]
+        one, two = (
+            [first[seed] for seed in (common if paired else first)],
+            [again[seed] for seed in common],
+        )
         return interval(two, computed=computed), compare(one, two, bound, paired=paired)
 
     def _both(self, pair: Pair, prefix: str) -> tuple[Values, Values]:
         """Return the numbers of both sides over the seeds that both have; the first's alone where the second is a number."""
         one = self.values(pair.a, prefix)
-        two = self.values(pair.b, prefix) if isinstance(pair.b, Place) else dict.fromkeys(one, pair.b)
+        two = (
+            self.values(pair.b, prefix)
+            if isinstance(pair.b, Place)
+            else dict.fromkeys(one, pair.b)
+        )
         seeds = sorted(one.keys() & two.keys())
         return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
 
@@ -179,32 +257,68 @@ class Evidence:
         one, _, less = place.quantity.partition(" minus ")
         two, _, where = less.partition(" in ")
         there = place._replace(experiment=where or place.experiment)
-        values, other = self._quantity(place, one, prefix), self._quantity(there, two, prefix)
-        return {s: place.times * (value - other.get(s, 0.0)) for s, value in values.items() if s in other or not two}
+        values, other = (
+            self._quantity(place, one, prefix),
+            self._quantity(there, two, prefix),
+        )
+        return {
+            s: place.times * (value - other.get(s, 0.0))
+            for s, value in values.items()
+            if s in other or not two
+        }
 
     def _quantity(self, place: Place, quantity: str, prefix: str) -> Values:
         document = self.documents.get(prefix + place.experiment, Document("", 0, ()))
         if quantity.endswith(" over methods"):
-            two = quantity.removeprefix("rank correlation of ").removesuffix(" over methods").split(" and ")
+            two = (
+                quantity.removeprefix("rank correlation of ")
+                .removesuffix(" over methods")
+                .split(" and ")
+            )
             values = {each.seed: [[row.values[name] for name in two] for row in document.rows if row.seed == each.seed]
                       for each in document.rows}  # fmt: skip
-            return {seed: float(spearmanr(several).statistic) for seed, several in values.items() if len(several) > 2}
+            return {
+                seed: float(spearmanr(several).statistic)
+                for seed, several in values.items()
+                if len(several) > 2
+            }
         kind, _, name = quantity.partition(" of ")
         who, _, goal = quantity.partition("rounds to ")[2].partition("'s ")
-        known = next(filter(None, (document.by_seed(one, place.method) for one in quantity.split(" or "))), {})
+        known = next(
+            filter(
+                None,
+                (document.by_seed(one, place.method) for one in quantity.split(" or ")),
+            ),
+            {},
+        )
         if known or not document.rows or not (goal or kind in OF_CURVES):
             return known
-        if not goal:  # "q of a client" has a curve for each class, as "q of a client, class 0"
+        if (
+            not goal
+        ):  # "q of a client" has a curve for each class, as "q of a client, class 0"
             several = {row.seed: [values for each, (_, values) in row.curves.items() if f"{each},".startswith(f"{name},")]
                        for row in document.rows if row.method == place.method}  # fmt: skip
-            return {seed: float(OF_CURVES[kind](curves)) for seed, curves in several.items() if curves}
-        own, goals = (self._curves(place._replace(method=each), prefix, goal) for each in (place.method, who))
+            return {
+                seed: float(OF_CURVES[kind](curves))
+                for seed, curves in several.items()
+                if curves
+            }
+        own, goals = (
+            self._curves(place._replace(method=each), prefix, goal)
+            for each in (place.method, who)
+        )
         return {seed: next((n for n, v in zip(*own[seed], strict=True) if v >= goals[seed][1][-1]), own[seed][0][-1] + 1)
                 for seed in own.keys() & goals.keys()}  # fmt: skip
 
-    def _curves(self, place: Place, prefix: str, name: str) -> dict[int, Sequence[Sequence[float]]]:
+    def _curves(
+        self, place: Place, prefix: str, name: str
+    ) -> dict[int, Sequence[Sequence[float]]]:
         """Return rounds and values by seed."""
-        rows = [row for row in self.documents[prefix + place.experiment].rows if row.method == place.method]
+        rows = [
+            row
+            for row in self.documents[prefix + place.experiment].rows
+            if row.method == place.method
+        ]
         return {row.seed: row.curves[name] for row in rows if name in row.curves}
 
     def _room(self, claim: Claim, pair: Pair) -> float | None:
@@ -212,37 +326,61 @@ class Evidence:
         covered = pair.a.experiment in claim.get("ceiling_of", claim["experiments"])
         if "ceiling" not in claim or not covered or not isinstance(pair.b, Place):
             return None
-        best, rival = self.values(Place(claim["ceiling"], pair.a.quantity, "ceiling")), self.values(pair.b)
+        best, rival = (
+            self.values(Place(claim["ceiling"], pair.a.quantity, "ceiling")),
+            self.values(pair.b),
+        )
         gains = [best[seed] - rival[seed] for seed in best.keys() & rival.keys()]
         return sum(gains) / len(gains) if gains else None
 
     def _early(self, claim: Claim, pair: Pair, effects: Values) -> bool:
-        run, sides = self.runs[pair.a.experiment], [side for side in (pair.a, pair.b) if isinstance(side, Place)]
+        run, sides = (
+            self.runs[pair.a.experiment],
+            [side for side in (pair.a, pair.b) if isinstance(side, Place)],
+        )
         if "steps" in run and too_short(run["steps"], run["paper_steps"]):
             return True
-        curves = [(place, CURVES.get(place.quantity, place.quantity)) for place in sides]
-        seeds = set(effects).intersection(*(self._curves(place, "", name) for place, name in curves))
+        curves = [
+            (place, CURVES.get(place.quantity, place.quantity)) for place in sides
+        ]
+        seeds = set(effects).intersection(
+            *(self._curves(place, "", name) for place, name in curves)
+        )
         if run.get("full") or len(seeds) < 2:
             return False
         one, *two = (self.curve(place, name, seeds) for place, name in curves)
         scale = math.log if claim.get("ratio") else float
-        gaps = {n: scale(one[n]) - sum(scale(each[n]) for each in two) for n in sorted(set(one).intersection(*two))}
+        gaps = {
+            n: scale(one[n]) - sum(scale(each[n]) for each in two)
+            for n in sorted(set(one).intersection(*two))
+        }
         end = max(gaps, default=0)
-        late, later = ([gaps[n] for n in gaps if low * end < n <= high * end] for low, high in ((0.5, 0.75), (0.75, 1)))
-        return bool(late and later) and moves(late, later, interval([effects[seed] for seed in seeds]).half_width)
+        late, later = (
+            [gaps[n] for n in gaps if low * end < n <= high * end]
+            for low, high in ((0.5, 0.75), (0.75, 1))
+        )
+        return bool(late and later) and moves(
+            late, later, interval([effects[seed] for seed in seeds]).half_width
+        )
 
-    def curve(self, place: Place, name: str, seeds: Collection[int] | None = None) -> dict[float, float]:
+    def curve(
+        self, place: Place, name: str, seeds: Collection[int] | None = None
+    ) -> dict[float, float]:
         """Return a curve by round, mean over these seeds, or over all."""
         points: dict[float, list[float]] = {}
         for seed, curve in self._curves(place, "", name).items():
-            for number, value in zip(*curve, strict=True) if seeds is None or seed in seeds else ():
+            for number, value in (
+                zip(*curve, strict=True) if seeds is None or seed in seeds else ()
+            ):
                 points.setdefault(number, []).append(value)
         return {number: sum(values) / len(values) for number, values in points.items()}
 
     def label(self, experiment: str) -> str:
         """Return what an experiment is called among those of a claim."""
         run = self.runs[experiment]
-        return run.get("labels", run["experiments"])[run["experiments"].index(experiment)]
+        return run.get("labels", run["experiments"])[
+            run["experiments"].index(experiment)
+        ]
 
     def seeds_of(self, experiment: str) -> int | None:
         """Return how many seeds its file declares; None where it has no file."""
@@ -259,28 +397,53 @@ def margin_of(claim: Claim) -> float:
 def _effects(claim: Claim, one: Values, two: Values) -> Values:
     """Return the differences by seed, the claimed side positive."""
     sign = -1 if claim["direction"] in ("lower", "as low") else 1
-    return {s: sign * (math.log(one[s] / two[s]) if claim.get("ratio") else one[s] - two[s]) for s in one}
+    return {
+        s: sign * (math.log(one[s] / two[s]) if claim.get("ratio") else one[s] - two[s])
+        for s in one
+    }
 
 
 def load() -> Evidence:
     """Read the claims and everything that was measured."""
     tables = read_toml(FILE)
     runs = {name: run for run in tables["runs"] for name in run["experiments"]}
-    files = {str(path.relative_to(RESULTS).with_suffix("")): path for path in RESULTS.rglob("*.json")}
-    documents = {name: document for name, path in files.items() if (document := read(path.stem, path.parent))}
+    files = {
+        str(path.relative_to(RESULTS).with_suffix("")): path
+        for path in RESULTS.rglob("*.json")
+    }
+    documents = {
+        name: document
+        for name, path in files.items()
+        if (document := read(path.stem, path.parent))
+    }
     for name in ("mean-estimation", "byzantine"):
-        documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{name.replace('-', '_')}.json", dict))
+        documents[name] = _plateaus(
+            name, read_json(BENCHMARKS / f"{name.replace('-', '_')}.json", dict)
+        )
     return Evidence(documents, tables["papers"], runs, tables["claims"])
 
 
 def _plateaus(name: str, result: Any) -> Document:
     """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
-    runs = [(run, f"mu = {run['mu']:g}" if "mu" in run else run["attack"]) for run in result["runs"]]
+    runs = [
+        (run, f"mu = {run['mu']:g}" if "mu" in run else run["attack"])
+        for run in result["runs"]
+    ]
     noted = ("method", "seed", "commit", "machine", "torch", "seconds")
     rows = [
-        Row(**{key: run[key] for key in noted}, settings="", n_train=1000, n_test=0, values=values)
+        Row(
+            **{key: run[key] for key in noted},
+            settings="",
+            n_train=1000,
+            n_test=0,
+            values=values,
+        )
         for run, condition in runs
-        for each in ([condition] if condition else dict.fromkeys(other for _, other in runs if other))
+        for each in (
+            [condition]
+            if condition
+            else dict.fromkeys(other for _, other in runs if other)
+        )
         for values in [{f"plateau, {each}": run["plateau"]}]
     ]
     return Document(name, 0, rows)

@@ -59,7 +59,11 @@ class Document(NamedTuple):
     def by_seed(self, quantity: str, method: str) -> dict[int, float]:
         """The defined numbers of a quantity by seed."""
         rows = [row for row in self.rows if row.method == method]
-        return {row.seed: value for row in rows if (value := row.values.get(quantity)) is not None}
+        return {
+            row.seed: value
+            for row in rows
+            if (value := row.values.get(quantity)) is not None
+        }
 
 
 def read(name: str, folder: Path = RESULTS) -> Document | None:
@@ -68,12 +72,19 @@ def read(name: str, folder: Path = RESULTS) -> Document | None:
     if not path.is_file():
         return None
     saved = json.loads(path.read_text(encoding="utf-8"))
-    return Document(saved["name"], saved["rounds"], [Row(**row) for row in saved["rows"]])
+    return Document(
+        saved["name"], saved["rounds"], [Row(**row) for row in saved["rows"]]
+    )
 
 
 def write(document: Document, folder: Path = RESULTS) -> None:
     """Write a document, one run a line, so that a further run adds a line."""
     head = {"name": document.name, "rounds": document.rounds}
-    rows = ",\n".join(json.dumps(row._asdict(), allow_nan=False) for row in document.rows)
+    rows = ",\n".join(
+        json.dumps(row._asdict(), allow_nan=False) for row in document.rows
+    )
     text = f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
-    write_atomically(folder / f"{document.name}.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(
+        folder / f"{document.name}.json",
+        lambda path: path.write_text(text, encoding="utf-8"),
+    )

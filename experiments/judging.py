@@ -13,7 +13,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-Word = Literal["confirmed", "opposite", "not clear", "cannot show here", "early training", "no verdict", "not run"]
+Word = Literal[
+    "confirmed",
+    "opposite",
+    "not clear",
+    "cannot show here",
+    "early training",
+    "no verdict",
+    "not run",
+]
 Direction = Literal["higher", "lower", "as high", "as low", "alike"]
 LEVEL = 0.05
 SEEDS = 20
@@ -72,7 +80,9 @@ def interval(differences: Sequence[float], *, computed: bool = False) -> Interva
         return Interval(mean, mean, mean, 0.0, len(values))
     if len(values) < 2:
         raise ValueError("one value has no interval")
-    return _around(mean, float(values.std(ddof=1)) / math.sqrt(len(values)), len(values))
+    return _around(
+        mean, float(values.std(ddof=1)) / math.sqrt(len(values)), len(values)
+    )
 
 
 def _around(mean: float, error: float, seeds: int) -> Interval:
@@ -99,17 +109,28 @@ class Setting(NamedTuple):
     blocked: bool = False
 
 
-def judge(settings: Sequence[Setting | None], over: Literal["all", "most", "one"]) -> tuple[Word, list[Word]]:
+def judge(
+    settings: Sequence[Setting | None], over: Literal["all", "most", "one"]
+) -> tuple[Word, list[Word]]:
     """Return the word of a sentence over several settings, and that of each setting; None is a setting that was not run.
 
     "all" is confirmed if each setting is, "most" if more than half are, "one" if one is; "all" is opposite if one setting
     is, "most" if at least half are, "one" if each is. Where fewer than all suffice for a word, their p values are corrected
     for their number (Holm). Where neither word follows and some settings could not decide, the word is theirs.
     """
-    early: list[Word | None] = [_word_before(setting) if setting else "not run" for setting in settings]
-    pairs = [_p_values(setting) for setting, word in zip(settings, early, strict=True) if setting and word is None]
+    early: list[Word | None] = [
+        _word_before(setting) if setting else "not run" for setting in settings
+    ]
+    pairs = [
+        _p_values(setting)
+        for setting, word in zip(settings, early, strict=True)
+        if setting and word is None
+    ]
     in_favour, against = ([pair[side] for pair in pairs] for side in (0, 1))
-    p_values = in_favour if over == "all" else _holm(in_favour), against if over == "one" else _holm(against)
+    p_values = (
+        in_favour if over == "all" else _holm(in_favour),
+        against if over == "one" else _holm(against),
+    )
     later = map(_by_p_values, *p_values)
     words: list[Word] = [word or next(later) for word in early]
     confirmed, opposite = words.count("confirmed"), words.count("opposite")
@@ -134,7 +155,11 @@ def _word_before(setting: Setting) -> Word | None:
     if setting.early:
         return "early training"
     gain = setting.direction in ("higher", "lower")
-    if gain and setting.room is not None and setting.room < setting.effect.at_twenty_seeds():
+    if (
+        gain
+        and setting.room is not None
+        and setting.room < setting.effect.at_twenty_seeds()
+    ):
         return "cannot show here"
     return None
 
@@ -143,7 +168,9 @@ def _p_values(setting: Setting) -> tuple[float, float]:
     """Return the one-sided p values for the claim and against it."""
     effect, margin = setting.effect, setting.margin
     if setting.direction == "alike":
-        return max(effect.above(-margin), effect.below(margin)), min(effect.above(margin), effect.below(-margin))
+        return max(effect.above(-margin), effect.below(margin)), min(
+            effect.above(margin), effect.below(-margin)
+        )
     bar = margin if setting.direction in ("higher", "lower") else -margin
     return effect.above(bar), effect.below(bar)
 
@@ -176,7 +203,13 @@ def too_short(steps: float, paper: float) -> bool:
 Agreement = Literal["agrees", "differs", "too few seeds to tell"]
 
 
-def compare(first: Sequence[float], second: Sequence[float], bound: float, *, paired: bool = True) -> Agreement:
+def compare(
+    first: Sequence[float],
+    second: Sequence[float],
+    bound: float,
+    *,
+    paired: bool = True,
+) -> Agreement:
     """Return whether a second computation agrees with the first.
 
     Args:
@@ -185,10 +218,19 @@ def compare(first: Sequence[float], second: Sequence[float], bound: float, *, pa
         paired: both have the same split and test rows seed by seed; else the interval of the gap has the fewer seeds' width.
     """
     if paired:
-        gap = interval(np.asarray(second, dtype=float) - np.asarray(first, dtype=float), computed=len(first) == 1)
+        gap = interval(
+            np.asarray(second, dtype=float) - np.asarray(first, dtype=float),
+            computed=len(first) == 1,
+        )
     else:
         one, two = interval(first), interval(second)
-        gap = _around(two.mean - one.mean, math.hypot(one.error, two.error), min(one.seeds, two.seeds))
+        gap = _around(
+            two.mean - one.mean,
+            math.hypot(one.error, two.error),
+            min(one.seeds, two.seeds),
+        )
     if -bound < gap.low and gap.high < bound:
         return "agrees"
-    return "differs" if gap.low > bound or gap.high < -bound else "too few seeds to tell"
+    return (
+        "differs" if gap.low > bound or gap.high < -bound else "too few seeds to tell"
+    )

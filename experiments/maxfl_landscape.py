@@ -25,7 +25,11 @@ NEAR, FAR = (0.25, 0.5, 1.0), (1.1, 2.0, 4.0, 9.0)
 CASES = {
     "near": (0.0, 0.1, 0.2),
     "two near": (0.0, 0.1, 10.0),
-    **{f"far (0, {a}, {b})": (0.0, float(a), float(b)) for a in (3, 4, 5) for b in (10, 12, 15)},
+    **{
+        f"far (0, {a}, {b})": (0.0, float(a), float(b))
+        for a in (3, 4, 5)
+        for b in (10, 12, 15)
+    },
     "far (0, 10, 30)": (0.0, 10.0, 30.0),
 }
 """True means of three clients. The paper says of Fig. 6b only that all three differ, so a grid stands for it: at (0, 5, 10) the
@@ -60,7 +64,9 @@ def two_clients(squared: float) -> dict[str, float | None]:
     return {
         f"minima, g² = {squared:g}": float(inner.sum()),
         f"rate and slope, g² = {squared:g}": rank_correlation(rate, slope.abs()),
-        f"rate and curvature, g² = {squared:g}": rank_correlation(rate, curvature.abs()),
+        f"rate and curvature, g² = {squared:g}": rank_correlation(
+            rate, curvature.abs()
+        ),
     }
 
 
@@ -84,15 +90,28 @@ def optimum(means: Tensor, steps: int = 500) -> Tensor:
     return found.gather(0, best.unsqueeze(0)).squeeze(0)
 
 
-def three_clients(case: str, seed: int, runs: int = 1000) -> dict[str, dict[str, float | None]]:
+def three_clients(
+    case: str, seed: int, runs: int = 1000
+) -> dict[str, dict[str, float | None]]:
     """Return for MaxFL, the average of all and that of the first two: in which share of draws how many clients are satisfied."""
     truth = torch.tensor(CASES[case], dtype=torch.float64).unsqueeze(1)
-    noise = torch.randn(3, runs, generator=Rng.named(seed, "landscape", case).generator(), dtype=torch.float64)
+    noise = torch.randn(
+        3,
+        runs,
+        generator=Rng.named(seed, "landscape", case).generator(),
+        dtype=torch.float64,
+    )
     means = truth + noise
     average = means.mean(0)
     shares: dict[str, dict[str, float | None]] = {}
-    for method, w in (("maxfl", optimum(means)), ("average", average), ("first two", means[:2].mean(0))):
-        shift = w - means  # (w - theta)^2 < (mean - theta)^2  <=>  shift (shift + 2 (mean - theta)) < 0
+    for method, w in (
+        ("maxfl", optimum(means)),
+        ("average", average),
+        ("first two", means[:2].mean(0)),
+    ):
+        shift = (
+            w - means
+        )  # (w - theta)^2 < (mean - theta)^2  <=>  shift (shift + 2 (mean - theta)) < 0
         loss = shift * (shift + 2 * noise)
         satisfied = loss < 0
         nearest = (w - means).abs().min(0).values
@@ -101,7 +120,9 @@ def three_clients(case: str, seed: int, runs: int = 1000) -> dict[str, dict[str,
             f"at least one as good, {case}": share((loss <= TOLERANCE).any(0)),
             f"both of the first two satisfied, {case}": share(satisfied[:2].all(0)),
             f"at the average, {case}": share((w - average).abs() < CLOSE),
-            f"at the average of the first two, {case}": share((w - means[:2].mean(0)).abs() < CLOSE),
+            f"at the average of the first two, {case}": share(
+                (w - means[:2].mean(0)).abs() < CLOSE
+            ),
             f"at one client's own mean, {case}": share(nearest < CLOSE),
         }
     return shares
@@ -116,7 +137,9 @@ def measure(seeds: int = 20) -> Document:
     """Return the shares of all cases by seed; what needs no draw stands under seed 0 of "two clients"."""
     started = time.process_time()
     gaps = torch.linspace(-10, 10, GRID, dtype=torch.float64)
-    exact: dict[str, float | None] = {"gap of the largest weight": float(gaps[appeal.weights(gaps).argmax()])}
+    exact: dict[str, float | None] = {
+        "gap of the largest weight": float(gaps[appeal.weights(gaps).argmax()])
+    }
     for squared in (*NEAR, *FAR):
         exact |= two_clients(squared)
     values: dict[tuple[str, int], dict[str, float | None]] = {("two clients", 0): exact}
@@ -125,7 +148,10 @@ def measure(seeds: int = 20) -> Document:
             for method, shares in three_clients(case, seed).items():
                 values.setdefault((method, seed), {}).update(shares)
     about = shared(provenance(started), len(values))
-    rows = [Row(method, seed, "", n_train=1, n_test=0, values=by, **about) for (method, seed), by in values.items()]
+    rows = [
+        Row(method, seed, "", n_train=1, n_test=0, values=by, **about)
+        for (method, seed), by in values.items()
+    ]
     return Document(NAME, 0, rows)
 
 

@@ -54,21 +54,38 @@ def measure(seeds: int = 20, runs: int = 10_000) -> Document:
     rows = []
     for seed in range(seeds):
         started = time.process_time()
-        values: dict[str, dict[str, float | None]] = {"average": {}, "maxfl": {}, "maxfl-relu": {}}
+        values: dict[str, dict[str, float | None]] = {
+            "average": {},
+            "maxfl": {},
+            "maxfl-relu": {},
+        }
         for squared in MONTE_CARLO["maxfl"]:
             truth = torch.tensor([[0.0], [2 * math.sqrt(squared)]], dtype=torch.float64)
-            noise = torch.randn(2, runs, generator=Rng.named(seed, "toy", squared).generator(), dtype=torch.float64)
+            noise = torch.randn(
+                2,
+                runs,
+                generator=Rng.named(seed, "toy", squared).generator(),
+                dtype=torch.float64,
+            )
             means = truth + noise
-            distance, error = (means[1] - means[0]).abs(), noise.gather(0, means.argsort(dim=0))
+            distance, error = (
+                (means[1] - means[0]).abs(),
+                noise.gather(0, means.argsort(dim=0)),
+            )
             offsets = {
                 "average": distance / 2,
                 "maxfl": minimum(distance, "sigmoid"),
                 "maxfl-relu": minimum(distance, "relu"),
             }
             for method, offset in offsets.items():
-                values[method][f"appeal, gamma² = {squared}"] = appeals(offset, distance, error)
+                values[method][f"appeal, gamma² = {squared}"] = appeals(
+                    offset, distance, error
+                )
         about = shared(provenance(started), len(values))
-        rows += [Row(method, seed, "", n_train=runs, n_test=0, values=by, **about) for method, by in values.items()]
+        rows += [
+            Row(method, seed, "", n_train=runs, n_test=0, values=by, **about)
+            for method, by in values.items()
+        ]
     return Document(NAME, 0, rows)
 
 

@@ -34,9 +34,13 @@ class Looked(NamedTuple):
 
     def rows(self, split: str) -> dict[str, int]:
         """Rows of each client in a split."""
-        return {row["client"]: row["n"] for row in self.run.summary if row["split"] == split}
+        return {
+            row["client"]: row["n"] for row in self.run.summary if row["split"] == split
+        }
 
-    def over_rows(self, metric: str, split: str = "test", clients: Sequence[str] = ()) -> Curve:
+    def over_rows(
+        self, metric: str, split: str = "test", clients: Sequence[str] = ()
+    ) -> Curve:
         """A metric on all rows of the clients together, by round."""
         rows, named = self.rows(split), set(clients or self.clients)
         sums: dict[int, list[float]] = {}
@@ -45,13 +49,19 @@ class Looked(NamedTuple):
                 total = sums.setdefault(row.round, [0.0, 0.0])
                 total[0] += rows[row.client] * row.value
                 total[1] += rows[row.client]
-        return {number: total / count for number, (total, count) in sums.items() if count}
+        return {
+            number: total / count for number, (total, count) in sums.items() if count
+        }
 
     def logged(self, metric: str, client: str | None = None) -> Curve:
         """What the method logged about itself by round: mean over clients, or of one client."""
         values: dict[int, list[float]] = {}
         for row in self.run.history:
-            if row.metric == metric and row.split == "" and client in (None, row.client):
+            if (
+                row.metric == metric
+                and row.split == ""
+                and client in (None, row.client)
+            ):
                 values.setdefault(row.round, []).append(row.value)
         return {number: statistics.fmean(several) for number, several in values.items()}
 
@@ -59,7 +69,9 @@ class Looked(NamedTuple):
         """Sum of the weights of clients whose names begin like this, by evaluated round."""
         sums: Curve = {}
         for number, _, client, weight in self.run.weight_rows:
-            sums[number] = sums.get(number, 0.0) + (weight if client.startswith(prefix) else 0.0)
+            sums[number] = sums.get(number, 0.0) + (
+                weight if client.startswith(prefix) else 0.0
+            )
         return sums
 
     def weights(self) -> dict[str, Curve]:
@@ -69,12 +81,19 @@ class Looked(NamedTuple):
             by_client.setdefault(client, {})[number] = weight
         return by_client
 
-    def measured(self, values: Mapping[str, float | None], curves: Mapping[str, Curve]) -> Measured:
+    def measured(
+        self, values: Mapping[str, float | None], curves: Mapping[str, Curve]
+    ) -> Measured:
         """These numbers with the rows of the clients that count."""
         train, test = self.rows("train"), self.rows("test")
-        sizes = (sum(rows.get(client, 0) for client in self.clients) for rows in (train, test))
+        sizes = (
+            sum(rows.get(client, 0) for client in self.clients)
+            for rows in (train, test)
+        )
         known = {name: value for name, value in values.items() if value is not None}
-        return Measured(known, {name: curve for name, curve in curves.items() if curve}, *sizes)
+        return Measured(
+            known, {name: curve for name, curve in curves.items() if curve}, *sizes
+        )
 
 
 def last(curve: Curve) -> float | None:
@@ -96,7 +115,9 @@ def fifth(curve: Curve, *, late: bool) -> float | None:
     """Mean over the first or the last fifth of the rounds that have a value."""
     values = [value for _, value in sorted(curve.items())]
     size = max(1, len(values) // 5)
-    return statistics.fmean(values[-size:] if late else values[:size]) if values else None
+    return (
+        statistics.fmean(values[-size:] if late else values[:size]) if values else None
+    )
 
 
 def last_half(curve: Curve) -> float | None:
@@ -104,7 +125,9 @@ def last_half(curve: Curve) -> float | None:
     if not curve:
         return None
     middle = (min(curve) + max(curve)) / 2
-    return statistics.fmean(value for number, value in curve.items() if number >= middle)
+    return statistics.fmean(
+        value for number, value in curve.items() if number >= middle
+    )
 
 
 def thinned(curve: Curve, points: int = 20) -> list[list[float]]:
@@ -124,26 +147,44 @@ def of_groups(run: Run) -> Measured:
         "best accuracy over rounds": best(accuracy),
         "loss of the target": last(loss),
         **{f"weight of {group}": last_half(curve) for group, curve in weights.items()},
-        "effective collaborators, first round": first(looked.logged("effective_collaborators")),
+        "effective collaborators, first round": first(
+            looked.logged("effective_collaborators")
+        ),
     }
-    single = {f"{OF_CLIENT}{client}": curve for client, curve in looked.weights().items()} if run.seed == 0 else {}
+    single = (
+        {f"{OF_CLIENT}{client}": curve for client, curve in looked.weights().items()}
+        if run.seed == 0
+        else {}
+    )
     grouped = {f"weight of {group}": curve for group, curve in weights.items()}
-    curves = {"accuracy": accuracy, **grouped, "gap bound": looked.logged("gap_bound"), **single}
+    curves = {
+        "accuracy": accuracy,
+        **grouped,
+        "gap bound": looked.logged("gap_bound"),
+        **single,
+    }
     return looked.measured(values, curves)
 
 
 def of_first_steps(run: Run) -> Measured:
     """MeritFed's weights while it begins: how many collaborators are effective, mean over the rounds."""
     effective = Looked(run, ("target",)).logged("effective_collaborators")
-    values = {"effective collaborators, first steps": statistics.fmean(effective.values())}
-    return Looked(run, ("target",)).measured(values, {"effective collaborators": effective})
+    values = {
+        "effective collaborators, first steps": statistics.fmean(effective.values())
+    }
+    return Looked(run, ("target",)).measured(
+        values, {"effective collaborators": effective}
+    )
 
 
 def of_x_rays(run: Run) -> Measured:
     """MeritFed with Adam: the target alone counts."""
     looked = Looked(run, ("target",))
     accuracy, area = looked.over_rows("balanced_accuracy"), looked.over_rows("auc")
-    weights = {group: last_half(looked.weight(group)) for group in ("target", "related", "other")}
+    weights = {
+        group: last_half(looked.weight(group))
+        for group in ("target", "related", "other")
+    }
     values = {
         "balanced accuracy of the target": last(accuracy),
         "best balanced accuracy over rounds": best(accuracy),
@@ -164,7 +205,9 @@ def of_roles(run: Run) -> Measured:
 
 
 def _internal(run: Run) -> tuple[str, ...]:
-    return tuple({row.client: None for row in run.history if row.client.startswith("internal-")})
+    return tuple(
+        {row.client: None for row in run.history if row.client.startswith("internal-")}
+    )
 
 
 def _of_internal(looked: Looked) -> Measured:
@@ -177,7 +220,11 @@ def _of_internal(looked: Looked) -> Measured:
         "clients chosen": fifth(looked.logged("selected"), late=True),
         "Phi(w*) / Phi(0)": fifth(looked.logged("phi_ratio"), late=True),
     }
-    curves = {"accuracy": accuracy, "sum of weights": weights, "variance": looked.logged("variance")}
+    curves = {
+        "accuracy": accuracy,
+        "sum of weights": weights,
+        "variance": looked.logged("variance"),
+    }
     return looked.measured(values, curves)
 
 
@@ -185,15 +232,23 @@ def of_sites(run: Run) -> Measured:
     """VaRSeL on membranes: the three internal clients count, which have the same test tiles."""
     looked = Looked(run, _internal(run))
     dice = looked.over_rows("dice")
-    return looked.measured({"Dice": last(dice), "best Dice over rounds": best(dice)}, {"Dice": dice})
+    return looked.measured(
+        {"Dice": last(dice), "best Dice over rounds": best(dice)}, {"Dice": dice}
+    )
 
 
 def of_sampling(run: Run) -> Measured:
     """ISFL: D_S is the standard test set, which every client has whole, and D_G the union of the training rows."""
-    looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
+    looked = Looked(
+        run, tuple({row.client: None for row in run.history if row.split == "train"})
+    )
     standard, own = looked.over_rows("accuracy"), looked.over_rows("accuracy", "train")
     closed, optimum = looked.logged("rho"), looked.logged("rho_optimum")
-    excess = {number: closed[number] / optimum[number] - 1 for number in closed if number in optimum}
+    excess = {
+        number: closed[number] / optimum[number] - 1
+        for number in closed
+        if number in optimum
+    }
     values = {
         "accuracy on D_S": last(standard),
         "best accuracy on D_S over rounds": best(standard),
@@ -206,7 +261,11 @@ def of_sampling(run: Run) -> Measured:
         "entropy of q": last(looked.logged("q_entropy")),
         "gradients on the server's rows": last(looked.logged("lipschitz_gradients")),
     }
-    curves = {"accuracy on D_S": standard, "rho, closed form": closed, "rho, optimum": optimum}
+    curves = {
+        "accuracy on D_S": standard,
+        "rho, closed form": closed,
+        "rho, optimum": optimum,
+    }
     shares = {
         f"{shares_of(client)}{label}": looked.logged(f"q[{label}]", client)
         for client in (looked.clients[0], looked.clients[-1])
@@ -225,7 +284,9 @@ def of_appeal(run: Run) -> Measured:
 
     "Accuracy of the models in use", over the last half too, chooses rates: of Per-FedAvg's adapted models, else of the global one.
     """
-    looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
+    looked = Looked(
+        run, tuple({row.client: None for row in run.history if row.split == "train"})
+    )
     words = {"gm_appeal": "GM-appeal", "test_accuracy": "accuracy", "preferred_accuracy": "preferred-model accuracy",
              "gm_appeal_tuned": "GM-appeal after 5 steps",
              "preferred_accuracy_tuned": "preferred-model accuracy after 5 steps"}  # fmt: skip
@@ -234,11 +295,23 @@ def of_appeal(run: Run) -> Measured:
         for suffix in ("", "_unseen")
         for key, word in words.items()
     }
-    values = {name: last_half(curve) if "appeal" in name else last(curve) for name, curve in logged.items()}
-    pool, losses = looked.logged("pool"), {split: last(looked.over_rows("loss", split)) for split in ("train", "test")}
-    values |= {f"{words} loss": losses[split] for split, words in (("train", "training"), ("test", "test"))}
+    values = {
+        name: last_half(curve) if "appeal" in name else last(curve)
+        for name, curve in logged.items()
+    }
+    pool, losses = (
+        looked.logged("pool"),
+        {split: last(looked.over_rows("loss", split)) for split in ("train", "test")},
+    )
+    values |= {
+        f"{words} loss": losses[split]
+        for split, words in (("train", "training"), ("test", "test"))
+    }
     used = looked.over_rows("accuracy")
-    values |= {"clients in the pool, last round": last(pool), "accuracy of the models in use": last_half(used)}
+    values |= {
+        "clients in the pool, last round": last(pool),
+        "accuracy of the models in use": last_half(used),
+    }
     values["rank correlation of appeal and preferred accuracy"] = _rank_correlation(
         logged["GM-appeal, seen"], logged["preferred-model accuracy, seen"]
     )
@@ -248,14 +321,23 @@ def of_appeal(run: Run) -> Measured:
 def _rank_correlation(one: Curve, other: Curve) -> float | None:
     """Return Spearman's of two curves over the rounds that both have after the first; None where one is constant."""
     rounds = sorted((one.keys() & other.keys()) - {0})
-    if len({one[number] for number in rounds}) < 2 or len({other[number] for number in rounds}) < 2:
+    if (
+        len({one[number] for number in rounds}) < 2
+        or len({other[number] for number in rounds}) < 2
+    ):
         return None
-    return float(spearmanr([one[number] for number in rounds], [other[number] for number in rounds]).statistic)
+    return float(
+        spearmanr(
+            [one[number] for number in rounds], [other[number] for number in rounds]
+        ).statistic
+    )
 
 
 def of_clients(run: Run) -> Measured:
     """Accuracy over all clients' test rows."""
-    looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
+    looked = Looked(
+        run, tuple({row.client: None for row in run.history if row.split == "train"})
+    )
     accuracy = looked.over_rows("accuracy")
     return looked.measured({"accuracy": last(accuracy)}, {"accuracy": accuracy})
 

@@ -34,7 +34,9 @@ MODALITIES: tuple[Callable[[Tensor], Tensor], ...] = (
 MEMBRANE = 1
 
 
-def sites(*, seed: int, folder: str | None = None, size: int = 256, tile: int = 64) -> Clients:
+def sites(
+    *, seed: int, folder: str | None = None, size: int = 256, tile: int = 64
+) -> Clients:
     """Inputs float32 [tiles, 1, tile, tile] in [0, 1], labels int64 [tiles, tile, tile], 1 = membrane; the seed chooses the sections.
 
     Args:
@@ -46,33 +48,48 @@ def sites(*, seed: int, folder: str | None = None, size: int = 256, tile: int = 
     draw = generator(seed, "membranes")
     own, others, test = _sections(draw, folder, size, tile)
     dealt = torch.from_numpy(draw.permutation(len(own[0]))).chunk(INTERNAL)
-    clients = {f"internal-{i}": {"train": (own[0][rows], own[1][rows]), "test": test} for i, rows in enumerate(dealt)}
+    clients = {
+        f"internal-{i}": {"train": (own[0][rows], own[1][rows]), "test": test}
+        for i, rows in enumerate(dealt)
+    }
     for i, (seen, truth) in enumerate(others):
-        clients[f"external-{i}"] = {"train": (MODALITIES[draw.integers(len(MODALITIES))](seen), truth)}
+        clients[f"external-{i}"] = {
+            "train": (MODALITIES[draw.integers(len(MODALITIES))](seen), truth)
+        }
     return _named(clients)
 
 
-def ceiling(*, seed: int, folder: str | None = None, size: int = 256, tile: int = 64) -> Clients:
+def ceiling(
+    *, seed: int, folder: str | None = None, size: int = 256, tile: int = 64
+) -> Clients:
     """The internal clients, each with the tiles of all ten sections as they are."""
     own, others, test = _sections(generator(seed, "membranes"), folder, size, tile)
     everything = _joined([own, *others])
-    return _named({f"internal-{i}": {"train": everything, "test": test} for i in range(INTERNAL)})
+    return _named(
+        {f"internal-{i}": {"train": everything, "test": test} for i in range(INTERNAL)}
+    )
 
 
 def _named(clients: dict[str, Any]) -> Clients:
-    return ct.data.from_tensors(clients, name="membranes", classes=("inside", "membrane"))
+    return ct.data.from_tensors(
+        clients, name="membranes", classes=("inside", "membrane")
+    )
 
 
 Tiles = tuple[Tensor, Tensor]
 """Images [tiles, 1, tile, tile] and masks [tiles, tile, tile]."""
 
 
-def _sections(draw: np.random.Generator, folder: str | None, size: int, tile: int) -> tuple[Tiles, list[Tiles], Tiles]:
+def _sections(
+    draw: np.random.Generator, folder: str | None, size: int, tile: int
+) -> tuple[Tiles, list[Tiles], Tiles]:
     """The tiles of the internal section, of each external one, and of all that test, as drawn."""
     place = find_folder("membrane", ("image/*.png",), folder)
     files = sorted((place / "image").glob("*.png"))
     if len(files) < 1 + EXTERNAL + TESTED:
-        raise InputError(f"{place}/image has {len(files)} sections; {1 + EXTERNAL + TESTED} are needed")
+        raise InputError(
+            f"{place}/image has {len(files)} sections; {1 + EXTERNAL + TESTED} are needed"
+        )
     order = [files[i] for i in draw.permutation(len(files))][: 1 + EXTERNAL + TESTED]
     own, *others = (_section(file, size, tile) for file in order)
     return own, others[:EXTERNAL], _joined(others[EXTERNAL:])
@@ -92,8 +109,14 @@ def _section(file: Path, size: int, tile: int) -> Tiles:
             (file.parent.parent / "label" / file.name, Image.Resampling.NEAREST),
         )
     )
-    seen, truth = torch.from_numpy(image.copy()).float() / 255, torch.from_numpy((mask < 128).astype(np.int64))
-    cut = [x.unfold(0, tile, tile).unfold(1, tile, tile).reshape(-1, tile, tile) for x in (seen, truth)]
+    seen, truth = (
+        torch.from_numpy(image.copy()).float() / 255,
+        torch.from_numpy((mask < 128).astype(np.int64)),
+    )
+    cut = [
+        x.unfold(0, tile, tile).unfold(1, tile, tile).reshape(-1, tile, tile)
+        for x in (seen, truth)
+    ]
     return cut[0].unsqueeze(1).contiguous(), cut[1].contiguous()
 
 
@@ -115,10 +138,14 @@ class UNet:
 
 
 class _Levels(nn.Module):
-    def __init__(self, inputs: int, channels: tuple[int, int, int], outputs: int) -> None:
+    def __init__(
+        self, inputs: int, channels: tuple[int, int, int], outputs: int
+    ) -> None:
         super().__init__()
         one, two, three = channels
-        self.down = nn.ModuleList([_block(inputs, one), _block(one, two), _block(two, three)])
+        self.down = nn.ModuleList(
+            [_block(inputs, one), _block(one, two), _block(two, three)]
+        )
         self.up = nn.ModuleList([_block(three + two, two), _block(two + one, one)])
         self.last = nn.Conv2d(one, outputs, 1)
 
@@ -128,7 +155,11 @@ class _Levels(nn.Module):
         middle = self.down[1](nn.functional.max_pool2d(high, 2))
         low = self.down[2](nn.functional.max_pool2d(middle, 2))
         for block, skipped in zip(self.up, (middle, high), strict=True):
-            low = block(torch.cat([nn.functional.interpolate(low, scale_factor=2.0), skipped], dim=1))
+            low = block(
+                torch.cat(
+                    [nn.functional.interpolate(low, scale_factor=2.0), skipped], dim=1
+                )
+            )
         return self.last(low)
 
 
@@ -145,7 +176,11 @@ def dice(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     >>> dice(torch.tensor([[[[2.0, 0.0]], [[0.0, 1.0]]]]), torch.tensor([[[1, 1]]]), "classes")
     0.6666666865348816
     """
-    found = outputs.squeeze(1) > 0 if kind == "binary" else outputs.argmax(1) == MEMBRANE
+    found = (
+        outputs.squeeze(1) > 0 if kind == "binary" else outputs.argmax(1) == MEMBRANE
+    )
     truth = labels == MEMBRANE
     both = (found & truth).sum((1, 2)).float()
-    return float((2 * both / (found.sum((1, 2)) + truth.sum((1, 2))).clamp(min=1)).mean())
+    return float(
+        (2 * both / (found.sum((1, 2)) + truth.sum((1, 2))).clamp(min=1)).mean()
+    )

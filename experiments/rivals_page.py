@@ -70,20 +70,36 @@ class Table(NamedTuple):
 
 def tables(results: Path = RESULTS) -> list[Table]:
     """Return the problems of which at least two methods and our own have a row of every seed."""
-    found = (_table(problem, read(problem.documents[1], results), results) for problem in problems())
+    found = (
+        _table(problem, read(problem.documents[1], results), results)
+        for problem in problems()
+    )
     return [table for table in found if table]
 
 
 def _table(problem: Problem, document: Document | None, results: Path) -> Table | None:
     seeds, labels = problem.experiment.run.seeds, problem.experiment.labels
     rows = document.rows if document else ()
-    by_label = {label: [row for row in rows if row.method == label and row.seed in seeds] for label in labels}
-    complete = {label: found for label, found in by_label.items() if len(found) == len(seeds)}
+    by_label = {
+        label: [row for row in rows if row.method == label and row.seed in seeds]
+        for label in labels
+    }
+    complete = {
+        label: found for label, found in by_label.items() if len(found) == len(seeds)
+    }
     ours = next((label for label in OURS if label in complete), None)
     if ours is None or ALONE not in complete:
         return None
-    losses = {label: np.array([_loss(row) for row in found]) for label, found in complete.items()}
-    order = np.array(list(losses.values())).argsort(axis=0, kind="stable").argsort(axis=0, kind="stable") + 1.0
+    losses = {
+        label: np.array([_loss(row) for row in found])
+        for label, found in complete.items()
+    }
+    order = (
+        np.array(list(losses.values()))
+        .argsort(axis=0, kind="stable")
+        .argsort(axis=0, kind="stable")
+        + 1.0
+    )
     ratio = complete[ours][0].n_test / complete[ours][0].n_train
     entries = {entry.label: entry for entry in problem.experiment.methods}
     count = len(losses) - 1
@@ -91,10 +107,13 @@ def _table(problem: Problem, document: Document | None, results: Path) -> Table 
         Standing(
             label,
             over_seeds(losses[label], ratio),
-            statistics.fmean(row.values.get(ACCURACY) or 0.0 for row in complete[label]),
+            statistics.fmean(
+                row.values.get(ACCURACY) or 0.0 for row in complete[label]
+            ),
             over_seeds(ranks, ratio),
             statistics.fmean(
-                _share_harmed(row, alone) for row, alone in zip(complete[label], complete[ALONE], strict=True)
+                _share_harmed(row, alone)
+                for row, alone in zip(complete[label], complete[ALONE], strict=True)
             ),
             over_seeds(losses[ours] - losses[label], ratio, comparisons=count),
             chosen(problem, entries[label], results) or {},
@@ -102,7 +121,14 @@ def _table(problem: Problem, document: Document | None, results: Path) -> Table 
         for label, ranks in zip(losses, order, strict=True)
     ]
     missing = [label for label in labels if label not in complete]
-    return Table(problem, len(seeds), ours, sorted(standings, key=lambda s: s.rank.mean), missing, rows)
+    return Table(
+        problem,
+        len(seeds),
+        ours,
+        sorted(standings, key=lambda s: s.rank.mean),
+        missing,
+        rows,
+    )
 
 
 def _loss(row: Row) -> float:
@@ -114,10 +140,15 @@ def _loss(row: Row) -> float:
 def _share_harmed(row: Row, alone: Row) -> float:
     """Return the share of clients whose log-loss is higher than that of their own training."""
     by_client = [name for name in alone.values if name.startswith(f"{LOSS}, ")]
-    return statistics.fmean((row.values.get(name) or math.inf) > (alone.values[name] or 0.0) for name in by_client)
+    return statistics.fmean(
+        (row.values.get(name) or math.inf) > (alone.values[name] or 0.0)
+        for name in by_client
+    )
 
 
-def over_seeds(values: Sequence[float] | np.ndarray, ratio: float, *, comparisons: int = 1) -> Interval:
+def over_seeds(
+    values: Sequence[float] | np.ndarray, ratio: float, *, comparisons: int = 1
+) -> Interval:
     """Return the mean over seeds that split the same rows anew, with the corrected t interval (Nadeau and Bengio 2003).
 
     Args:
@@ -128,8 +159,17 @@ def over_seeds(values: Sequence[float] | np.ndarray, ratio: float, *, comparison
     array = np.asarray(values, dtype=float)
     count = len(array)
     if not np.isfinite(array).all():
-        return Interval(math.inf if (array > 0).any() else -math.inf, -math.inf, math.inf, math.inf, count)
-    mean, error = float(array.mean()), float(array.std(ddof=1)) * math.sqrt(1 / count + ratio)
+        return Interval(
+            math.inf if (array > 0).any() else -math.inf,
+            -math.inf,
+            math.inf,
+            math.inf,
+            count,
+        )
+    mean, error = (
+        float(array.mean()),
+        float(array.std(ddof=1)) * math.sqrt(1 / count + ratio),
+    )
     half = float(stdtrit(count - 1, 1 - LEVEL / 2 / comparisons)) * error
     return Interval(mean, mean - half, mean + half, error, count)
 
@@ -137,7 +177,9 @@ def over_seeds(values: Sequence[float] | np.ndarray, ratio: float, *, comparison
 def pages() -> dict[Path, str]:
     """Return the page of rivals, and the README with its sentences about them."""
     found = tables()
-    sentences = between_marks(README.read_text(encoding="utf-8"), "rivals", readme(found))
+    sentences = between_marks(
+        README.read_text(encoding="utf-8"), "rivals", readme(found)
+    )
     return {DOCS / "results" / "rivals.md": page(found), README: sentences}
 
 
@@ -169,19 +211,29 @@ def _ranks(found: Sequence[Table]) -> str:
     ]
     lines += [_wrap(f"- {_winners(table)}", "  ") for table in found]
     labels = sorted(
-        {s.label for table in found for s in table.standings}, key=lambda label: (_mean_rank(found, label), label)
+        {s.label for table in found for s in table.standings},
+        key=lambda label: (_mean_rank(found, label), label),
     )
     head = ("method", *(table.problem.name for table in found), "mean")
     lines += ["", _row(head), _row(["---"] * len(head))]
     for label in labels:
-        cells = [_cell(next((s for s in table.standings if s.label == label), None)) for table in found]
+        cells = [
+            _cell(next((s for s in table.standings if s.label == label), None))
+            for table in found
+        ]
         ran = sum(cell != "-" for cell in cells)
-        mean = f"{_mean_rank(found, label):.1f}" + (f" ({ran} of {len(found)})" if ran < len(found) else "")
+        mean = f"{_mean_rank(found, label):.1f}" + (
+            f" ({ran} of {len(found)})" if ran < len(found) else ""
+        )
         lines.append(_row((f"`{label}`", *cells, mean)))
     sentences = [f"{_upper(t.problem.name)}: {t.problem.title}." for t in found]
     names = {table.problem.name for table in found}
-    if missing := [problem.title for problem in problems() if problem.name not in names]:
-        sentences.append(f"Without all runs yet: {'; '.join(missing)} (`make rivals` goes on).")
+    if missing := [
+        problem.title for problem in problems() if problem.name not in names
+    ]:
+        sentences.append(
+            f"Without all runs yet: {'; '.join(missing)} (`make rivals` goes on)."
+        )
     lines += ["", _wrap(" ".join(sentences))]
     return "\n".join(lines)
 
@@ -196,12 +248,17 @@ def _cell(standing: Standing | None) -> str:
 
 def _mean_rank(found: Sequence[Table], label: str) -> float:
     """Return the mean of the mean ranks over the problems on which a method runs."""
-    return statistics.fmean(s.rank.mean for table in found for s in table.standings if s.label == label)
+    return statistics.fmean(
+        s.rank.mean for table in found for s in table.standings if s.label == label
+    )
 
 
 def _winners(table: Table) -> str:
     """Return a sentence or two: who is best on a problem, and which methods are clearly better or worse than ours."""
-    best, ours = table.standings[0], next(s for s in table.standings if s.label == table.ours)
+    best, ours = (
+        table.standings[0],
+        next(s for s in table.standings if s.label == table.ours),
+    )
     better = [s.label for s in table.standings if s.gain.low > 0]
     worse = [s.label for s in table.standings if s.gain.high < 0]
     place = table.standings.index(ours) + 1
@@ -210,7 +267,9 @@ def _winners(table: Table) -> str:
         f"`{ours.label}` is number {place} of {len(table.standings)} ({ours.loss.mean:.3f}, {ours.accuracy:.3f}). "
         f"Clearly better than it: {_names(better)}. Clearly worse: {_names(worse)}."
     )
-    return text + (f" Without all rows yet: {_names(table.missing)}." if table.missing else "")
+    return text + (
+        f" Without all rows yet: {_names(table.missing)}." if table.missing else ""
+    )
 
 
 def _names(labels: Sequence[str]) -> str:
@@ -229,27 +288,55 @@ def _all_numbers(found: Sequence[Table]) -> list[str]:
         "among all rivals (Bonferroni). *Worse than alone* is the share of clients whose log-loss is higher than that of training "
         "alone."
     )
-    problem_by_problem = ["\n".join([f"### {_upper(t.problem.title)}", "", *_numbers(t)]) for t in found]
+    problem_by_problem = [
+        "\n".join([f"### {_upper(t.problem.title)}", "", *_numbers(t)]) for t in found
+    ]
     return ["## Numbers and settings", columns, *problem_by_problem]
 
 
 def _numbers(table: Table) -> list[str]:
-    head = ("method", "log-loss", "accuracy", "rank", "better than ours", "worse than alone", "setting")
+    head = (
+        "method",
+        "log-loss",
+        "accuracy",
+        "rank",
+        "better than ours",
+        "worse than alone",
+        "setting",
+    )
     lines = [_row(head), _row(["---"] * len(head))]
     for s in table.standings:
         gain = "-" if s.label == table.ours else _interval(s.gain, "+.3f")
-        setting = ", ".join(f"{key} = {json.dumps(value)}" for key, value in s.setting.items())
+        setting = ", ".join(
+            f"{key} = {json.dumps(value)}" for key, value in s.setting.items()
+        )
         harmed = "-" if s.label == ALONE else f"{100 * s.harmed:.0f} %"
         lines.append(
-            _row((f"`{s.label}`", _interval(s.loss, ".3f"), f"{s.accuracy:.3f}", _cell(s), gain, harmed, setting))
+            _row(
+                (
+                    f"`{s.label}`",
+                    _interval(s.loss, ".3f"),
+                    f"{s.accuracy:.3f}",
+                    _cell(s),
+                    gain,
+                    harmed,
+                    setting,
+                )
+            )
         )
     by_reason: dict[str, list[str]] = {}
     for label, why in table.problem.left_out.items():
         by_reason.setdefault(why, []).append(label)
-    left_out = [f"Not run: {_names(labels)} ({why})." for why, labels in by_reason.items()]
+    left_out = [
+        f"Not run: {_names(labels)} ({why})." for why, labels in by_reason.items()
+    ]
     run, seconds = table.problem.experiment.run, sum(row.seconds for row in table.rows)
     commits = ", ".join(sorted({row.commit for row in table.rows}))
-    machines = ", ".join(sorted({f"{row.machine}, PyTorch {row.torch}" for row in table.rows if row.machine}))
+    machines = ", ".join(
+        sorted(
+            {f"{row.machine}, PyTorch {row.torch}" for row in table.rows if row.machine}
+        )
+    )
     origin = f"{run.rounds} rounds; {len(table.rows)} runs of {commits}; {machines}; {seconds:,.0f} s of CPU, trials not counted."
     return [*lines, "", _wrap(" ".join([*left_out, origin]))]
 
@@ -265,26 +352,52 @@ def readme(found: Sequence[Table]) -> str:
     if not found:
         return ""
     labels = {s.label for table in found for s in table.standings}
-    everywhere = [label for label in labels if all(any(s.label == label for s in t.standings) for t in found)]
+    everywhere = [
+        label
+        for label in labels
+        if all(any(s.label == label for s in t.standings) for t in found)
+    ]
     ranked = sorted(everywhere, key=lambda label: (_mean_rank(found, label), label))
-    best, ours = (next(label for label in ranked if (label in OURS) == is_ours) for is_ours in (False, True))
-    won = "; ".join(table.problem.title for table in found if table.standings[0].label in OURS)
-    over = f"one problem ({found[0].problem.title})" if len(found) == 1 else f"{len(found)} problems"
-    fewest, most = min(len(t.standings) for t in found), max(len(t.standings) for t in found)
+    best, ours = (
+        next(label for label in ranked if (label in OURS) == is_ours)
+        for is_ours in (False, True)
+    )
+    won = "; ".join(
+        table.problem.title for table in found if table.standings[0].label in OURS
+    )
+    over = (
+        f"one problem ({found[0].problem.title})"
+        if len(found) == 1
+        else f"{len(found)} problems"
+    )
+    fewest, most = (
+        min(len(t.standings) for t in found),
+        max(len(t.standings) for t in found),
+    )
     contestants = f"{fewest} to {most}" if fewest < most else str(most)
     text = (
         f"Over {over}, with {contestants} methods tuned alike, the best rival is `{best}`: its mean rank is "
         f"{_mean_rank(found, best):.1f}, that of `{ours}` {_mean_rank(found, ours):.1f}. MeritFed ranks first on "
         f"{won if len(found) > 1 and won else 'it' if won else 'none'}."
     )
-    if lost := "; ".join(table.problem.title for table in found if any(s.gain.low > 0 for s in table.standings)):
+    if lost := "; ".join(
+        table.problem.title
+        for table in found
+        if any(s.gain.low > 0 for s in table.standings)
+    ):
         text += f" Rivals are clearly better than MeritFed on {lost}."
     text += " [Who wins where](docs/results/rivals.md)."
     return _wrap(text)
 
 
 def _wrap(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(
+        text,
+        100,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -55,7 +55,15 @@ class Places:
 
 def provenance(started: float) -> dict[str, Any]:
     """Return where and when a row was made: commit (with `+` if code or settings differ from it), machine, PyTorch, CPU seconds."""
-    changed = git("--no-optional-locks", "status", "--porcelain", "--", "src", "experiments", ":!experiments/results")
+    changed = git(
+        "--no-optional-locks",
+        "status",
+        "--porcelain",
+        "--",
+        "src",
+        "experiments",
+        ":!experiments/results",
+    )
     about = machine()
     return {
         "commit": git("rev-parse", "--short=12", "HEAD") + ("+" if changed else ""),
@@ -77,17 +85,33 @@ def settings_of(tables: Mapping[str, Any], method: str) -> str:
     >>> settings_of(one, "local") == settings_of({**one, "run": {"rounds": 3, "seeds": 9}}, "local")
     True
     """
-    kept = {name: table for name, table in tables.items() if name not in ("report", "tune", "engine", "methods")}
-    kept["run"] = {key: value for key, value in tables.get("run", {}).items() if key not in FREE["run"]}
-    kept["methods"] = [entry for entry in tables["methods"] if label_of(entry) == method]
-    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=6).hexdigest()
+    kept = {
+        name: table
+        for name, table in tables.items()
+        if name not in ("report", "tune", "engine", "methods")
+    }
+    kept["run"] = {
+        key: value
+        for key, value in tables.get("run", {}).items()
+        if key not in FREE["run"]
+    }
+    kept["methods"] = [
+        entry for entry in tables["methods"] if label_of(entry) == method
+    ]
+    return hashlib.blake2b(
+        json.dumps(kept, sort_keys=True).encode(), digest_size=6
+    ).hexdigest()
 
 
 def jobs_of(file: Path, results: Path) -> list[Job]:
     """All that has no row with the present settings, seed by seed."""
     tables, experiment = read_toml(file), read_experiment(file)
     document = read(file.stem, results)
-    done = {(row.method, row.seed, row.settings) for row in document.rows} if document else set()
+    done = (
+        {(row.method, row.seed, row.settings) for row in document.rows}
+        if document
+        else set()
+    )
     return [
         Job(file, label, seed)
         for seed in experiment.run.seeds
@@ -110,26 +134,49 @@ def perform(job: Job, kind: str, runs: Path) -> Row:
         checkpoint=folder, settings=run_settings(experiment, resume=True),
     )  # fmt: skip
     measured = MEASURES[kind](run)
-    values = {name: float(f"{v:.6g}") if math.isfinite(v) else None for name, v in measured.values.items()}
+    values = {
+        name: float(f"{v:.6g}") if math.isfinite(v) else None
+        for name, v in measured.values.items()
+    }
     curves = {name: thinned(curve) for name, curve in measured.curves.items()}
     settings = settings_of(read_toml(job.file), job.method)
     sizes = {"n_train": measured.n_train, "n_test": measured.n_test}
-    return Row(job.method, job.seed, settings, **sizes, values=values, curves=curves, **provenance(started))
+    return Row(
+        job.method,
+        job.seed,
+        settings,
+        **sizes,
+        values=values,
+        curves=curves,
+        **provenance(started),
+    )
 
 
 def keep(job: Job, row: Row, results: Path) -> None:
     """Put a row into its document, in the place of one with other settings."""
     experiment = read_experiment(job.file)
-    put(row, Document(job.file.stem, experiment.run.rounds, ()), experiment.labels, results)
+    put(
+        row,
+        Document(job.file.stem, experiment.run.rounds, ()),
+        experiment.labels,
+        results,
+    )
 
 
 def put(row: Row, document: Document, labels: Sequence[str], results: Path) -> None:
     """Put a row among those that are saved of its document, which keep the order of the labels; `document` has none yet."""
     order = {label: number for number, label in enumerate(labels)}
     before = read(document.name, results)
-    others = [r for r in before.rows if (r.method, r.seed) != (row.method, row.seed)] if before else []
+    others = (
+        [r for r in before.rows if (r.method, r.seed) != (row.method, row.seed)]
+        if before
+        else []
+    )
     known = [r for r in [*others, row] if r.method in order]
-    write(document._replace(rows=sorted(known, key=lambda r: (order[r.method], r.seed))), results)
+    write(
+        document._replace(rows=sorted(known, key=lambda r: (order[r.method], r.seed))),
+        results,
+    )
 
 
 def run_missing(
@@ -154,11 +201,17 @@ def run_missing(
     refused = set[tuple[str, str]]()
     for step in steps:
         files = [at.experiments / f"{name}.toml" for name in step]
-        waiting = sorted((job for file in files for job in jobs_of(file, at.results)), key=lambda job: job.seed)
+        waiting = sorted(
+            (job for file in files for job in jobs_of(file, at.results)),
+            key=lambda job: job.seed,
+        )
         for job, outcome in _outcomes(waiting, kinds, at, jobs, end):
             if isinstance(outcome, Row):
                 keep(job, outcome, at.results)
-                shutil.rmtree(at.runs / job.file.stem / f"{job.method}-{job.seed}", ignore_errors=True)
+                shutil.rmtree(
+                    at.runs / job.file.stem / f"{job.method}-{job.seed}",
+                    ignore_errors=True,
+                )
                 yield f"{job.file.stem}: {job.method}, seed {job.seed}: done"
             elif (why := (job.file.stem, str(outcome))) not in refused:
                 refused.add(why)
@@ -166,7 +219,11 @@ def run_missing(
 
 
 def _outcomes(
-    waiting: Sequence[Job], kinds: Mapping[str, str], places: Places, jobs: int, end: float
+    waiting: Sequence[Job],
+    kinds: Mapping[str, str],
+    places: Places,
+    jobs: int,
+    end: float,
 ) -> Iterator[tuple[Job, Row | InputError]]:
     if jobs == 1:
         for job in waiting:
@@ -178,7 +235,9 @@ def _outcomes(
         while running or (left and time.monotonic() < end):
             while left and len(running) < jobs and time.monotonic() < end:
                 job = left.pop(0)
-                running[pool.submit(_attempt, job, kinds[job.file.stem], places.runs)] = job
+                running[
+                    pool.submit(_attempt, job, kinds[job.file.stem], places.runs)
+                ] = job
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
 
@@ -190,12 +249,23 @@ def _attempt(job: Job, kind: str, runs: Path) -> Row | InputError:
         return InputError(str(error))
     except RunError:  # it diverged, and would again
         settings = settings_of(read_toml(job.file), job.method)
-        return Row(job.method, job.seed, settings, n_train=1, n_test=0, values={}, **provenance(time.process_time()))
+        return Row(
+            job.method,
+            job.seed,
+            settings,
+            n_train=1,
+            n_test=0,
+            values={},
+            **provenance(time.process_time()),
+        )
 
 
 def plan() -> tuple[dict[str, str], list[list[str]]]:
     """Return what is measured of each experiment, and the experiments of each step of experiments/plan.toml, cheapest first."""
-    steps = sorted(read_toml(ROOT / "experiments" / "plan.toml")["steps"], key=lambda step: float(step["minutes"]))
+    steps = sorted(
+        read_toml(ROOT / "experiments" / "plan.toml")["steps"],
+        key=lambda step: float(step["minutes"]),
+    )
     kinds = {name: step["measure"] for step in steps for name in step["experiments"]}
     return kinds, [step["experiments"] for step in steps]
 

@@ -48,7 +48,10 @@ def unjudged(*, seed: int, folder: str | None = None, segments: int = 20) -> Cli
         folder: with `all_plays_roles.jsonl.gz`; None looks below COTERIE_DATA.
         segments: as of `play`.
     """
-    archive = find_folder("shakespeare", ("all_plays_roles.jsonl.gz",), folder) / "all_plays_roles.jsonl.gz"
+    archive = (
+        find_folder("shakespeare", ("all_plays_roles.jsonl.gz",), folder)
+        / "all_plays_roles.jsonl.gz"
+    )
     lines: dict[str, list[str]] = {}
     with gzip.open(archive, "rt", encoding="utf-8") as file:
         for line in file:
@@ -68,13 +71,24 @@ def ceiling(*, seed: int, folder: str | None = None, segments: int = 20) -> Clie
     clients = play(seed=seed, folder=folder, segments=segments)
     pairs = [_pair(client.train) for client in clients]
     everything = tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-    named = {c.name: {**_parts(c), "train": everything} for c in clients if c.name.startswith("internal-")}
+    named = {
+        c.name: {**_parts(c), "train": everything}
+        for c in clients
+        if c.name.startswith("internal-")
+    }
     return ct.data.from_tensors(named, name="shakespeare", classes=clients.classes)
 
 
-def _roles(plays: Sequence[str], internal: str, folder: str | None, segments: int) -> Clients:
-    roles = ct.data.load("shakespeare", plays=list(plays), folder=folder, segments=segments)
-    named = {client.name.replace(f"{internal}-", "internal-"): _parts(client) for client in roles}
+def _roles(
+    plays: Sequence[str], internal: str, folder: str | None, segments: int
+) -> Clients:
+    roles = ct.data.load(
+        "shakespeare", plays=list(plays), folder=folder, segments=segments
+    )
+    named = {
+        client.name.replace(f"{internal}-", "internal-"): _parts(client)
+        for client in roles
+    }
     return ct.data.from_tensors(named, name="shakespeare", classes=roles.classes)
 
 

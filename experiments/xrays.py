@@ -31,7 +31,13 @@ def xrays(*, seed: int) -> Clients:
 def ceiling(*, seed: int) -> Clients:
     """The target, and the related clients, who see their images as it does."""
     own, first, second, target = _images(seed)
-    return _named({"target": {"train": own, **target}, "related-0": {"train": first}, "related-1": {"train": second}})
+    return _named(
+        {
+            "target": {"train": own, **target},
+            "related-0": {"train": first},
+            "related-1": {"train": second},
+        }
+    )
 
 
 def _named(clients: dict[str, Any]) -> Clients:
@@ -44,22 +50,44 @@ Rows = tuple[Tensor, Tensor]
 
 def _images(seed: int) -> tuple[Rows, Rows, Rows, dict[str, Rows]]:
     """Training rows of the target and of both related clients, all as the target sees them; its other parts by name."""
-    sets = read_npz(find_folder("pneumoniamnist", ("pneumoniamnist.npz",), None) / "pneumoniamnist.npz")
+    sets = read_npz(
+        find_folder("pneumoniamnist", ("pneumoniamnist.npz",), None)
+        / "pneumoniamnist.npz"
+    )
     images, labels = (torch.from_numpy(array) for array in sets["train"])
     order = torch.from_numpy(generator(seed, "xrays").permutation(len(labels)))
-    parts = order.split([OWN, HELD, OTHERS, OTHERS, len(order) - OWN - HELD - 2 * OTHERS])[:4]
-    own, held, turned, pale = ((images[rows].float() / 255, labels[rows]) for rows in parts)
+    parts = order.split(
+        [OWN, HELD, OTHERS, OTHERS, len(order) - OWN - HELD - 2 * OTHERS]
+    )[:4]
+    own, held, turned, pale = (
+        (images[rows].float() / 255, labels[rows]) for rows in parts
+    )
     test_images, test_labels = (torch.from_numpy(array) for array in sets["test"])
-    return own, turned, pale, {"validation": held, "test": (test_images.float() / 255, test_labels)}
+    return (
+        own,
+        turned,
+        pale,
+        {"validation": held, "test": (test_images.float() / 255, test_labels)},
+    )
 
 
 def _clothes(seed: int) -> dict[str, Any]:
     """Four clients with 1,500 images of two classes of Fashion-MNIST each, called 0 and 1."""
-    rows = fashion_mnist(split={"kind": "iid", "clients": 1, "parts": {"train": 1}, "seed": 0})[0].train
+    rows = fashion_mnist(
+        split={"kind": "iid", "clients": 1, "parts": {"train": 1}, "seed": 0}
+    )[0].train
     clients = {}
     for i in range(4):
-        known = torch.nonzero((rows.labels == 2 * i) | (rows.labels == 2 * i + 1)).flatten()
-        drawn = known[torch.from_numpy(generator(seed, "clothes", str(i)).permutation(len(known))[:OTHERS])]
+        known = torch.nonzero(
+            (rows.labels == 2 * i) | (rows.labels == 2 * i + 1)
+        ).flatten()
+        drawn = known[
+            torch.from_numpy(
+                generator(seed, "clothes", str(i)).permutation(len(known))[:OTHERS]
+            )
+        ]
         chosen = rows.select(drawn)
-        clients[f"other-{i}"] = {"train": (chosen.inputs.float() / 255, chosen.labels - 2 * i)}
+        clients[f"other-{i}"] = {
+            "train": (chosen.inputs.float() / 255, chosen.labels - 2 * i)
+        }
     return clients

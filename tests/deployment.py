@@ -128,7 +128,9 @@ class Deployment:
             )
         )
         if described:
-            self.plan.write_text(self.plan.read_text() + "".join(map(self.describe, HOSPITALS)))
+            self.plan.write_text(
+                self.plan.read_text() + "".join(map(self.describe, HOSPITALS))
+            )
         self.kits = provision(self.plan, keys_at_sites=keys_at_sites)
         for name in HOSPITALS if keys_at_sites else ():
             self.join(name)
@@ -139,11 +141,20 @@ class Deployment:
 
     def join(self, name):
         """A site makes its key, the operator signs, and the site builds its kit."""
-        heard = self.coterie("site", "request", self.plan, "--site", name).stdout.split()[-1]
+        heard = self.coterie(
+            "site", "request", self.plan, "--site", name
+        ).stdout.split()[-1]
         asked = self.folder / f"{name}-key" / f"{name}.request.zip"
         told = self.coterie("sign", self.plan, asked, "--fingerprint", heard).stdout
         signed = self.folder / f"{name}-key" / f"{name}.signed.zip"
-        where = ("--plan", self.plan, "--key", self.folder / f"{name}-key", "--kit", self.kits / name)
+        where = (
+            "--plan",
+            self.plan,
+            "--key",
+            self.folder / f"{name}-key",
+            "--kit",
+            self.kits / name,
+        )
         self.coterie("site", "join", signed, "--fingerprint", told.split()[-1], *where)
 
     @property
@@ -158,17 +169,36 @@ class Deployment:
 
     def describe(self, name):
         """Return what a site says that it has, for the plan."""
-        settings, written = self.folder / f"{name}.toml", self.folder / f"{name}.described.toml"
+        settings, written = (
+            self.folder / f"{name}.toml",
+            self.folder / f"{name}.described.toml",
+        )
         self.settings(name, settings)
-        self.coterie("site", "describe", self.plan, "--site", name, "--settings", settings, "--out", written)
+        self.coterie(
+            "site",
+            "describe",
+            self.plan,
+            "--site",
+            name,
+            "--settings",
+            settings,
+            "--out",
+            written,
+        )
         return written.read_text()
 
     def settings(self, name, file=None, **more):
         """Write a site's own settings. Minima are 1, and updates leave as they are: one process, with which the numbers are compared,
         has no minima and no key for noise.
         """
-        open_to_all = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch", "largest_layer"), 1)
-        values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **open_to_all, **more}
+        open_to_all = dict.fromkeys(
+            ("minimum_rows", "minimum_cell", "minimum_batch", "largest_layer"), 1
+        )
+        values = {
+            "data": str(self.folder / "hospitals" / f"{name}.csv"),
+            **open_to_all,
+            **more,
+        }
         lines = [f"{k} = {json.dumps(v)}" for k, v in values.items()]
         file = file or self.kits / name / "local" / "coterie.toml"
         file.write_text("\n".join(["[site]", *lines, ""]))
@@ -177,27 +207,60 @@ class Deployment:
         """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in `kill_points`."""
         kit = Path(kit or self.kits / name)
         server = name == "localhost"
-        module = "nvflare.private.fed.app." + ("server.server_train" if server else "client.client_train")
+        module = "nvflare.private.fed.app." + (
+            "server.server_train" if server else "client.client_train"
+        )
         file = "fed_server.json" if server else "fed_client.json"
         who = [] if server else [f"uid={uid or name}"]
-        command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true", *who]
-        command += [f"org={'coterie' if server else (uid or name).replace('-', '_')}", "config_folder=config"]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            module,
+            "-m",
+            str(kit),
+            "-s",
+            file,
+            "--set",
+            "secure_train=true",
+            *who,
+        ]
+        command += [
+            f"org={'coterie' if server else (uid or name).replace('-', '_')}",
+            "config_folder=config",
+        ]
         (kit / "transfer").mkdir(exist_ok=True)
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if arm is not None:
-            path = [str(Path(__file__).parent / "engines" / "kill_points"), os.environ.get("PYTHONPATH", "")]
-            environment |= {"ARM": json.dumps(arm), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+            path = [
+                str(Path(__file__).parent / "engines" / "kill_points"),
+                os.environ.get("PYTHONPATH", ""),
+            ]
+            environment |= {
+                "ARM": json.dumps(arm),
+                "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            }
         # A session of its own: what it starts is ended with it.
         self.processes[name] = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=kit, start_new_session=True
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=kit,
+            start_new_session=True,
         )
         log.close()
         return self.processes[name]
 
     def start_ended(self, arms=None):
         """Start again what has ended, as a kit's start.sh does: FLARE ends a site whose login is not answered for 30 s."""
-        for name in [name for name, process in self.processes.items() if process.poll() is not None]:
+        for name in [
+            name
+            for name, process in self.processes.items()
+            if process.poll() is not None
+        ]:
             self.stop(name)
             self.start(name, arm=(arms or {}).get(name))
 
@@ -206,15 +269,21 @@ class Deployment:
         self.start("localhost", arm=arms.get("localhost"))
         deadline = time.monotonic() + 180
         while not self.listens():
-            assert time.monotonic() < deadline, f"the server does not start\n{self.log('localhost')}"
+            assert time.monotonic() < deadline, (
+                f"the server does not start\n{self.log('localhost')}"
+            )
             time.sleep(0.1)
         for name in HOSPITALS:
             self.start(name, arm=arms.get(name))
         while missing := [name for name in HOSPITALS if not self.joined(name)]:
-            assert time.monotonic() < deadline, f"{missing} do not join\n{self.log(missing[0])}"
+            assert time.monotonic() < deadline, (
+                f"{missing} do not join\n{self.log(missing[0])}"
+            )
             self.start_ended(arms)
             time.sleep(0.1)
-        noted = json.loads((self.kits / "localhost" / "local" / "registered.json").read_text())
+        noted = json.loads(
+            (self.kits / "localhost" / "local" / "registered.json").read_text()
+        )
         assert set(HOSPITALS) <= set(noted), noted
 
     def joined(self, name):
@@ -260,7 +329,9 @@ class Deployment:
             command, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False,
             env={**os.environ, "HOME": str(self.folder)},  # FLARE keeps records of certificates there
         )  # fmt: skip
-        assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout}"
+        assert not check or done.returncode == 0, (
+            f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout}"
+        )
         return done
 
     def log(self, name):
@@ -274,7 +345,13 @@ def commands():
         if entry.name.isdigit():
             try:
                 found.append(
-                    (int(entry.name), (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
+                    (
+                        int(entry.name),
+                        (entry / "cmdline")
+                        .read_bytes()
+                        .decode(errors="replace")
+                        .replace("\0", " "),
+                    )
                 )
             except OSError:
                 continue
@@ -312,22 +389,43 @@ def deployed(folder, arms=None, **settings):
         assert not made.left(), f"processes left behind: {made.left()}"
 
 
-SAME = ("summary.json", "history.csv", "weights.csv", "preprocess.json", "notes.json", "experiment.toml")
+SAME = (
+    "summary.json",
+    "history.csv",
+    "weights.csv",
+    "preprocess.json",
+    "notes.json",
+    "experiment.toml",
+)
 
 
 def differences(one, other, *kept):
     """Files of two run directories that follow from the seed and differ; sites have `kept` their own models in folders of theirs."""
-    models = {p: other / p for p in sorted(p.relative_to(one) for p in (one / "models").iterdir())}
-    own = {place.name: place / "model.safetensors" for folder in kept for place in (folder / "models").glob("*/")}
+    models = {
+        p: other / p
+        for p in sorted(p.relative_to(one) for p in (one / "models").iterdir())
+    }
+    own = {
+        place.name: place / "model.safetensors"
+        for folder in kept
+        for place in (folder / "models").glob("*/")
+    }
     models |= {model: own[model.stem] for model in models if model.stem in own}
     files = [str(f) for f in SAME if (one / f).read_bytes() != (other / f).read_bytes()]
-    return files + [str(f) for f, where in models.items() if tensors_of(one / f) != tensors_of(where)]
+    return files + [
+        str(f)
+        for f, where in models.items()
+        if tensors_of(one / f) != tensors_of(where)
+    ]
 
 
 def tensors_of(path):
     """The tensors of a model file as bytes, by name."""
     with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).numpy().tobytes() for name in sorted(file.keys())}
+        return {
+            name: file.get_tensor(name).numpy().tobytes()
+            for name in sorted(file.keys())
+        }
 
 
 def say(text):

@@ -39,7 +39,12 @@ class Problem(NamedTuple):
         return Problem(clients, self.model)
 
 
-def build(make: Callable[[str], Make], sizes: Mapping[str, int] = SIZES, held: int = HELD, **about: Any) -> Clients:
+def build(
+    make: Callable[[str], Make],
+    sizes: Mapping[str, int] = SIZES,
+    held: int = HELD,
+    **about: Any,
+) -> Clients:
     """Clients whose rows `make(name)(count, generator)` draws from a stream that depends on the name alone."""
     clients = []
     for name, size in sizes.items():
@@ -49,7 +54,9 @@ def build(make: Callable[[str], Make], sizes: Mapping[str, int] = SIZES, held: i
     return Clients(clients, **about)
 
 
-def seeded(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
+def seeded(
+    make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """A model with the same parameters in every call, none of them 0."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(7)
@@ -67,8 +74,13 @@ def logistic(dtype: torch.dtype = torch.float64, **about: Any) -> Problem:
     def make(name: str) -> Make:
         def draw(count: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
             x = torch.randn(count, 3, generator=g, dtype=dtype)
-            score = x @ torch.tensor([1.0, -1.0, 0.5], dtype=dtype) + tilt(name) * x[:, 0]
-            return x, (score + 0.3 * torch.randn(count, generator=g, dtype=dtype) > score.median()).long()
+            score = (
+                x @ torch.tensor([1.0, -1.0, 0.5], dtype=dtype) + tilt(name) * x[:, 0]
+            )
+            return x, (
+                score + 0.3 * torch.randn(count, generator=g, dtype=dtype)
+                > score.median()
+            ).long()
 
         return draw
 
@@ -101,7 +113,9 @@ class Vector(nn.Module):
 
 
 def quadratic(
-    centres: Mapping[str, Any], rows: int | Mapping[str, int] = 4, dtype: torch.dtype = torch.float64
+    centres: Mapping[str, Any],
+    rows: int | Mapping[str, int] = 4,
+    dtype: torch.dtype = torch.float64,
 ) -> Problem:
     """f_k(x) = mean((x - centre_k)^2), so that gradients are 2 (x - centre_k) / d; starts at 0, no held-out rows."""
     clients = []
@@ -113,7 +127,9 @@ def quadratic(
     return Problem(Clients(clients), Vector(len(c)).to(dtype))
 
 
-def classes(count: int, g: torch.Generator, dtype: torch.dtype, name: str, width: int = 4) -> tuple[Tensor, Tensor]:
+def classes(
+    count: int, g: torch.Generator, dtype: torch.dtype, name: str, width: int = 4
+) -> tuple[Tensor, Tensor]:
     x = torch.randn(count, width, generator=g, dtype=dtype)
     y = (x[:, :3] + tilt(name) * x[:, 1:4]).argmax(1)
     y[:3] = torch.arange(3)  # each class in every part
@@ -124,25 +140,39 @@ def batch_norm(dtype: torch.dtype = torch.float64, **about: Any) -> Problem:
     """Three classes, an MLP with batch norm: float buffers and an integer counter."""
 
     def net() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+        return nn.Sequential(
+            nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)
+        )
 
-    return Problem(build(lambda n: lambda c, g: classes(c, g, dtype, n), **about), seeded(net, dtype))
+    return Problem(
+        build(lambda n: lambda c, g: classes(c, g, dtype, n), **about),
+        seeded(net, dtype),
+    )
 
 
 def dropout(dtype: torch.dtype = torch.float64, **about: Any) -> Problem:
     """Three classes, an MLP whose training draws random numbers."""
 
     def net() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 3))
+        return nn.Sequential(
+            nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 3)
+        )
 
-    return Problem(build(lambda n: lambda c, g: classes(c, g, dtype, n), **about), seeded(net, dtype))
+    return Problem(
+        build(lambda n: lambda c, g: classes(c, g, dtype, n), **about),
+        seeded(net, dtype),
+    )
 
 
 def frozen(dtype: torch.dtype = torch.float64, **about: Any) -> Problem:
     """Three classes, an MLP whose first layer is frozen."""
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), dtype)
+    model = seeded(
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), dtype
+    )
     model[0].requires_grad_(False)
-    return Problem(build(lambda n: lambda c, g: classes(c, g, dtype, n), **about), model)
+    return Problem(
+        build(lambda n: lambda c, g: classes(c, g, dtype, n), **about), model
+    )
 
 
 class Bag(nn.Module):
@@ -186,7 +216,10 @@ def dict_inputs(dtype: torch.dtype = torch.float64, **about: Any) -> Problem:
     def make(name: str) -> Make:
         def draw(count: int, g: torch.Generator) -> tuple[Any, Tensor]:
             x, y = classes(count, g, dtype, name, 4)
-            return {"floats": x[:, :3], "kind": torch.randint(0, 4, (count,), generator=g)}, y
+            return {
+                "floats": x[:, :3],
+                "kind": torch.randint(0, 4, (count,), generator=g),
+            }, y
 
         return draw
 
@@ -203,7 +236,9 @@ def segmentation(dtype: torch.dtype = torch.float64, **about: Any) -> Problem:
 
         return draw
 
-    return Problem(build(make, **about), seeded(lambda: nn.Conv2d(1, 3, 3, padding=1), dtype))
+    return Problem(
+        build(make, **about), seeded(lambda: nn.Conv2d(1, 3, 3, padding=1), dtype)
+    )
 
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {
@@ -226,25 +261,48 @@ def subset(clients: Clients, names: Iterator[str] | list[str] | str) -> Clients:
 
 def renamed(clients: Clients, names: Mapping[str, str]) -> Clients:
     """The same rows under other names."""
-    return Clients([Client(names[c.name], c.train, c.validation, c.test) for c in clients])
+    return Clients(
+        [Client(names[c.name], c.train, c.validation, c.test) for c in clients]
+    )
 
 
 def shuffled(clients: Clients) -> list[Client]:
     """The clients in an order that is not sorted."""
-    return [clients[i] for i in torch.randperm(len(clients), generator=torch.Generator().manual_seed(1)).tolist()]
+    return [
+        clients[i]
+        for i in torch.randperm(
+            len(clients), generator=torch.Generator().manual_seed(1)
+        ).tolist()
+    ]
 
 
 def rows_of(part: Part, index: Any) -> Part:
     return Part(take(part.inputs, index), part.labels[index])
 
 
-def cohort_of(problem: Problem, names: Any = None, *, seed: int = 0, round: int = 1, loss: Any = "auto") -> Cohort:
+def cohort_of(
+    problem: Problem,
+    names: Any = None,
+    *,
+    seed: int = 0,
+    round: int = 1,
+    loss: Any = "auto",
+) -> Cohort:
     """A cohort as a task would receive it."""
     chosen = problem.clients.names if names is None else tuple(names)
     workspace = Workspace(problem.model, loss, problem.clients[0])
     index = tuple(problem.clients.number(n) for n in chosen)
     spent = {"row_gradients": 0, "row_losses": 0}
-    return Cohort(chosen, workspace, problem.clients, index, MemoryView(Memory(), chosen), seed, round, spent)
+    return Cohort(
+        chosen,
+        workspace,
+        problem.clients,
+        index,
+        MemoryView(Memory(), chosen),
+        seed,
+        round,
+        spent,
+    )
 
 
 def engine_of(problem: Problem, where: int | str = 1) -> Engine:
@@ -304,12 +362,19 @@ class Opening(EngineSpec):
 
 @contextmanager
 def federation_of(
-    problem: Problem, where: int | str = 1, *, strict_wire: bool = True, round: int = 1, **options: Any
+    problem: Problem,
+    where: int | str = 1,
+    *,
+    strict_wire: bool = True,
+    round: int = 1,
+    **options: Any,
 ) -> Iterator[Federation]:
     """A federation on an engine of its own, closed afterwards."""
     engine = engine_of(problem, where)
     try:
-        yield Federation(engine, engine.clients, round=round, strict_wire=strict_wire, **options)
+        yield Federation(
+            engine, engine.clients, round=round, strict_wire=strict_wire, **options
+        )
     finally:
         engine.close()
 
@@ -325,7 +390,9 @@ def model_at(problem: Problem, x: Tensor) -> nn.Module:
     tensors = [p for p in model.parameters() if p.requires_grad]
     tensors += [b for b in model.buffers() if b.is_floating_point()]
     with torch.no_grad():
-        for tensor, values in zip(tensors, x.split([t.numel() for t in tensors]), strict=True):
+        for tensor, values in zip(
+            tensors, x.split([t.numel() for t in tensors]), strict=True
+        ):
             tensor.copy_(values.view_as(tensor))
     return model
 
@@ -361,7 +428,11 @@ def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> None:
 def loss_of(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean loss, written apart from the library's own."""
     if labels.is_floating_point():
-        return F.mse_loss(outputs[:, 0] if outputs.ndim > labels.ndim else outputs, labels)
+        return F.mse_loss(
+            outputs[:, 0] if outputs.ndim > labels.ndim else outputs, labels
+        )
     if outputs.shape[1:] == (1,):
-        return F.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype))
+        return F.binary_cross_entropy_with_logits(
+            outputs[:, 0], labels.to(outputs.dtype)
+        )
     return F.cross_entropy(outputs, labels)

@@ -38,10 +38,19 @@ ROOT = Path(__file__).resolve().parent.parent
 METHODS = Path("tests", "methods")
 COPIED = ("src", "tests", "benchmarks", "pyproject.toml")
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "scipy.optimize", "torch"])  # half of the time of a short test
+FORKS.set_forkserver_preload(
+    ["pytest", "scipy.optimize", "torch"]
+)  # half of the time of a short test
 LONGEST = 900
 """Seconds after which a mutant that does not end counts as killed."""
-CRASHES = ("AttributeError", "ImportError", "NameError", "SyntaxError", "TypeError", "UnboundLocalError")
+CRASHES = (
+    "AttributeError",
+    "ImportError",
+    "NameError",
+    "SyntaxError",
+    "TypeError",
+    "UnboundLocalError",
+)
 """Errors of a mutant that cannot run, also where a refusal cites them: no test has noticed that another method runs."""
 
 
@@ -55,7 +64,9 @@ class Mutant(NamedTuple):
     instead: str
 
     def __str__(self) -> str:
-        return f"{self.method}: {self.file}: {shown(self.term)}  ->  {shown(self.instead)}"
+        return (
+            f"{self.method}: {self.file}: {shown(self.term)}  ->  {shown(self.instead)}"
+        )
 
 
 class Verdict(NamedTuple):
@@ -72,7 +83,11 @@ def shown(code: str) -> str:
 @cache
 def declared(root: Path = ROOT) -> tuple[Mutant, ...]:
     """All mutants of the test files of methods, in the order of files."""
-    return tuple(mutant for path in sorted((root / METHODS).glob("test_*.py")) for mutant in _of(path))
+    return tuple(
+        mutant
+        for path in sorted((root / METHODS).glob("test_*.py"))
+        for mutant in _of(path)
+    )
 
 
 def _of(path: Path) -> Iterator[Mutant]:
@@ -97,7 +112,9 @@ def mutated(mutant: Mutant, root: Path = ROOT) -> str:
         first, last = spans[0]
         return text[:first] + mutant.instead.strip() + text[last:]
     times = times or len(spans)
-    raise ValueError(f"{mutant.tests} replaces a term that {mutant.file} has {times} times: {shown(mutant.term)}")
+    raise ValueError(
+        f"{mutant.tests} replaces a term that {mutant.file} has {times} times: {shown(mutant.term)}"
+    )
 
 
 class Token(NamedTuple):
@@ -108,7 +125,14 @@ class Token(NamedTuple):
     last: int
 
 
-_LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
+_LAYOUT = {
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.COMMENT,
+    tokenize.ENDMARKER,
+}
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -120,12 +144,19 @@ def tokens_of(text: str) -> list[Token]:
     found: list[Token] = []
     # A fragment may leave a bracket open: what was read up to there counts.
     with suppress(tokenize.TokenError):
-        for kind, code, (row, column), (last_row, last_column), _ in tokenize.generate_tokens(iter(lines).__next__):
+        for kind, code, (row, column), (
+            last_row,
+            last_column,
+        ), _ in tokenize.generate_tokens(iter(lines).__next__):
             if kind in _LAYOUT:
                 continue
             if code in ")]}" and found and found[-1].code == ",":
                 found.pop()
-            found.append(Token(code, starts[row - 1] + column, starts[last_row - 1] + last_column))
+            found.append(
+                Token(
+                    code, starts[row - 1] + column, starts[last_row - 1] + last_column
+                )
+            )
     return found
 
 
@@ -135,7 +166,9 @@ def spans_of(term: str, text: str) -> list[tuple[int, int]]:
     tokens = tokens_of(text)
     codes = [token.code for token in tokens]
     width = len(wanted)
-    places = [k for k in range(len(codes) - width + 1) if codes[k : k + width] == wanted]
+    places = [
+        k for k in range(len(codes) - width + 1) if codes[k : k + width] == wanted
+    ]
     return [(tokens[k].first, tokens[k + width - 1].last) for k in places]
 
 
@@ -165,7 +198,10 @@ class Tree:
 
     @contextmanager
     def holding(self, mutant: Mutant) -> Iterator[None]:
-        file, text = self.folder / "src" / "coterie" / mutant.file, mutated(mutant, self.folder)
+        file, text = (
+            self.folder / "src" / "coterie" / mutant.file,
+            mutated(mutant, self.folder),
+        )
         before = file.stat()
         original = file.read_bytes()
         file.write_text(text)
@@ -185,8 +221,12 @@ def run_tests(folder: Path, said: Path, names: Sequence[str]) -> None:
     os.chdir(folder)
     sys.path.insert(0, str(folder / "src"))
     os.environ["PYTHONPATH"] = str(folder / "src")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # where it is set, conftest.py would undo the next line
-    sys.dont_write_bytecode = True  # two mutants of one second and one size would be taken for each other
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # where it is set, conftest.py would undo the next line
+    sys.dont_write_bytecode = (
+        True  # two mutants of one second and one size would be taken for each other
+    )
     with said.open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
@@ -207,10 +247,14 @@ def verdict_of(status: int | None, output: str) -> Verdict:
     if status != 1 or not failed:
         return Verdict("BROKEN: its tests did not run")
     crash = re.search(rf"^E .*\b({'|'.join(CRASHES)}): ", output, re.M)
-    return Verdict(f"BROKEN: {crash.group(1)}") if crash else Verdict("killed", failed[0])
+    return (
+        Verdict(f"BROKEN: {crash.group(1)}") if crash else Verdict("killed", failed[0])
+    )
 
 
-def judged(mutants: Sequence[Mutant], trees: Sequence[Tree]) -> Iterator[tuple[Mutant, Verdict, float]]:
+def judged(
+    mutants: Sequence[Mutant], trees: Sequence[Tree]
+) -> Iterator[tuple[Mutant, Verdict, float]]:
     """Each mutant with its verdict and how many seconds that took, in order."""
     free: queue.Queue[Tree] = queue.Queue()
     for tree in trees:
@@ -239,25 +283,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each mutant; 1 if one survived."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="*", help="a pattern of methods")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time"
+    )
     options = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
-    chosen = [mutant for mutant in declared() if fnmatchcase(mutant.method, options.only)]
+    chosen = [
+        mutant for mutant in declared() if fnmatchcase(mutant.method, options.only)
+    ]
     if not chosen:
         parser.error(f"no method fits {options.only!r}")
     for mutant in chosen:
         mutated(mutant)
     with tempfile.TemporaryDirectory() as folder:
-        trees = [Tree(Path(folder, str(k)).resolve()) for k in range(min(options.jobs, len(chosen)))]
+        trees = [
+            Tree(Path(folder, str(k)).resolve())
+            for k in range(min(options.jobs, len(chosen)))
+        ]
         verdicts = []
         for mutant, verdict, seconds in judged(chosen, trees):
             verdicts.append(verdict)
-            print(f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {verdict.killer.rpartition('::')[2]}", flush=True)
+            print(
+                f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {verdict.killer.rpartition('::')[2]}",
+                flush=True,
+            )
         innocent = failing_anyway(trees[0], (v.killer for v in verdicts))
     for name in innocent:
         print(f"{name} fails without any mutant, and so killed nobody")
     killed = sum(v.word == "killed" and v.killer not in innocent for v in verdicts)
-    print(f"{killed} of {len(chosen)} mutants of {len({m.method for m in chosen})} methods were killed")
+    print(
+        f"{killed} of {len(chosen)} mutants of {len({m.method for m in chosen})} methods were killed"
+    )
     return int(killed < len(chosen))
 
 

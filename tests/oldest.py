@@ -21,14 +21,24 @@ def oldest(requirements: Iterable[str]) -> list[str]:
     """
     found = []
     for requirement in requirements:
-        match = re.fullmatch(r"([A-Za-z0-9_-]+)>=([\d.]+)(?:,.*)?", requirement.replace(" ", ""))
+        match = re.fullmatch(
+            r"([A-Za-z0-9_-]+)>=([\d.]+)(?:,.*)?", requirement.replace(" ", "")
+        )
         if match is None:
-            raise ValueError(f"{requirement!r} in pyproject.toml has no lower bound; write NAME>=VERSION")
-        found.append(f"{match[1]}=={match[2]}" + ("" if match[2].count(".") > 1 else ".*"))
+            raise ValueError(
+                f"{requirement!r} in pyproject.toml has no lower bound; write NAME>=VERSION"
+            )
+        found.append(
+            f"{match[1]}=={match[2]}" + ("" if match[2].count(".") > 1 else ".*")
+        )
     return found
 
 
 if __name__ == "__main__":
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    extras = [
+        one for extra in EXTRAS for one in project["optional-dependencies"][extra]
+    ]
     sys.stdout.write("\n".join(oldest([*project["dependencies"], *extras])) + "\n")

@@ -12,8 +12,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 HEADLESS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-sync",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-dev-shm-usage",
+    ),
 )
 FLAGS = (*HEADLESS, "--enable-logging=stderr", "--remote-debugging-port=0")
 VIEWS = (
@@ -23,7 +34,17 @@ VIEWS = (
     {"width": 390, "theme": "light", "all": False},
 )
 MAIN = (
-    *("index", "api", "methods", "results", "statistics", "trust", "deploy", "howto/install", "tutorials/hospital"),
+    *(
+        "index",
+        "api",
+        "methods",
+        "results",
+        "statistics",
+        "trust",
+        "deploy",
+        "howto/install",
+        "tutorials/hospital",
+    ),
     *("explanation/meritfed", "methods/scaffold", "reference/api/fit"),
 )
 """Pages of each kind, which are looked at in all views; the others in two."""
@@ -68,7 +89,10 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(site)))
         self.extra = {
             "/viewer.html": (
-                VIEWER % tuple(map(json.dumps, (pages, VIEWS, [f"{page}.html" for page in MAIN])))
+                VIEWER
+                % tuple(
+                    map(json.dumps, (pages, VIEWS, [f"{page}.html" for page in MAIN]))
+                )
             ).encode(),
             "/axe.min.js": axe.read_bytes(),
             "/favicon.ico": b"",
@@ -85,12 +109,17 @@ class Handler(SimpleHTTPRequestHandler):
         if self.path not in self.server.extra:
             return super().do_GET()
         self.send_response(200)
-        self.send_header("Content-Type", "text/html" if self.path.endswith("html") else "text/javascript")
+        self.send_header(
+            "Content-Type",
+            "text/html" if self.path.endswith("html") else "text/javascript",
+        )
         self.end_headers()
         self.wfile.write(self.server.extra[self.path])
 
     def do_POST(self) -> None:
-        self.server.told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.told = json.loads(
+            self.rfile.read(int(self.headers["Content-Length"]))
+        )
         self.send_response(204)
         self.end_headers()
         self.server.done.set()
@@ -104,7 +133,12 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 def looked_at(
-    site: Path, axe: Path, browser: str, profile: Path, pages: list[str], seconds: float = 1800.0
+    site: Path,
+    axe: Path,
+    browser: str,
+    profile: Path,
+    pages: list[str],
+    seconds: float = 1800.0,
 ) -> list[str]:
     """What is wrong with the pages, one sentence each."""
     with Server(site, axe, pages) as server:
@@ -112,7 +146,9 @@ def looked_at(
         address = f"http://127.0.0.1:{server.server_port}/viewer.html"
         with (profile / "console.txt").open("w") as console:
             process = subprocess.Popen(
-                [browser, *FLAGS, f"--user-data-dir={profile}", address], stdout=subprocess.DEVNULL, stderr=console
+                [browser, *FLAGS, f"--user-data-dir={profile}", address],
+                stdout=subprocess.DEVNULL,
+                stderr=console,
             )
             try:
                 ended = server.done.wait(seconds)
@@ -120,9 +156,17 @@ def looked_at(
                 process.terminate()
                 process.wait(30)
                 server.shutdown()
-        said = [line for line in (profile / "console.txt").read_text().splitlines() if ":CONSOLE" in line]
+        said = [
+            line
+            for line in (profile / "console.txt").read_text().splitlines()
+            if ":CONSOLE" in line
+        ]
         return [
-            *(server.told if ended and server.told is not None else ["the browser did not finish"]),
+            *(
+                server.told
+                if ended and server.told is not None
+                else ["the browser did not finish"]
+            ),
             *server.missing,
             *said,
         ]
@@ -131,6 +175,15 @@ def looked_at(
 def searched(site: Path, browser: str, profile: Path, words: str) -> list[str]:
     """The pages that the search of the site finds, best first."""
     address = f"{(site / 'search.html').as_uri()}?q={quote(words)}"
-    shown = [browser, *HEADLESS, f"--user-data-dir={profile}", "--virtual-time-budget=30000", "--dump-dom", address]
-    page = subprocess.run(shown, capture_output=True, text=True, check=True, timeout=300).stdout
+    shown = [
+        browser,
+        *HEADLESS,
+        f"--user-data-dir={profile}",
+        "--virtual-time-budget=30000",
+        "--dump-dom",
+        address,
+    ]
+    page = subprocess.run(
+        shown, capture_output=True, text=True, check=True, timeout=300
+    ).stdout
     return re.findall(r'<li class="kind-\w+"><a href="([^"#]*)', page)

@@ -53,7 +53,9 @@ def written(tmp_path_factory):
         patch.syspath_prepend(str(ROOT))
         from benchmarks.run import main
 
-        assert main([*NAMES, "--quick", "--out", str(folder), "--docs", str(folder)]) == 0
+        assert (
+            main([*NAMES, "--quick", "--out", str(folder), "--docs", str(folder)]) == 0
+        )
     return folder
 
 
@@ -64,7 +66,9 @@ def test_every_benchmark_writes_its_result_and_nothing_else(written):
     for name in NAMES:
         result = json.loads((written / f"{name}.json").read_text())
         assert result["name"] == name
-        assert {"what", "measured", "machine", "versions", "commit", "load"} <= set(result)
+        assert {"what", "measured", "machine", "versions", "commit", "load"} <= set(
+            result
+        )
 
 
 @pytest.mark.programs
@@ -91,11 +95,19 @@ def test_the_summary_of_attacks_is_a_mean_unless_a_seed_diverged(written):
     from benchmarks.byzantine import ATTACKS, IDEAL, METHODS, summary
 
     runs = json.loads((written / "byzantine.json").read_text())["runs"]
-    assert {(r["method"], r["attack"]) for r in runs} == {(IDEAL, None), *((m, a) for m in METHODS for a in ATTACKS)}
+    assert {(r["method"], r["attack"]) for r in runs} == {
+        (IDEAL, None),
+        *((m, a) for m in METHODS for a in ATTACKS),
+    }
     settled = [{**r, "plateau": float(r["seed"])} for r in runs]
     assert {line["mean"] for line in summary(settled)} == {0.5}
-    diverged = [{**r, "plateau": None if (r["method"], r["seed"]) == ("averaging", 1) else 1.0} for r in runs]
-    assert {line["method"] for line in summary(diverged) if line["mean"] is None} == {"averaging"}
+    diverged = [
+        {**r, "plateau": None if (r["method"], r["seed"]) == ("averaging", 1) else 1.0}
+        for r in runs
+    ]
+    assert {line["method"] for line in summary(diverged) if line["mean"] is None} == {
+        "averaging"
+    }
 
 
 @pytest.mark.programs
@@ -103,17 +115,30 @@ def test_a_long_benchmark_keeps_the_runs_that_it_finished(written, tmp_path, cap
     from benchmarks import byzantine, measure
 
     earlier = json.loads((written / "byzantine.json").read_text())["runs"]
-    without = [run for run in earlier if (run["method"], run["attack"], run["seed"]) != ("averaging", "IPM", 1)]
+    without = [
+        run
+        for run in earlier
+        if (run["method"], run["attack"], run["seed"]) != ("averaging", "IPM", 1)
+    ]
     *_, found = byzantine.run(measure.Settings(quick=True, earlier=without))
-    again = [{k: v for k, v in run.items() if k not in ("seconds", "commit")} for run in found["runs"][len(without) :]]
+    again = [
+        {k: v for k, v in run.items() if k not in ("seconds", "commit")}
+        for run in found["runs"][len(without) :]
+    ]
     assert found["runs"][: len(without)] == without
-    assert again == [{k: run[k] for k in again[0]} for run in earlier if run not in without]
+    assert again == [
+        {k: run[k] for k in again[0]} for run in earlier if run not in without
+    ]
 
 
 def test_ratios_are_medians_over_pairs_without_the_first_turn():
     from benchmarks.measure import Pair, Seconds, Turns, ratio
 
-    pairs = [Pair(Seconds(2, 4), Seconds(1, 1)), Pair(Seconds(1, 2), Seconds(1, 1)), Pair(Seconds(4, 8), Seconds(1, 1))]
+    pairs = [
+        Pair(Seconds(2, 4), Seconds(1, 1)),
+        Pair(Seconds(1, 2), Seconds(1, 1)),
+        Pair(Seconds(4, 8), Seconds(1, 1)),
+    ]
     assert ratio(pairs)["ratio"] == 0.5
     assert ratio(pairs)["cpu_ratio"] == 0.25
     called = []
@@ -130,7 +155,9 @@ def test_a_busy_machine_is_measured_again_and_said_so(monkeypatch):
     loads = iter([5.0, 4.0, 3.0, 2.0, 9.0, 9.0])  # before and after each attempt
     monkeypatch.setattr(measure.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     values = iter([{"ratio": 0.5}, {"ratio": 0.7}, {"ratio": 0.1}])
-    found = measure.on_a_quiet_machine(lambda: next(values), measure.Settings(attempts=3, patience=0))
+    found = measure.on_a_quiet_machine(
+        lambda: next(values), measure.Settings(attempts=3, patience=0)
+    )
     assert found == {"ratio": 0.7, "load": [3.0, 2.0], "busy": True, "attempts": 3}
     assert measure.decisive({**found, "cpu_ratio": 0.6}) == 0.6
 
@@ -146,7 +173,14 @@ def check(monkeypatch):
 
 
 def recorded(folder, name, cpu="here", **values):
-    record = {"ratio": 2.0, "cpu_ratio": 1.0, "busy": False, "machine": {"cpu": cpu}, "commit": "0123abc", **values}
+    record = {
+        "ratio": 2.0,
+        "cpu_ratio": 1.0,
+        "busy": False,
+        "machine": {"cpu": cpu},
+        "commit": "0123abc",
+        **values,
+    }
     (folder / f"{name}.json").write_text(json.dumps(record))
 
 
@@ -155,7 +189,9 @@ def measured(monkeypatch, name, ratio, cpu_ratio, busy=False):
     monkeypatch.setattr(f"benchmarks.{name}.run", lambda settings: found)
 
 
-def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(check, tmp_path, monkeypatch, capsys):
+def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(
+    check, tmp_path, monkeypatch, capsys
+):
     for name, ratio in {"w1": 1.8, "w2": 1.6, "w3": 2.0}.items():
         recorded(tmp_path, name)
         measured(monkeypatch, name, ratio, 0.1)
@@ -167,8 +203,12 @@ def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(check, tmp_p
     assert "w5: no committed result" in out
 
 
-@pytest.mark.parametrize("busy", [{"now": True, "then": False}, {"now": False, "then": True}])
-def test_on_a_machine_that_was_busy_at_either_time_cpu_time_decides(check, tmp_path, monkeypatch, capsys, busy):
+@pytest.mark.parametrize(
+    "busy", [{"now": True, "then": False}, {"now": False, "then": True}]
+)
+def test_on_a_machine_that_was_busy_at_either_time_cpu_time_decides(
+    check, tmp_path, monkeypatch, capsys, busy
+):
     recorded(tmp_path, "w2", busy=busy["then"])
     measured(monkeypatch, "w2", 0.1, 0.9, busy["now"])
     assert check.main(tmp_path) == 0
@@ -185,7 +225,9 @@ def test_two_processors_that_a_virtual_machine_calls_alike_are_two():
     assert measure.cpu_of("processor\t: 0\nBogoMIPS\t: 50.00\n") is None
 
 
-def test_a_result_of_another_machine_is_compared_with_its_commit_here(check, tmp_path, monkeypatch, capsys):
+def test_a_result_of_another_machine_is_compared_with_its_commit_here(
+    check, tmp_path, monkeypatch, capsys
+):
     for name in ("w1", "w2"):
         recorded(tmp_path, name, cpu="elsewhere", ratio=9.0)
         measured(monkeypatch, name, 1.8, 1.0)
@@ -199,41 +241,74 @@ def test_a_result_of_another_machine_is_compared_with_its_commit_here(check, tmp
     monkeypatch.setattr(check, "commit_of", lambda name: name)
     assert check.main(tmp_path) == 1
     assert asked == [("0123abc", "w1", True), *[("0123abc", "w2", True)] * 2]
-    assert [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("w1", "w2")] == [
+    assert [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line[:2] in ("w1", "w2")
+    ] == [
         "w1: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.00",
-        *["w2: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.20: SLOWER"] * 2,
+        *["w2: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.20: SLOWER"]
+        * 2,
     ]
 
 
-def test_a_fall_that_is_not_seen_again_does_not_count(check, tmp_path, monkeypatch, capsys):
+def test_a_fall_that_is_not_seen_again_does_not_count(
+    check, tmp_path, monkeypatch, capsys
+):
     recorded(tmp_path, "w2")
     ratios = iter([1.6, 1.9])
-    monkeypatch.setattr("benchmarks.w2.run", lambda settings: {"ratio": next(ratios), "cpu_ratio": 1.0, "busy": False})
+    monkeypatch.setattr(
+        "benchmarks.w2.run",
+        lambda settings: {"ratio": next(ratios), "cpu_ratio": 1.0, "busy": False},
+    )
     assert check.main(tmp_path) == 0
     assert capsys.readouterr().out.count("SLOWER") == 1
 
 
 def test_a_cost_that_grew_twice_fails_the_check(check, tmp_path, monkeypatch, capsys):
-    cases = [{"case": "evaluation", "rounds": 20.0}, {"case": "loop", "models": 8.0}, {"case": "kernel", "models": 9.0}]
+    cases = [
+        {"case": "evaluation", "rounds": 20.0},
+        {"case": "loop", "models": 8.0},
+        {"case": "kernel", "models": 9.0},
+    ]
     (tmp_path / "scale.json").write_text(json.dumps({"runs": cases}))
-    now = {"evaluation": iter([24.0, 22.0]), "loop": iter([9.5, 9.3]), "kernel": iter([10.0])}
-    monkeypatch.setattr(check, "measure_case", lambda case: dict.fromkeys(("rounds", "models"), next(now[case])))
+    now = {
+        "evaluation": iter([24.0, 22.0]),
+        "loop": iter([9.5, 9.3]),
+        "kernel": iter([10.0]),
+    }
+    monkeypatch.setattr(
+        check,
+        "measure_case",
+        lambda case: dict.fromkeys(("rounds", "models"), next(now[case])),
+    )
     assert check.main(tmp_path) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if "was" in line] == [
-        *("evaluation: 24.0 rounds, was 20.0: MORE", "evaluation: 22.0 rounds, was 20.0"),
+        *(
+            "evaluation: 24.0 rounds, was 20.0: MORE",
+            "evaluation: 22.0 rounds, was 20.0",
+        ),
         *("loop: 9.5 models, was 8.0: MORE", "loop: 9.3 models, was 8.0: MORE"),
         "kernel: 10.0 models, was 9.0",
     ]
 
 
-def test_without_the_commit_of_another_machines_result_nothing_is_measured(check, tmp_path, capsys):
+def test_without_the_commit_of_another_machines_result_nothing_is_measured(
+    check, tmp_path, capsys
+):
     for name in ("w1", "w2"):
-        recorded(tmp_path, name, cpu={"w1": "here", "w2": "elsewhere"}[name], commit=f"{name}+")
+        recorded(
+            tmp_path,
+            name,
+            cpu={"w1": "here", "w2": "elsewhere"}[name],
+            commit=f"{name}+",
+        )
     assert check.main(tmp_path) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert (
-        "w2 was recorded on another kind of machine (elsewhere) at commit w2+, which this clone does not have" in said
+        "w2 was recorded on another kind of machine (elsewhere) at commit w2+, which this clone does not have"
+        in said
     )
 
 
@@ -265,13 +340,25 @@ def test_same_bits_finds_other_bits_and_missing_values(capsys):
             made.add(value, "case", place, method, 0, "a", "test", 1, column)
         return made
 
-    same = [(0.1, "history", "avg", "loss"), (3, "summary", "avg", "n"), ("digest", "model", "avg", "weight")]
+    same = [
+        (0.1, "history", "avg", "loss"),
+        (3, "summary", "avg", "n"),
+        ("digest", "model", "avg", "weight"),
+    ]
     base = recorded(same)
-    assert compare(base, recorded([*same, (1.0, "history", "avg", "auc")])) == ({}, 2, 1, 1)
+    assert compare(base, recorded([*same, (1.0, "history", "avg", "auc")])) == (
+        {},
+        2,
+        1,
+        1,
+    )
     found = compare(base, recorded([(0.1 + 2**-56, *same[0][1:]), *same[2:]]))
     assert (found.values, found.tensors, found.new) == (0, 1, 0)
     show(found)
     out = capsys.readouterr().out
-    assert "column loss: 0x1.999999999999ap-4 (0.10000000000000001) became 0x1.999999999999bp-4" in out
+    assert (
+        "column loss: 0x1.999999999999ap-4 (0.10000000000000001) became 0x1.999999999999bp-4"
+        in out
+    )
     assert "column n: MISSING, was 3" in out
     assert "MISSING or different: 2" in out

@@ -23,24 +23,37 @@ def ours(given):
 
 def test_the_page_shows_the_table_that_was_measured():
     page = (ROOT / "docs" / "explanation" / "frameworks.md").read_text(encoding="utf-8")
-    assert f"<!-- agreement -->\n\n{agreement.table(RESULT)}\n\n<!-- /agreement -->" in page
+    assert (
+        f"<!-- agreement -->\n\n{agreement.table(RESULT)}\n\n<!-- /agreement -->"
+        in page
+    )
 
 
 def test_every_difference_on_the_page_is_explained():
     differing = [row for row in RESULT["rows"] if row["difference"] > agreement.SAME]
     assert len(differing) > 5
-    assert [row["rule"] for row in differing if not row["choice"] or row["with it"] > agreement.SAME] == []
+    assert [
+        row["rule"]
+        for row in differing
+        if not row["choice"] or row["with it"] > agreement.SAME
+    ] == []
 
 
 def test_training_is_what_numpy_computes(given, ours):
     sizes = agreement.trained(given, uniform=False)
     assert ours["FedAvg, 3 rounds"][0] == pytest.approx(sizes, abs=1e-6)
-    assert ours["SCAFFOLD, 3 rounds"][0] == pytest.approx(agreement.trained(given, uniform=True, sign=1.0), abs=1e-6)
+    assert ours["SCAFFOLD, 3 rounds"][0] == pytest.approx(
+        agreement.trained(given, uniform=True, sign=1.0), abs=1e-6
+    )
 
 
 def test_a_difference_is_explained_by_the_choice_that_leaves_none(given, ours):
     uniform = np.mean(given["models"], axis=0)
-    answers = {"average": uniform.tolist(), "median": (ours["median"][0] + 1).tolist(), "IPM": ours["IPM"][0].tolist()}
+    answers = {
+        "average": uniform.tolist(),
+        "median": (ours["median"][0] + 1).tolist(),
+        "IPM": ours["IPM"][0].tolist(),
+    }
     told = {"other": {"version": "1", "answers": answers, "problem": "KeyError: x"}}
     rows, stopped = agreement.compare(given, told)
     assert [(row["rule"], row.get("choice")) for row in rows] == [
@@ -49,7 +62,13 @@ def test_a_difference_is_explained_by_the_choice_that_leaves_none(given, ours):
         ("IPM", None),
     ]
     page = agreement.table(
-        {"rows": rows, "not_run": stopped, "measured": "2026-01-01", "commit": "c", "versions": {"torch": "2"}}
+        {
+            "rows": rows,
+            "not_run": stopped,
+            "measured": "2026-01-01",
+            "commit": "c",
+            "versions": {"torch": "2"},
+        }
     )
     assert "other stopped: `KeyError: x`." in page
     assert "| median | other 1 | " in page

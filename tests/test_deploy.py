@@ -50,23 +50,55 @@ def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
     [
         ("[deploy]\n", "[deplo]\n", "there is no [deploy] table"),
         ('sites = ["a", "b"]', "port = 1", "[deploy]: sites is missing"),
-        ('sites = ["a", "b"]', 'site = ["a"]', "unknown key 'site'; did you mean 'sites'?"),
+        (
+            'sites = ["a", "b"]',
+            'site = ["a"]',
+            "unknown key 'site'; did you mean 'sites'?",
+        ),
         ('sites = ["a", "b"]', "sites = []", "sites must be a list of names"),
         ('sites = ["a", "b"]', 'sites = ["a", "a"]', "sites names 'a' twice"),
-        ('sites = ["a", "b"]', 'sites = ["a/b"]', "sites must be a list of names of letters, digits, - and _"),
-        ('sites = ["a", "b"]', 'sites = ["server"]', "sites names 'server', which is the server's own name"),
+        (
+            'sites = ["a", "b"]',
+            'sites = ["a/b"]',
+            "sites must be a list of names of letters, digits, - and _",
+        ),
+        (
+            'sites = ["a", "b"]',
+            'sites = ["server"]',
+            "sites names 'server', which is the server's own name",
+        ),
         ('"b"]', '"b"]\nport = 0', "port must be a port from 1 to 65535; got 0"),
         ('"b"]', '"b"]\nserver = "a b"', "server must be a host name"),
-        ('"b"]', '"b"]\norganisation = "a-b"', "organisation must be a name of letters, digits and _"),
+        (
+            '"b"]',
+            '"b"]\norganisation = "a-b"',
+            "organisation must be a name of letters, digits and _",
+        ),
         ('"b"]', '"b"]\ntimeout = 0', "timeout must be a number of seconds > 0; got 0"),
         ('"b"]', '"b"]\nkits = 3', "kits must be a folder; got 3"),
         ('"b"]', '"b"]\ncolumns = "age"', "columns must be a list of names of columns"),
         ('folder = "hospitals"', 'name = "digits"', "'digits' has no files at sites"),
         ('label = "num"', "", "[data] must name the label"),
-        ('name = "fedavg"', 'name = "mine.py:Mine"', "mine.py is code of your own, and no code travels to sites"),
-        ("[deploy]\n", '[attack]\nname = "ipm"\non = ["a"]\n[deploy]\n', "[attack] is for one machine"),
-        ("[deploy]\n", '[engine]\nname = "ray"\n[deploy]\n', "[engine] does not go with [deploy]"),
-        ("[deploy]\n", "[run]\nsave_every = 2\n[deploy]\n", "save_every is for one machine"),
+        (
+            'name = "fedavg"',
+            'name = "mine.py:Mine"',
+            "mine.py is code of your own, and no code travels to sites",
+        ),
+        (
+            "[deploy]\n",
+            '[attack]\nname = "ipm"\non = ["a"]\n[deploy]\n',
+            "[attack] is for one machine",
+        ),
+        (
+            "[deploy]\n",
+            '[engine]\nname = "ray"\n[deploy]\n',
+            "[engine] does not go with [deploy]",
+        ),
+        (
+            "[deploy]\n",
+            "[run]\nsave_every = 2\n[deploy]\n",
+            "save_every is for one machine",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_one_sentence(tmp_path, capsys, old, new, said):
@@ -74,7 +106,11 @@ def test_what_is_wrong_with_a_plan_is_one_sentence(tmp_path, capsys, old, new, s
     with pytest.raises(InputError) as error:
         read_plan(path)
     assert said in str(error.value)
-    for command in (["deploy", str(path)], ["submit", str(path)], ["site", "check", str(path)]):
+    for command in (
+        ["deploy", str(path)],
+        ["submit", str(path)],
+        ["site", "check", str(path)],
+    ):
         assert main(command) == 2
         told = capsys.readouterr()
         assert told.out == ""
@@ -85,16 +121,24 @@ def test_hospitals_are_exported_as_they_are(tmp_path, capsys):
     assert main(["data", "heart-disease", "--export", str(tmp_path / "files")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
     for path in FOLDER.glob("*.csv"):
-        assert (tmp_path / "files" / path.name).read_text().split() == path.read_text().split()
+        assert (
+            tmp_path / "files" / path.name
+        ).read_text().split() == path.read_text().split()
     assert main(["data", "heart-disease", "--export", str(tmp_path / "files")]) == 2
     assert "exists already" in capsys.readouterr().err
 
 
 def test_rows_for_a_server_are_taken_out_of_the_hospitals_files(tmp_path):
     files = export(tmp_path / "files", server_rows=90)
-    rows = {path.stem: list(csv.reader(path.read_text().splitlines()))[1:] for path in files}
+    rows = {
+        path.stem: list(csv.reader(path.read_text().splitlines()))[1:] for path in files
+    }
     assert {name: len(r) for name, r in rows.items()}["server"] == 90
-    everything = [r for path in FOLDER.glob("*.csv") for r in list(csv.reader(path.read_text().splitlines()))[1:]]
+    everything = [
+        r
+        for path in FOLDER.glob("*.csv")
+        for r in list(csv.reader(path.read_text().splitlines()))[1:]
+    ]
     assert sorted(r for some in rows.values() for r in some) == sorted(everything)
     options = {"label": "num", "above": 0, "server_file": str(tmp_path / "server.csv")}
     clients = load(tmp_path / "files", **options)
@@ -119,7 +163,9 @@ def test_a_site_is_told_which_of_its_columns_the_plan_spells_otherwise(odd_site)
 
     plan, file, rows = odd_site
     file.write_text("\n".join(["mean radius,age,num,dose", *rows]))
-    with pytest.raises(InputError, match="has a column 'mean radius' where the plan has 'MEAN_RADIUS'"):
+    with pytest.raises(
+        InputError, match="has a column 'mean radius' where the plan has 'MEAN_RADIUS'"
+    ):
         _file_problems(file, "a", plan)
 
 

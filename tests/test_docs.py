@@ -28,9 +28,15 @@ WRITTEN = [
 ]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
 GENERATED = ("methods/", "presets/", "commands/", "reference/api/")
-SERVICES = ("https://download.pytorch.org/whl/cpu", "https://nvflare.readthedocs.io", "http://localhost:")
+SERVICES = (
+    "https://download.pytorch.org/whl/cpu",
+    "https://nvflare.readthedocs.io",
+    "http://localhost:",
+)
 SESSION = re.compile(r"^```console\n.*?^```$", re.M | re.S)
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
+)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
@@ -61,10 +67,16 @@ def test_the_method_of_the_readme_learns(tmp_path):
 def test_the_method_of_the_readme_passes_mypy(tmp_path):
     block = next(b for b in BLOCKS if "class Median" in b)
     file = tmp_path / "readme_method.py"
-    file.write_text(f"{block}\nrun: ct.Run = ct.fit(Median(ct.LocalSGD(lr=0.2)), 'heart-disease', rounds=1)\n", "utf-8")
+    file.write_text(
+        f"{block}\nrun: ct.Run = ct.fit(Median(ct.LocalSGD(lr=0.2)), 'heart-disease', rounds=1)\n",
+        "utf-8",
+    )
     command = [sys.executable, "-m", "mypy", "--follow-imports=silent", file.name]
     ended = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT / "src")}, capture_output=True
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
     )
     assert ended.returncode == 0, ended.stdout.decode()
 
@@ -82,9 +94,16 @@ def commands(page):
     text = not_replayed(page)
     names = "|".join({name.split()[0] for name in COMMANDS})
     found = re.findall(rf"^(?: {{4}}|\$ )?(coterie (?:{names}) .*)$", text, re.M)
-    found += [" ".join(span.split()) for span in re.findall(rf"`(coterie (?:{names})\s[^`]*)`", text)]
+    found += [
+        " ".join(span.split())
+        for span in re.findall(rf"`(coterie (?:{names})\s[^`]*)`", text)
+    ]
     each = [one for line in found for one in re.split("; (?=coterie )", line)]
-    return [one for one in each if one.removeprefix("coterie ") not in COMMANDS and "..." not in one]
+    return [
+        one
+        for one in each
+        if one.removeprefix("coterie ") not in COMMANDS and "..." not in one
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -101,7 +120,9 @@ def test_every_command_on_a_page_is_one_that_coterie_takes(page):
 
 
 def test_commands_are_found_in_blocks_lists_and_sentences():
-    assert "coterie predict runs/heart --client switzerland new.csv" in commands(ROOT / "README.md")
+    assert "coterie predict runs/heart --client switzerland new.csv" in commands(
+        ROOT / "README.md"
+    )
     assert "coterie compare heart-disease" in commands(ROOT / "docs" / "index.md")
     assert "coterie show top-k" in commands(ROOT / "docs" / "howto" / "compress.md")
     assert sum(len(commands(page)) for page in PAGES) > 50
@@ -117,12 +138,17 @@ def test_settings_on_a_page_are_keys_that_coterie_knows(page, tmp_path):
     readers = {"[deploy]": read_plan, "[site]": read_settings}
     for block in re.findall(r"(?:^ {4,}.*\n|^\n(?= {4}))+", not_replayed(page), re.M):
         tables = textwrap.dedent(block).strip()
-        reads = next((reader for head, reader in readers.items() if head in tables.splitlines()), None)
+        reads = next(
+            (reader for head, reader in readers.items() if head in tables.splitlines()),
+            None,
+        )
         if reads:
             (tmp_path / "read.toml").write_text(tables, encoding="utf-8")
             reads(tmp_path / "read.toml")
         elif re.match(r"\[\[?\w+\]\]?$", tables, re.M):
-            Experiment.from_tables(preset("heart-disease") | tomllib.loads(tables), page.name)
+            Experiment.from_tables(
+                preset("heart-disease") | tomllib.loads(tables), page.name
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -138,37 +164,61 @@ def test_python_within_a_sentence_names_what_there_is(page):
             if isinstance(node, ast.Attribute):
                 named(node)
             elif isinstance(node, ast.Call) and (callee := named(node.func)):
-                inspect.signature(callee).bind_partial(*node.args, **{k.arg: k.value for k in node.keywords})
+                inspect.signature(callee).bind_partial(
+                    *node.args, **{k.arg: k.value for k in node.keywords}
+                )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_to_files_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    local = [t for t in targets if "://" not in t and not t.removeprefix("../").startswith(GENERATED)]
+    local = [
+        t
+        for t in targets
+        if "://" not in t and not t.removeprefix("../").startswith(GENERATED)
+    ]
     assert [t for t in local if not (page.parent / t).exists()] == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda p: p.stem
+)
 def test_the_numbers_of_an_explanation_are_what_its_lines_print(page):
-    blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
-    examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
+    blocks = re.findall(
+        r"^```pycon\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S
+    )
+    examples = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks), {}, page.name, str(page), 0
+    )
     printed: list[str] = []
-    assert doctest.DocTestRunner().run(examples, out=printed.append).failed == 0, "".join(printed)
+    assert doctest.DocTestRunner().run(examples, out=printed.append).failed == 0, (
+        "".join(printed)
+    )
     assert page.stem in ("frameworks", "contribution") or examples.examples
 
 
 def test_every_path_that_a_page_an_example_or_a_docstring_names_exists():
-    named = r"(?<![\w./-])((?:docs|examples|tests|src|benchmarks|experiments)/[\w/.-]*\w)"
-    sources = [file for folder in ("src/coterie", "examples") for file in (ROOT / folder).rglob("*.py")]
+    named = (
+        r"(?<![\w./-])((?:docs|examples|tests|src|benchmarks|experiments)/[\w/.-]*\w)"
+    )
+    sources = [
+        file
+        for folder in ("src/coterie", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
     missing = []
     for file in (*PAGES, *sources):
         for path in re.findall(named, file.read_text(encoding="utf-8")):
-            missing += [f"{file.name}: {path}"] * (not re.search("NAME|FILE", path) and not (ROOT / path).exists())
+            missing += [f"{file.name}: {path}"] * (
+                not re.search("NAME|FILE", path) and not (ROOT / path).exists()
+            )
     assert missing == []
 
 
 def test_contributing_is_short():
-    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 50
+    assert (
+        len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 50
+    )
 
 
 def test_every_method_names_its_paper_and_the_papers_table_names_files_that_exist():
@@ -179,15 +229,23 @@ def test_every_method_names_its_paper_and_the_papers_table_names_files_that_exis
     text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text))
     assert len(named) > 20
-    assert [name for name in named if not any((ROOT / folder / name).exists() for folder in ("src/coterie", ""))] == []
+    assert [
+        name
+        for name in named
+        if not any((ROOT / folder / name).exists() for folder in ("src/coterie", ""))
+    ] == []
 
 
 def test_no_absolute_path_of_a_machine_is_tracked():
     found = []
     for folder in ("src", "tests", "examples", "benchmarks", "experiments", "docs"):
         for file in (ROOT / folder).rglob("*"):
-            if file.suffix in {".py", ".md", ".toml", ".j2", ".sh"} and file != Path(__file__):
-                hits = re.findall(r"(?<![\w.])/(?:work|root|home)/", file.read_text(encoding="utf-8"))
+            if file.suffix in {".py", ".md", ".toml", ".j2", ".sh"} and file != Path(
+                __file__
+            ):
+                hits = re.findall(
+                    r"(?<![\w.])/(?:work|root|home)/", file.read_text(encoding="utf-8")
+                )
                 found += [str(file)] * bool(hits)
     assert found == []
 
@@ -198,14 +256,20 @@ def pages(tmp_path_factory):
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("docs")
     written = runpy.run_path(str(ROOT / "docs" / "pages.py"))["write_pages"](folder)
-    return {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in written}
+    return {
+        file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8")
+        for file in written
+    }
 
 
 def test_every_method_preset_and_command_has_a_page(pages):
     from coterie.cli.catalogue import entries
     from coterie.cli.commands import COMMANDS
 
-    presets = [file.stem for file in (ROOT / "src" / "coterie" / "run" / "presets").glob("*.toml")]
+    presets = [
+        file.stem
+        for file in (ROOT / "src" / "coterie" / "run" / "presets").glob("*.toml")
+    ]
     needed = [f"methods/{name}.md" for name in entries()]
     needed += [f"presets/{name}.md" for name in presets]
     needed += [f"commands/{name.replace(' ', '-')}.md" for name in COMMANDS]
@@ -218,7 +282,11 @@ def test_every_public_name_has_a_page_that_shows_no_machinery(pages):
     named = {Path(page).stem for page in pages if page.startswith("reference/api/")}
     modules = {"attacks", "data", "metrics", "models", "report", "solvers", "testing"}
     assert set(ct.__all__) - {"__version__"} - modules <= named
-    assert {"data.from_tensors", "attacks.IPM", "solvers.mirror.entropic_descent"} <= named
+    assert {
+        "data.from_tensors",
+        "attacks.IPM",
+        "solvers.mirror.entropic_descent",
+    } <= named
     assert "settings: RunSettings = RunSettings()" in pages["reference/api/fit.md"]
     assert "    *,\n    engine: EngineSpec" in pages["reference/api/fit.md"]
     assert ") -> Run\n```" in pages["reference/api/fit.md"]
@@ -226,13 +294,21 @@ def test_every_public_name_has_a_page_that_shows_no_machinery(pages):
 
 def test_the_page_of_a_function_says_what_it_returns(pages):
     assert "**Returns**\n\nThe run: " in pages["reference/api/fit.md"]
-    assert "**Returns**\n\n[`Clients`](Clients.md)" in pages["reference/api/data.from_tensors.md"]
+    assert (
+        "**Returns**\n\n[`Clients`](Clients.md)"
+        in pages["reference/api/data.from_tensors.md"]
+    )
     assert "**Returns**\n\n`list[Index]`" in pages["reference/api/data.iid.md"]
-    assert "**Returns**\n\nThe comparison. Its `experiment.toml` says" in pages["reference/api/compare.md"]
+    assert (
+        "**Returns**\n\nThe comparison. Its `experiment.toml` says"
+        in pages["reference/api/compare.md"]
+    )
 
 
 def test_what_a_class_has_beside_its_parameters_is_an_attribute(pages):
-    parameters, _, attributes = pages["reference/api/MeritFed.md"].partition("**Attributes**")
+    parameters, _, attributes = pages["reference/api/MeritFed.md"].partition(
+        "**Attributes**"
+    )
     assert "- **`targets`** (`str | tuple[str, ...]`" in parameters
     assert "- **`needs`**: " in attributes
     assert "**Attributes**" not in pages["reference/api/Steps.md"]
@@ -269,18 +345,29 @@ def test_what_is_wrong_with_a_page_of_the_reference_is_said():
 def test_every_example_of_the_reference_is_run():
     """Those that doctest does not find, of types that are assignments and of tasks, are run here."""
     reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
-    finder, runner, parser = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False), doctest.DocTestParser()
+    finder, runner, parser = (
+        doctest.DocTestFinder(),
+        doctest.DocTestRunner(verbose=False),
+        doctest.DocTestParser(),
+    )
     found: dict[str, set[str]] = {}
     ran = []
     for entry in reference["documented"]():
         name = reference["place_of"](entry).partition(":")[0]
         if name not in found:
             module = importlib.import_module(name)
-            found[name] = {re.sub(r"\s+", " ", test.docstring) for test in finder.find(module, name)}
+            found[name] = {
+                re.sub(r"\s+", " ", test.docstring)
+                for test in finder.find(module, name)
+            }
         example = re.sub(r"\s+", " ", entry.docstring.example)
         if not any(example in text for text in found[name]):
             scope = {"__name__": "__main__"}
-            runner.run(parser.get_doctest(f"{entry.docstring.example}\n", scope, entry.name, None, None))
+            runner.run(
+                parser.get_doctest(
+                    f"{entry.docstring.example}\n", scope, entry.name, None, None
+                )
+            )
             ran.append(entry.name)
     assert runner.summarize(verbose=False).failed == 0
     assert {"Update", "Gradient", "metrics.evaluate"} <= set(ran)
@@ -293,20 +380,40 @@ def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
 
     for name, entry in entries().items():
         page = pages[f"methods/{name}.md"]
-        parts = ("**Use it when**", "**Choose another when**", "```{math}", "## Fields", "## Example", "## Laws")
+        parts = (
+            "**Use it when**",
+            "**Choose another when**",
+            "```{math}",
+            "## Fields",
+            "## Example",
+            "## Laws",
+        )
         assert [part for part in parts if part not in page] == [], name
-        assert not re.search(r"^[A-Z]\w+: *$", page, re.M), name  # a word with nothing behind it
-        assert [o.name for o in options_of(entry.cls) if f"| `{o.name}` |" not in page] == []
+        assert not re.search(r"^[A-Z]\w+: *$", page, re.M), (
+            name
+        )  # a word with nothing behind it
+        assert [
+            o.name for o in options_of(entry.cls) if f"| `{o.name}` |" not in page
+        ] == []
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
 
 
 @pytest.mark.parametrize(
     ("plain", "formulas"),
     [
-        ("x = theta^t, the client's gap_k", r"$x =\theta^t$, the client's $\mathrm{gap}_k$"),
+        (
+            "x = theta^t, the client's gap_k",
+            r"$x =\theta^t$, the client's $\mathrm{gap}_k$",
+        ),
         ("md_step = alpha and a class", r"`md_step` = $\alpha$ and a class"),
-        ("V = sum_i ||g_i - g_I||^2; lr is", r"$V =\sum_i \|g_i -g_I \|^2$; $\mathrm{lr}$ is"),
-        ("f_i(y) - <dual_i, y> + `a_i`", r"$f_i (y )-\langle \mathrm{dual}_i ,y \rangle$ + `a_i`"),
+        (
+            "V = sum_i ||g_i - g_I||^2; lr is",
+            r"$V =\sum_i \|g_i -g_I \|^2$; $\mathrm{lr}$ is",
+        ),
+        (
+            "f_i(y) - <dual_i, y> + `a_i`",
+            r"$f_i (y )-\langle \mathrm{dual}_i ,y \rangle$ + `a_i`",
+        ),
         ("x <- x + mean(", r"$x \leftarrow x$ + mean("),
     ],
 )
@@ -325,11 +432,15 @@ def test_symbols_of_every_method_are_typeset(pages):
 
 
 @pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl"])
-def test_the_page_that_explains_a_method_has_a_picture_of_its_setting(name, monkeypatch):
+def test_the_page_that_explains_a_method_has_a_picture_of_its_setting(
+    name, monkeypatch
+):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     pictures = runpy.run_path(str(ROOT / "docs" / "settings_pictures.py"))
     plot = pictures["SETTINGS"][name]()
-    assert f"<!-- setting {name} -->" in (ROOT / "docs" / "explanation" / f"{name}.md").read_text(encoding="utf-8")
+    assert f"<!-- setting {name} -->" in (
+        ROOT / "docs" / "explanation" / f"{name}.md"
+    ).read_text(encoding="utf-8")
     assert len({tuple(values) for values in plot.curves.values()}) == 3
     drawn = pictures["setting_picture"](name)
     assert all(f">{curve}</text>" in drawn for curve in plot.curves)
@@ -348,34 +459,58 @@ def equations(text: str) -> set[int]:
     """Numbers of equations that a text cites: of "Eqs. 4, 7 and 8" and "Eqs. 14 to 17" all of them."""
     cited = re.findall(r"Eqs?\.\s((?:\d+(?:, | and | to )?)+)", " ".join(text.split()))
     ends = [
-        (int(first), int(last or first)) for one in cited for first, last in re.findall(r"(\d+)(?: to (\d+))?", one)
+        (int(first), int(last or first))
+        for one in cited
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", one)
     ]
     return {number for first, last in ends for number in range(first, last + 1)}
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_the_page_that_explains_a_method_has_each_equation_that_its_code_cites(name):
-    code = [(ROOT / "src" / "coterie" / file).read_text(encoding="utf-8") for file in EXPLAINED[name]]
+    code = [
+        (ROOT / "src" / "coterie" / file).read_text(encoding="utf-8")
+        for file in EXPLAINED[name]
+    ]
     page = (ROOT / "docs" / "explanation" / f"{name}.md").read_text(encoding="utf-8")
     assert equations("\n".join(code)) - equations(page) == set()
     assert equations("(Eqs. 8 and 13 to 15, Eq. 3)") == {3, 8, 13, 14, 15}
 
 
-def test_each_link_leads_to_a_paper_whose_title_was_recorded_or_to_a_known_service(pages):
+def test_each_link_leads_to_a_paper_whose_title_was_recorded_or_to_a_known_service(
+    pages,
+):
     recorded = tomllib.loads((ROOT / "docs" / "links.toml").read_text(encoding="utf-8"))
     written = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     shown, unknown = set(), []
-    for page, text in {**written, **{f"{name}.md": text for name, text in pages.items()}}.items():
+    for page, text in {
+        **written,
+        **{f"{name}.md": text for name, text in pages.items()},
+    }.items():
         words = " ".join(text.split()).casefold()
         for address in re.findall(r"https?://[^\s)>\"'`]+", text):
-            titles = [title for title, place in recorded.items() if place == address and title.casefold() in words]
+            titles = [
+                title
+                for title, place in recorded.items()
+                if place == address and title.casefold() in words
+            ]
             shown.update((title, address) for title in titles)
-            unknown += [f"{page}: {address}"] * (not titles and not address.startswith(SERVICES))
+            unknown += [f"{page}: {address}"] * (
+                not titles and not address.startswith(SERVICES)
+            )
     assert unknown == []
     assert recorded.items() - shown == set()
-    methods = {Path(name).stem: page for name, page in pages.items() if name.startswith("methods/")}
+    methods = {
+        Path(name).stem: page
+        for name, page in pages.items()
+        if name.startswith("methods/")
+    }
     bare = {name for name, page in methods.items() if "](http" not in page}
-    assert bare == {"local", "centralised", "varsel"}  # no paper, or none that was published
+    assert bare == {
+        "local",
+        "centralised",
+        "varsel",
+    }  # no paper, or none that was published
 
 
 def test_the_oldest_versions_follow_from_the_bounds():
@@ -397,10 +532,19 @@ def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == coterie.__version__
     assert citation["authors"] == [{"name": "The coterie developers"}]
-    assert f"## [{coterie.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
-    assert [step["run"] for step in workflow["jobs"]["all"]["steps"] if "run" in step] == [".ci/run"]
-    forms = [yaml.safe_load(f.read_text(encoding="utf-8")) for f in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
+    assert f"## [{coterie.__version__}]" in (ROOT / "CHANGELOG.md").read_text(
+        encoding="utf-8"
+    )
+    workflow = yaml.safe_load(
+        (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    )
+    assert [
+        step["run"] for step in workflow["jobs"]["all"]["steps"] if "run" in step
+    ] == [".ci/run"]
+    forms = [
+        yaml.safe_load(f.read_text(encoding="utf-8"))
+        for f in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
+    ]
     assert sum("body" in form for form in forms) == 2
 
 

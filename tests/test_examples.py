@@ -24,7 +24,9 @@ LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(5), batch_size=16)
 def said(path):
     """The commands in an example's docstring."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return re.findall(r"^\s*coterie (compare examples.*|compare heart-disease.*)$", text, re.M)
+    return re.findall(
+        r"^\s*coterie (compare examples.*|compare heart-disease.*)$", text, re.M
+    )
 
 
 COMMANDS = [(path.name, command) for path in EXAMPLES for command in said(path)]
@@ -74,9 +76,10 @@ def test_there_is_an_example_of_each_kind():
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_the_command_of_an_example_works(out, capsys, name, command):
-    few = ["--rounds", "2", "--seeds", "1", "--folds", "0", "--no-report"] + ["--methods", "fedavg"] * (
-        "--methods" not in command
-    )
+    few = ["--rounds", "2", "--seeds", "1", "--folds", "0", "--no-report"] + [
+        "--methods",
+        "fedavg",
+    ] * ("--methods" not in command)
     assert main([*shlex.split(command), *few, "--out", str(out)]) == 0
     assert rows_of(out)
     text = (out / "experiment.toml").read_text(encoding="utf-8")
@@ -99,9 +102,16 @@ def test_own_method(out, capsys):
     median = runpy.run_path(str(ROOT / "examples" / "own_method.py"))["Median"]
     # The preset of this data set has its own settings of local training; they reach a method of one's own.
     local = ct.LocalSGD(lr=0.1, steps=ct.Steps(10), batch_size=16, weight_decay=1e-3)
-    run = ct.fit(median(local), ct.data.load("heart-disease"), model=ct.models.Logistic(), rounds=8)
+    run = ct.fit(
+        median(local),
+        ct.data.load("heart-disease"),
+        model=ct.models.Logistic(),
+        rounds=8,
+    )
     heads = ("method", "algorithm", "fold")
-    assert [{k: v for k, v in row.items() if k not in heads} for row in rows_of(out)] == run.summary
+    assert [
+        {k: v for k, v in row.items() if k not in heads} for row in rows_of(out)
+    ] == run.summary
 
 
 def test_own_method_is_not_moved_by_one_wild_client():
@@ -118,7 +128,10 @@ def test_own_method_is_not_moved_by_one_wild_client():
 def test_own_model():
     make = runpy.run_path(str(ROOT / "examples" / "own_model.py"))["make"]
     clients = ct.data.load("heart-disease")
-    runs = [ct.fit(ct.FedAvg(LOCAL), clients, model=make, rounds=5, seed=seed) for seed in (0, 0, 1)]
+    runs = [
+        ct.fit(ct.FedAvg(LOCAL), clients, model=make, rounds=5, seed=seed)
+        for seed in (0, 0, 1)
+    ]
     assert torch.equal(runs[0].x, runs[1].x)
     assert not torch.equal(runs[0].x, runs[2].x)
     test = [row["accuracy"] for row in runs[0].summary if row["split"] == "test"]
@@ -126,7 +139,9 @@ def test_own_model():
 
 
 def test_own_metric(out, capsys):
-    costly_error = runpy.run_path(str(ROOT / "examples" / "own_metric.py"))["costly_error"]
+    costly_error = runpy.run_path(str(ROOT / "examples" / "own_metric.py"))[
+        "costly_error"
+    ]
     logits, labels = torch.tensor([[9.0], [100.0], [-100.0]]), torch.tensor([0, 1, 1])
     assert costly_error(logits, labels, "binary") == pytest.approx((1 + 0 + 5) / 3)
     both = torch.cat([torch.zeros_like(logits), logits], dim=1)
@@ -154,7 +169,20 @@ def test_own_metric(out, capsys):
         "--folds",
         "0",
     ]
-    assert main(["compare", "heart-disease", *flags, "--no-report", "--tables", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                "heart-disease",
+                *flags,
+                "--no-report",
+                "--tables",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert "costly error on test rows (lower is better" in capsys.readouterr().out
 
 
@@ -163,7 +191,11 @@ def test_own_data(function):
     made = runpy.run_path(str(ROOT / "examples" / "own_data.py"))[function]
     clients = made(seed=0)
     assert clients.names == ("north", "south", "west")
-    assert clients.fingerprint() == made(seed=0).fingerprint() != made(seed=1).fingerprint()
+    assert (
+        clients.fingerprint()
+        == made(seed=0).fingerprint()
+        != made(seed=1).fingerprint()
+    )
     merit = ct.MeritFed(targets="west", local=LOCAL, md_step=3.0)
     run = ct.fit(merit, clients, model=ct.models.Logistic(), rounds=15)
     assert run.weights["west"]["west"] > 0.8  # the others see the opposite
@@ -172,8 +204,15 @@ def test_own_data(function):
 def test_notebook_style(out, capsys):
     found = runpy.run_path(str(ROOT / "examples" / "notebook_style.py"))
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["alone", "averaged", "MeritFed", "weights"]
-    losses = [float(re.search(r"log-loss ([\d.]+)", line).group(1)) for line in lines[:3]]
+    assert [line.split()[0] for line in lines] == [
+        "alone",
+        "averaged",
+        "MeritFed",
+        "weights",
+    ]
+    losses = [
+        float(re.search(r"log-loss ([\d.]+)", line).group(1)) for line in lines[:3]
+    ]
     assert losses[2] < losses[1]  # averaging harms Switzerland, choosing does not
     assert found["chosen"].weights["switzerland"]["switzerland"] > 0.25
 
@@ -184,7 +223,9 @@ def test_adapters_are_trained_on_a_frozen_backbone(capsys):
     made = runpy.run_path(str(ROOT / "examples" / "lora.py"))
     adapter, whole = made["adapter"], made["run"].state_dict("hungary")
     assert all("lora" in name or "modules_to_save" in name for name in adapter)
-    assert sum(v.numel() for v in adapter.values()) < 0.5 * sum(v.numel() for v in whole.values())
+    assert sum(v.numel() for v in adapter.values()) < 0.5 * sum(
+        v.numel() for v in whole.values()
+    )
     loaded = made["model"].state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in whole.items())
     assert "numbers travel" in capsys.readouterr().out

@@ -31,13 +31,31 @@ def count(module):
         ("logistic", {}, (28, 28), 10, 7850),
         ("logistic", {}, (13,), 1, 14),
         ("mlp", {}, (28, 28), 10, 784 * 64 + 64 + 64 * 30 + 30 + 30 * 10 + 10),
-        ("mlp", {"hidden": (128, 86, 30), "dropout": 0.5}, (200,), 1, 25728 + 11094 + 2610 + 31),
+        (
+            "mlp",
+            {"hidden": (128, 86, 30), "dropout": 0.5},
+            (200,),
+            1,
+            25728 + 11094 + 2610 + 31,
+        ),
         ("2nn", {}, (28, 28), 47, 206_647),
         ("2nn", {}, (28, 28), 10, 199_210),  # McMahan et al., section 3
         ("cnn", {}, (28, 28), 10, 1_663_370),  # McMahan et al., section 3
         ("cnn", {}, (3, 32, 32), 10, 2_156_490),
-        ("cnn", {"channels": (8, 16), "units": 32}, (28, 28), 1, 208 + 3216 + 25_120 + 33),
-        ("char-lstm", {"embedding": 8, "hidden": 256, "layers": 2}, (80,), 90, 720 + 272_384 + 526_336 + 23_130),
+        (
+            "cnn",
+            {"channels": (8, 16), "units": 32},
+            (28, 28),
+            1,
+            208 + 3216 + 25_120 + 33,
+        ),
+        (
+            "char-lstm",
+            {"embedding": 8, "hidden": 256, "layers": 2},
+            (80,),
+            90,
+            720 + 272_384 + 526_336 + 23_130,
+        ),
         ("resnet8", {}, (3, 32, 32), 10, 468_618),  # ISFL
         ("resnet8", {"norm": "batch"}, (3, 32, 32), 10, 468_618),
         ("resnet9", {}, (3, 32, 32), 10, 6_575_370),
@@ -52,7 +70,17 @@ def test_parameters(name, fields, shape, outputs, parameters):
 
 
 def test_every_model_is_counted_above():
-    assert set(MODELS) == {"logistic", "mlp", "2nn", "cnn", "char-lstm", "resnet8", "resnet9", "resnet18", "mean"}
+    assert set(MODELS) == {
+        "logistic",
+        "mlp",
+        "2nn",
+        "cnn",
+        "char-lstm",
+        "resnet8",
+        "resnet9",
+        "resnet18",
+        "mean",
+    }
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -63,7 +91,9 @@ def test_images_of_any_size_with_and_without_channels(name, shape):
     with torch.no_grad():
         out = model(rows)
         assert out.shape == (2, 7)
-        assert torch.allclose(model(rows[:1]), out[:1], atol=1e-5)  # rows do not see each other
+        assert torch.allclose(
+            model(rows[:1]), out[:1], atol=1e-5
+        )  # rows do not see each other
     if len(shape) == 2:
         again = built(name, (1, *shape), 7).eval()
         assert torch.equal(again(rows[:, None]), out)
@@ -74,7 +104,11 @@ def test_group_norm_has_no_buffers_and_batch_norm_has(name):
     assert not list(built(name, (3, 8, 8), 2).buffers())
     buffers = dict(built(name, (3, 8, 8), 2, norm="batch").named_buffers())
     assert any(k.endswith("running_mean") for k in buffers)
-    norms = [m for m in built(name, (3, 8, 8), 2).modules() if isinstance(m, torch.nn.GroupNorm)]
+    norms = [
+        m
+        for m in built(name, (3, 8, 8), 2).modules()
+        if isinstance(m, torch.nn.GroupNorm)
+    ]
     assert all(m.num_channels == 16 * m.num_groups for m in norms)
     with pytest.raises(InputError, match=r"norm must be group \| batch; got 'layer'"):
         MODELS[name](norm="layer")
@@ -105,7 +139,10 @@ def test_gradients_per_row_are_those_of_the_rows_alone(name, norm):
 @pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("shape", [(13,), (3, 3), (3, 2, 40), (1, 2, 3, 4)])
 def test_what_is_no_image_is_refused(name, shape):
-    with pytest.raises(InputError, match=r"needs images \[height, width\] or .* of at least [48] x [48]; inputs are"):
+    with pytest.raises(
+        InputError,
+        match=r"needs images \[height, width\] or .* of at least [48] x [48]; inputs are",
+    ):
         MODELS[name]().build(shape, 2)
 
 

@@ -56,10 +56,23 @@ each_kind = pytest.mark.parametrize("kind", NAMES)
 def installed(tmp_path_factory):
     """A folder into which pip has installed all packages."""
     folder = tmp_path_factory.mktemp("packages")
-    sources = shutil.copytree(PACKAGES, folder / "sources")  # a build leaves files beside its source
+    sources = shutil.copytree(
+        PACKAGES, folder / "sources"
+    )  # a build leaves files beside its source
     target = folder / "target"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]
-    subprocess.run([*pip, "--no-deps", "--target", target, *(sources / kind for kind in NAMES)], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-build-isolation",
+    ]
+    subprocess.run(
+        [*pip, "--no-deps", "--target", target, *(sources / kind for kind in NAMES)],
+        check=True,
+    )
     return target
 
 
@@ -87,7 +100,9 @@ def columns(folder):
 @each_kind
 def test_a_package_is_one_module_beside_its_pyproject(kind):
     files = sorted(p.name for p in (PACKAGES / kind).iterdir() if p.is_file())
-    assert [p for p in files if p != "pyproject.toml"] == [p for p in files if p.endswith(".py")]
+    assert [p for p in files if p != "pyproject.toml"] == [
+        p for p in files if p.endswith(".py")
+    ]
     assert len(files) == 2
 
 
@@ -95,12 +110,16 @@ def test_a_package_is_one_module_beside_its_pyproject(kind):
 def test_show_explains_what_a_package_brings(kind, python):
     described = json.loads(python("-m", "coterie", "show", NAMES[kind], "--json"))
     assert described["text"]
-    assert all(field["explanation"] for field in described["fields"]) or kind == "dataset"
+    assert (
+        all(field["explanation"] for field in described["fields"]) or kind == "dataset"
+    )
 
 
 @each_kind
 def test_the_contract_of_its_kind_takes_it(kind, python):
-    assert python("-c", f"import coterie.testing as t; print(t.check_{kind}({NAMES[kind]!r}))")
+    assert python(
+        "-c", f"import coterie.testing as t; print(t.check_{kind}({NAMES[kind]!r}))"
+    )
 
 
 @each_kind
@@ -117,7 +136,18 @@ def test_a_file_takes_its_name(kind, python, tmp_path):
     if "[[methods]]" not in tables:
         tables += '[[methods]]\nname = "fedavg"\n'
     (tmp_path / "own.toml").write_text(tables, encoding="utf-8")
-    python("-m", "coterie", "run", "own.toml", "--set", "run.rounds=2", "--set", "run.seeds=1", "--out", "run")
+    python(
+        "-m",
+        "coterie",
+        "run",
+        "own.toml",
+        "--set",
+        "run.rounds=2",
+        "--set",
+        "run.seeds=1",
+        "--out",
+        "run",
+    )
     saved = (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8")
     assert f'"{NAMES[kind]}"' in saved
     assert ("mcc" in columns(tmp_path / "run")) == (kind == "metric")
@@ -127,5 +157,18 @@ def test_a_file_takes_its_name(kind, python, tmp_path):
 def test_the_command_takes_its_name(kind, python, tmp_path):
     data = "rings" if kind == "dataset" else "heart-disease"
     methods = [] if kind == "method" else ["--methods", "fedavg"]
-    python("-m", "coterie", "compare", data, *methods, *COMMAND[kind], "--rounds", "2", "--seeds", "1", "--out", "run")
+    python(
+        "-m",
+        "coterie",
+        "compare",
+        data,
+        *methods,
+        *COMMAND[kind],
+        "--rounds",
+        "2",
+        "--seeds",
+        "1",
+        "--out",
+        "run",
+    )
     assert (tmp_path / "run" / "summary.json").is_file()

@@ -21,14 +21,20 @@ TASKS = [t for t in task_names() if t.startswith("coterie.")]
 
 
 def rows_about(task):
-    return " ".join(line for line in TEXT.splitlines() if line.startswith("|") and re.search(rf"[`:]{task}`", line))
+    return " ".join(
+        line
+        for line in TEXT.splitlines()
+        if line.startswith("|") and re.search(rf"[`:]{task}`", line)
+    )
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_and_every_field_of_its_reply_stands_in_the_privacy_table(name):
     rows = rows_about(name.rpartition(":")[2])
     assert rows, f"{name} is not in the table"
-    missing = [field for field in find_task(name).reply._fields if f"`{field}`" not in rows]
+    missing = [
+        field for field in find_task(name).reply._fields if f"`{field}`" not in rows
+    ]
     assert not missing, f"{name}: the table does not name {', '.join(missing)}"
 
 
@@ -43,7 +49,9 @@ CLASSES = {
 @pytest.mark.parametrize("name", TASKS)
 def test_every_tensor_that_leaves_a_site_has_a_declared_form(name):
     task = find_task(name)
-    plain = [field for field in task.reply._fields if field not in (*task.forms, *task.texts)]
+    plain = [
+        field for field in task.reply._fields if field not in (*task.forms, *task.texts)
+    ]
     assert plain == list(CLASSES.get(name.rpartition(":")[2], ()))
 
 
@@ -53,10 +61,22 @@ def test_every_method_has_a_row(name):
 
 
 def test_a_method_without_a_row_of_its_own_gets_one_from_its_header():
-    mine = type("Mine", (), {"__doc__": "Sends: d + 1 up, d down (proximal_update).\nShows: the average."})
+    mine = type(
+        "Mine",
+        (),
+        {"__doc__": "Sends: d + 1 up, d down (proximal_update).\nShows: the average."},
+    )
     entry = replace(entries()["fedprox"], cls=mine)
-    assert PAGES["privacy_row"](entry) == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"
-    without = re.sub(r"^\| `fedprox`.*\n", "", (DOCS / "deploy.md").read_text(encoding="utf-8"), flags=re.M)
+    assert (
+        PAGES["privacy_row"](entry)
+        == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"
+    )
+    without = re.sub(
+        r"^\| `fedprox`.*\n",
+        "",
+        (DOCS / "deploy.md").read_text(encoding="utf-8"),
+        flags=re.M,
+    )
     assert "`proximal_update`: `delta`" in PAGES["complete"](without)
 
 
@@ -68,5 +88,7 @@ def test_every_row_says_what_a_site_is_shown_of_others():
 
 def test_the_tasks_of_all_methods_are_looked_at():
     known = {task.rpartition(":")[2] for task in TASKS}
-    assert all(set(traffic(entry.paragraph("Sends"))) <= known for entry in entries().values())
+    assert all(
+        set(traffic(entry.paragraph("Sends"))) <= known for entry in entries().values()
+    )
     assert len(TASKS) > 30

@@ -25,7 +25,9 @@ ENTRY = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*>|:]|\d+\.|#)\s)|\n(?=\|)")
 
 def passages(markdown):
     """Paragraphs, entries of lists, headings and cells of tables as plain words; code and formulas are one letter."""
-    markdown = re.sub(r"^```\{glossary\}\n(.*?)^```$", r"\1", markdown, flags=re.M | re.S)
+    markdown = re.sub(
+        r"^```\{glossary\}\n(.*?)^```$", r"\1", markdown, flags=re.M | re.S
+    )
     markdown = re.sub(r"\{term\}`([^`<]*)[^`]*`", r"\1", markdown)
     text = INDENTED.sub("\n\n", markdown)
     text = BLOCK.sub("\n\n", WRITTEN_BY_PROGRAMS.sub("\n\n", text))
@@ -49,17 +51,29 @@ def sentences(words):
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if DOCS in page.parents and page.stem not in ("index", "results")],
+    [
+        page
+        for page in PAGES
+        if DOCS in page.parents and page.stem not in ("index", "results")
+    ],
     ids=lambda page: page.stem,
 )
 def test_a_page_begins_with_what_it_explains_and_when_to_read_it(page):
-    prose = [words for kind, words in passages(page.read_text(encoding="utf-8")) if kind == "prose" and words]
+    prose = [
+        words
+        for kind, words in passages(page.read_text(encoding="utf-8"))
+        if kind == "prose" and words
+    ]
     assert re.match(r"This page .*\bRead it\b", prose[0])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_sentence_is_too_long(page):
-    found = [s for _, words in passages(page.read_text(encoding="utf-8")) for s in sentences(words)]
+    found = [
+        s
+        for _, words in passages(page.read_text(encoding="utf-8"))
+        for s in sentences(words)
+    ]
     assert [s for s in found if len(s.split()) > LONGEST] == []
 
 
@@ -67,8 +81,14 @@ def test_no_sentence_is_too_long(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_reads_easily(page):
     textstat = pytest.importorskip("textstat")
-    prose = [words for kind, words in passages(page.read_text(encoding="utf-8")) if kind == "prose" and " " in words]
-    text = "\n".join(words.rstrip(":;,") + "." * (words[-1] not in ".!?") for words in prose)
+    prose = [
+        words
+        for kind, words in passages(page.read_text(encoding="utf-8"))
+        if kind == "prose" and " " in words
+    ]
+    text = "\n".join(
+        words.rstrip(":;,") + "." * (words[-1] not in ".!?") for words in prose
+    )
     if len(text.split()) < 60:
         pytest.skip("too little prose for a score")
     assert textstat.flesch_reading_ease(text) > (50 if page in EASY else 40)

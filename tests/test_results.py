@@ -59,7 +59,9 @@ QUOTED = [claim for claim in EVIDENCE.claims if not claim.get("ours")]
 KINDS, STEPS = running.plan()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "experiments")))
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda p: str(p.relative_to(ROOT / "experiments"))
+)
 def test_each_experiment_parses(path):
     experiment = read_experiment(path)
     assert experiment.methods
@@ -76,22 +78,42 @@ def test_every_row_has_the_settings_of_its_file():
     for name in KINDS:
         document, tables = read(name), read_toml(ROOT / "experiments" / f"{name}.toml")
         for row in document.rows if document else ():
-            assert row.settings == running.settings_of(tables, row.method), f"{name}: {row.method} has old rows"
+            assert row.settings == running.settings_of(tables, row.method), (
+                f"{name}: {row.method} has old rows"
+            )
 
 
 # Provenance
 
 
 def test_every_row_names_a_clean_commit_of_this_history():
-    commits = {row.commit for document in EVIDENCE.documents.values() for row in document.rows}
-    assert all(re.fullmatch(r"[0-9a-f]{7,40}", commit) for commit in commits), "a commit with + or none"
-    found = subprocess.run(["git", "rev-list", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False)
+    commits = {
+        row.commit for document in EVIDENCE.documents.values() for row in document.rows
+    }
+    assert all(re.fullmatch(r"[0-9a-f]{7,40}", commit) for commit in commits), (
+        "a commit with + or none"
+    )
+    found = subprocess.run(
+        ["git", "rev-list", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     shallow = subprocess.run(
-        ["git", "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, cwd=ROOT, check=False
+        ["git", "rev-parse", "--is-shallow-repository"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     if found.returncode or shallow.stdout.strip() != "false":
         pytest.skip("no whole history here")
-    ancestors = {commit[:length] for commit in found.stdout.split() for length in {len(c) for c in commits}}
+    ancestors = {
+        commit[:length]
+        for commit in found.stdout.split()
+        for length in {len(c) for c in commits}
+    }
     assert commits <= ancestors
 
 
@@ -130,14 +152,22 @@ def rates_of(tables, entry):
             ["varsel-shakespeare", "varsel-shakespeare-long"],
         ),
         ("varsel-rates-plays", "accuracy of the internal clients", ["varsel-plays"]),
-        ("varsel-rates-cifar10", "accuracy of the internal clients", ["varsel-cifar10"]),
+        (
+            "varsel-rates-cifar10",
+            "accuracy of the internal clients",
+            ["varsel-cifar10"],
+        ),
         ("varsel-rates-membranes", "Dice", ["varsel-membranes"]),
         (
             "meritfed-rates-groups",
             "accuracy of the target",
             [f"meritfed-groups-{alpha}" for alpha in (50, 70, 90, 99)],
         ),
-        ("meritfed-rates-copies", "accuracy of the target", ["meritfed-copies-50", "meritfed-copies-90"]),
+        (
+            "meritfed-rates-copies",
+            "accuracy of the target",
+            ["meritfed-copies-50", "meritfed-copies-90"],
+        ),
         (
             "meritfed-rates-goemotions",
             "accuracy of the target",
@@ -145,7 +175,9 @@ def rates_of(tables, entry):
         ),
     ],
 )
-def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, measured, experiments):
+def test_each_method_has_the_rates_that_were_best_with_seed_99(
+    grid, measured, experiments
+):
     tables = read_toml(ROOT / "experiments" / f"{grid}.toml")
     assert tables["run"]["seeds"] == [99]
     tried = {entry["label"]: rates_of(tables, entry) for entry in tables["methods"]}
@@ -156,8 +188,12 @@ def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, measured, e
         assert 99 not in range(judged["run"]["seeds"])
         for entry in judged["methods"]:
             label = entry.get("label", entry["name"])
-            chosen = "meritfed" if entry["name"] == "meritfed" else label  # its variants have the same
-            best = max((one for one in tried if one.rsplit(" ", 2)[0] == chosen), key=found.get)
+            chosen = (
+                "meritfed" if entry["name"] == "meritfed" else label
+            )  # its variants have the same
+            best = max(
+                (one for one in tried if one.rsplit(" ", 2)[0] == chosen), key=found.get
+            )
             assert rates_of(judged, entry) == tried[best], f"{name}: {label}"
 
 
@@ -166,20 +202,29 @@ def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, measured, e
 
 def test_each_method_has_eight_trials_with_a_seed_that_is_not_judged():
     for problem in rivals.problems():
-        assert rivals.read_toml(rivals.FILE)["tuning_seed"] not in problem.experiment.run.seeds
+        assert (
+            rivals.read_toml(rivals.FILE)["tuning_seed"]
+            not in problem.experiment.run.seeds
+        )
         assert len(problem.experiment.run.seeds) == 10
         for entry in problem.experiment.methods:
-            assert len(list(problem.experiment.trials_of(entry))) == 8, f"{problem.name}: {entry.label}"
+            assert len(list(problem.experiment.trials_of(entry))) == 8, (
+                f"{problem.name}: {entry.label}"
+            )
 
 
 def test_every_row_of_rivals_has_the_setting_that_was_best_and_names_a_clean_commit():
     for problem in rivals.problems():
         entries = {entry.label: entry for entry in problem.experiment.methods}
-        best = {label: rivals.chosen(problem, entry) for label, entry in entries.items()}
+        best = {
+            label: rivals.chosen(problem, entry) for label, entry in entries.items()
+        }
         for name in problem.documents:
             document = read(name)
             for row in document.rows if document else ():
-                assert re.fullmatch(r"[0-9a-f]{12}", row.commit), f"{name}: {row.method}"
+                assert re.fullmatch(r"[0-9a-f]{12}", row.commit), (
+                    f"{name}: {row.method}"
+                )
         judged = read(problem.documents[1])
         for row in judged.rows if judged else ():
             known = rivals.settings_with(problem, row.method, best[row.method])
@@ -209,10 +254,15 @@ left_out = { fedper = "the head is the whole model" }
     assert rivals_page.tables(tmp_path) == []
     assert len(list(rivals.run_missing(results=tmp_path))) == 3 + 3 * 3
     assert list(rivals.run_missing(results=tmp_path)) == []
-    trials = {row.method: row.values[rivals.VALIDATION] for row in read("rivals-tiny-trials", tmp_path).rows}
+    trials = {
+        row.method: row.values[rivals.VALIDATION]
+        for row in read("rivals-tiny-trials", tmp_path).rows
+    }
     assert len(trials) == 2 + 4 + 2
     (table,) = rivals_page.tables(tmp_path)
-    assert sorted(s.rank.mean for s in table.standings) == [s.rank.mean for s in table.standings]
+    assert sorted(s.rank.mean for s in table.standings) == [
+        s.rank.mean for s in table.standings
+    ]
     assert sum(s.rank.mean for s in table.standings) == pytest.approx(1 + 2 + 3)
     by_label = {s.label: s for s in table.standings}
     assert by_label["fedavg"].setting["local.lr"] == 0.1
@@ -220,8 +270,14 @@ left_out = { fedper = "the head is the whole model" }
         loss for name, loss in trials.items() if name.startswith("fedavg ")
     )
     assert by_label["alone"].harmed == 0
-    losses = {row.seed: row.values for row in read("rivals-tiny", tmp_path).rows if row.method == "fedavg"}
-    assert by_label["fedavg"].loss.mean == pytest.approx(np.mean([v["log-loss"] for v in losses.values()]))
+    losses = {
+        row.seed: row.values
+        for row in read("rivals-tiny", tmp_path).rows
+        if row.method == "fedavg"
+    }
+    assert by_label["fedavg"].loss.mean == pytest.approx(
+        np.mean([v["log-loss"] for v in losses.values()])
+    )
     of_clients = [v for name, v in losses[0].items() if name.startswith("log-loss, ")]
     assert losses[0]["log-loss"] == pytest.approx(np.mean(of_clients), rel=1e-4)
     ranks, numbers = rivals_page.page([table]).split("## Numbers and settings")
@@ -230,9 +286,15 @@ left_out = { fedper = "the head is the whole model" }
     assert rivals_page.NO_ROWS in rivals_page.page([])
     assert "the best rival is" in rivals_page.readme([table])
     for low, is_better in ((0.05, True), (-0.05, False)):
-        standings = [s._replace(gain=judging.Interval(0.1, low, 0.25, 0.05, 3)) for s in table.standings]
+        standings = [
+            s._replace(gain=judging.Interval(0.1, low, 0.25, 0.05, 3))
+            for s in table.standings
+        ]
         said = rivals_page.readme([table._replace(standings=standings)])
-        assert ("are clearly better than MeritFed on four hospitals" in said.replace("\n", " ")) == is_better
+        assert (
+            "are clearly better than MeritFed on four hospitals"
+            in said.replace("\n", " ")
+        ) == is_better
     assert "Without all runs yet" not in rivals_page.page([table])
     other = table.problem._replace(name="other", title="another problem")
     monkeypatch.setattr(rivals_page, "problems", lambda: [table.problem, other])
@@ -241,16 +303,23 @@ left_out = { fedper = "the head is the whole model" }
 
 def test_the_page_of_rivals_is_written_from_the_files_byte_by_byte():
     for path, text in rivals_page.pages().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make rivals-page`"
+        assert path.read_text(encoding="utf-8") == text, (
+            f"{path.name}: run `make rivals-page`"
+        )
 
 
 def test_intervals_over_seeds_allow_for_rows_that_are_split_anew():
     plain = interval([1.0, 2.0, 4.0])
-    assert rivals_page.over_seeds([1.0, 2.0, 4.0], 0.0).half_width == pytest.approx(plain.half_width)
+    assert rivals_page.over_seeds([1.0, 2.0, 4.0], 0.0).half_width == pytest.approx(
+        plain.half_width
+    )
     wider = rivals_page.over_seeds([1.0, 2.0, 4.0], 1 / 3)
     assert wider.half_width == pytest.approx(plain.half_width * math.sqrt(2))
     assert rivals_page.over_seeds([1.0, math.inf], 0.0).low == -math.inf
-    assert rivals_page.over_seeds([1.0, 2.0, 4.0], 0.0, comparisons=5).half_width > wider.half_width
+    assert (
+        rivals_page.over_seeds([1.0, 2.0, 4.0], 0.0, comparisons=5).half_width
+        > wider.half_width
+    )
 
 
 # The claims
@@ -258,7 +327,9 @@ def test_intervals_over_seeds_allow_for_rows_that_are_split_anew():
 
 def words_of(text):
     """Letters and figures alone, without the numbers of lines."""
-    return re.sub(r"[^\w]+", " ", re.sub(r"(?<![\w.])\d{3,4}(?=\s)", " ", text.lower())).strip()
+    return re.sub(
+        r"[^\w]+", " ", re.sub(r"(?<![\w.])\d{3,4}(?=\s)", " ", text.lower())
+    ).strip()
 
 
 def test_each_claim_quotes_its_paper_in_few_words():
@@ -267,18 +338,28 @@ def test_each_claim_quotes_its_paper_in_few_words():
     folder = ROOT.parent / "shared" / "papers"
     if not folder.is_dir():
         pytest.skip("the papers are not here")
-    texts = {paper["key"]: (folder / paper["text"]).read_text(encoding="utf-8") for paper in EVIDENCE.papers}
+    texts = {
+        paper["key"]: (folder / paper["text"]).read_text(encoding="utf-8")
+        for paper in EVIDENCE.papers
+    }
     for claim in QUOTED:
         text = texts[claim["paper"]]
         assert words_of(claim["quote"]) in words_of(text), claim["key"]
-        for first, last in re.findall(r"^direction[^:]*: lines? (\d+)(?:-(\d+))?", claim["lines"]):
+        for first, last in re.findall(
+            r"^direction[^:]*: lines? (\d+)(?:-(\d+))?", claim["lines"]
+        ):
             lines = text.splitlines()[int(first) - 1 : int(last or first)]
             assert words_of(claim["quote"]) in words_of("\n".join(lines)), claim["key"]
 
 
 def figures_of(paper):
     """The figures and tables that have a line, spans taken apart."""
-    return {one for claim in QUOTED if claim["paper"] == paper for one in page.numbers(claim["figures"])}
+    return {
+        one
+        for claim in QUOTED
+        if claim["paper"] == paper
+        for one in page.numbers(claim["figures"])
+    }
 
 
 def test_every_figure_and_table_that_needs_a_run_has_a_line():
@@ -287,15 +368,23 @@ def test_every_figure_and_table_that_needs_a_run_has_a_line():
         "meritfed": {f"Fig. {n}" for n in range(1, 30)},
         "varsel": {"Fig. 1", "Fig. 2", "Table 2", "Table 3", "Table 4"},
         "isfl": {"Table III", "Table IV", *(f"Fig. {n}" for n in range(4, 10))},
-        "maxfl": {f"{kind} {n}" for kind, last in (("Fig.", 8), ("Table", 6)) for n in range(1, last + 1)},
+        "maxfl": {
+            f"{kind} {n}"
+            for kind, last in (("Fig.", 8), ("Table", 6))
+            for n in range(1, last + 1)
+        },
     }
     assert all(paper["figures"] == len(have[paper["key"]]) for paper in EVIDENCE.papers)
-    assert "56 of 56 figures and tables that need a run have a line." in " ".join(page.first_page(EVIDENCE).split())
+    assert "56 of 56 figures and tables that need a run have a line." in " ".join(
+        page.first_page(EVIDENCE).split()
+    )
 
 
 def test_a_margin_has_its_reason_and_what_was_not_run_its_cost():
     for claim in EVIDENCE.claims:
-        assert "why" in claim or not {"margin", "bar", "bars"} & claim.keys(), claim["key"]
+        assert "why" in claim or not {"margin", "bar", "bars"} & claim.keys(), claim[
+            "key"
+        ]
         assert claim["experiments"] or "not_run" in claim, claim["key"]
         assert all(name in EVIDENCE.runs for name in claim["experiments"]), claim["key"]
 
@@ -310,32 +399,51 @@ def judge(setting):
 def settings_of_chance(random, effect, seeds=20, number=1, **about):
     """Settings whose effects are normal with this mean in half-widths of so many seeds (simultaneous ones of several settings)."""
     half = judging.stdtrit(seeds - 1, 1 - 0.025 / number) / math.sqrt(seeds)
-    return [Setting(interval(random.normal(effect * half, 1, seeds)), **about) for _ in range(number)]
+    return [
+        Setting(interval(random.normal(effect * half, 1, seeds)), **about)
+        for _ in range(number)
+    ]
 
 
 def shares(decide, tries=10_000):
     """How often each word is given."""
     random = np.random.default_rng(1)
-    return {word: count / tries for word, count in Counter(decide(random) for _ in range(tries)).items()}
+    return {
+        word: count / tries
+        for word, count in Counter(decide(random) for _ in range(tries)).items()
+    }
 
 
 @pytest.mark.parametrize("direction", ["higher", "lower"])
 def test_no_effect_is_rarely_called_one(direction):
-    given = shares(lambda random: judge(*settings_of_chance(random, 0, direction=direction)))
+    given = shares(
+        lambda random: judge(*settings_of_chance(random, 0, direction=direction))
+    )
     assert max(given.get("confirmed", 0), given.get("opposite", 0)) <= 0.03
 
 
 @pytest.mark.parametrize("over", ["all", "most", "one"])
 def test_no_effect_in_four_settings_is_rarely_called_one(over):
-    given = shares(lambda random: judging.judge(settings_of_chance(random, 0, number=4, direction="higher"), over)[0])
+    given = shares(
+        lambda random: judging.judge(
+            settings_of_chance(random, 0, number=4, direction="higher"), over
+        )[0]
+    )
     assert max(given.get("confirmed", 0), given.get("opposite", 0)) <= 0.03
 
 
 @pytest.mark.parametrize("seeds", [5, 20])
-@pytest.mark.parametrize(("direction", "margin"), [("as high", 1.0), ("as low", 1.0), ("alike", 1.0)])
-def test_what_is_just_as_bad_as_the_margin_is_rarely_confirmed(direction, margin, seeds):
+@pytest.mark.parametrize(
+    ("direction", "margin"), [("as high", 1.0), ("as low", 1.0), ("alike", 1.0)]
+)
+def test_what_is_just_as_bad_as_the_margin_is_rarely_confirmed(
+    direction, margin, seeds
+):
     random = np.random.default_rng(1)
-    words = [judge(Setting(interval(random.normal(-margin, 0.3, seeds)), direction, margin)) for _ in range(10_000)]
+    words = [
+        judge(Setting(interval(random.normal(-margin, 0.3, seeds)), direction, margin))
+        for _ in range(10_000)
+    ]
     assert words.count("confirmed") <= 300
     assert words.count("opposite") <= 300
 
@@ -357,18 +465,34 @@ def test_what_is_just_as_bad_as_the_margin_is_rarely_confirmed(direction, margin
         ("alike", 3, -5, "opposite"),
     ],
 )
-def test_effects_of_twice_the_half_width_beyond_the_margin_get_their_word(direction, margin, effect, word, seeds):
+def test_effects_of_twice_the_half_width_beyond_the_margin_get_their_word(
+    direction, margin, effect, word, seeds
+):
     half = judging.stdtrit(seeds - 1, 0.975) / math.sqrt(seeds)
     about = {"direction": direction, "margin": margin * half}
-    assert shares(lambda random: judge(*settings_of_chance(random, effect, seeds, **about)))[word] >= 0.95
+    assert (
+        shares(
+            lambda random: judge(*settings_of_chance(random, effect, seeds, **about))
+        )[word]
+        >= 0.95
+    )
 
 
 @pytest.mark.parametrize(
     ("effect", "over", "word"),
-    [(2, "all", "confirmed"), (2, "most", "confirmed"), (-2, "all", "opposite"), (2, "one", "confirmed")],
+    [
+        (2, "all", "confirmed"),
+        (2, "most", "confirmed"),
+        (-2, "all", "opposite"),
+        (2, "one", "confirmed"),
+    ],
 )
 def test_effects_in_four_settings_get_their_word(effect, over, word):
-    given = shares(lambda random: judging.judge(settings_of_chance(random, effect, 10, 4, direction="higher"), over)[0])
+    given = shares(
+        lambda random: judging.judge(
+            settings_of_chance(random, effect, 10, 4, direction="higher"), over
+        )[0]
+    )
     assert given[word] >= 0.95
 
 
@@ -376,7 +500,9 @@ def test_without_room_nothing_can_be_shown_and_with_it_everything():
     half = judging.stdtrit(19, 0.975) / math.sqrt(20)
 
     def word(random, room):
-        gains = random.normal(room * half, 0.5, 20)  # the ceiling has the seeds' splits in common with the rival
+        gains = random.normal(
+            room * half, 0.5, 20
+        )  # the ceiling has the seeds' splits in common with the rival
         setting = settings_of_chance(random, 0, direction="higher")[0]
         return judge(setting._replace(room=float(gains.mean())))
 
@@ -411,13 +537,19 @@ def test_all_falls_with_one_setting_most_with_half_and_one_with_each():
     )
     unclear = Setting(shifted(0.01), "higher")
     assert judging.judge([good, good, bad], "all")[0] == "opposite"
-    assert judging.judge([good, good, bad], "most") == ("confirmed", ["confirmed", "confirmed", "opposite"])
+    assert judging.judge([good, good, bad], "most") == (
+        "confirmed",
+        ["confirmed", "confirmed", "opposite"],
+    )
     assert judging.judge([good, bad], "most")[0] == "opposite"
     assert judging.judge([bad, good], "one") == ("confirmed", ["opposite", "confirmed"])
     assert judging.judge([bad, bad], "one")[0] == "opposite"
     assert judging.judge([bad, unclear], "one")[0] == "not clear"
     assert judging.judge([good, good, unclear], "all")[0] == "not clear"
-    assert judging.judge([good, early], "all") == ("early training", ["confirmed", "early training"])
+    assert judging.judge([good, early], "all") == (
+        "early training",
+        ["confirmed", "early training"],
+    )
     assert judging.judge([good, None], "all") == ("not run", ["confirmed", "not run"])
     assert judging.judge([good, bad, None], "all")[0] == "opposite"
     assert judging.judge([], "all")[0] == "not run"
@@ -427,7 +559,10 @@ def test_all_falls_with_one_setting_most_with_half_and_one_with_each():
 def test_p_values_are_corrected_where_one_setting_suffices():
     near = Setting(shifted(-0.06), "higher")
     assert judge(near) == "opposite"
-    assert judging.judge([near] + 9 * [Setting(shifted(0.0), "higher")], "all")[0] == "not clear"
+    assert (
+        judging.judge([near] + 9 * [Setting(shifted(0.0), "higher")], "all")[0]
+        == "not clear"
+    )
 
 
 def test_training_is_early_where_the_difference_still_moves_or_few_steps_were_made():
@@ -444,26 +579,51 @@ def test_one_value_decides_only_where_there_is_no_chance():
 
 
 def test_what_is_confirmed_or_opposite_was_read_a_third_time():
-    decided = [judged for judged in EVIDENCE.judged.values() if judged.word in ("confirmed", "opposite")]
-    unread = [judged.claim["key"] for judged in decided if "quote" in judged.claim and "read_again" not in judged.claim]
+    decided = [
+        judged
+        for judged in EVIDENCE.judged.values()
+        if judged.word in ("confirmed", "opposite")
+    ]
+    unread = [
+        judged.claim["key"]
+        for judged in decided
+        if "quote" in judged.claim and "read_again" not in judged.claim
+    ]
     assert not unread
 
 
 def test_the_first_page_shows_each_opposite_with_what_checks_it():
-    opposite = [judged for judged in EVIDENCE.judged.values() if judged.word == "opposite" and "quote" in judged.claim]
-    block = page.first_page(EVIDENCE).partition("## What came out opposite")[2].partition("\n## ")[0]
+    opposite = [
+        judged
+        for judged in EVIDENCE.judged.values()
+        if judged.word == "opposite" and "quote" in judged.claim
+    ]
+    block = (
+        page.first_page(EVIDENCE)
+        .partition("## What came out opposite")[2]
+        .partition("\n## ")[0]
+    )
     text = re.sub(r"\s+", " ", block)
     assert opposite
     assert text.count("- **") == len(opposite)
     for judged in opposite:
         claim, run = judged.claim, EVIDENCE.runs[judged.deciding.a.experiment]
-        assert {"read_again", "ceiling"} <= claim.keys() or {"read_again", "no_ceiling"} <= claim.keys(), claim["key"]
-        assert all(part in text for part in (claim["quote"], run["here"], run["paper"], claim["read_again"])), claim[
-            "key"
-        ]
-        seconds = sum(row.seconds or 0 for row in EVIDENCE.documents[judged.deciding.a.experiment].rows)
+        assert {"read_again", "ceiling"} <= claim.keys() or {
+            "read_again",
+            "no_ceiling",
+        } <= claim.keys(), claim["key"]
+        assert all(
+            part in text
+            for part in (claim["quote"], run["here"], run["paper"], claim["read_again"])
+        ), claim["key"]
+        seconds = sum(
+            row.seconds or 0
+            for row in EVIDENCE.documents[judged.deciding.a.experiment].rows
+        )
         twice = judged.deciding.second or judged.claim.get("computed") or seconds > 3600
-        assert twice, f"{claim['key']}: not computed a second time, though that would cost less than an hour"
+        assert twice, (
+            f"{claim['key']}: not computed a second time, though that would cost less than an hour"
+        )
 
 
 # Second computations
@@ -473,21 +633,34 @@ def test_a_second_computation_agrees_differs_or_has_too_few_seeds():
     first = 1 + 0.1 * np.linspace(-1, 1, 6)
     assert judging.compare(first, first + 0.05 * np.linspace(1, -1, 6), 0.5) == "agrees"
     assert judging.compare(first, -first, 0.5) == "differs"
-    assert [judging.compare([1.0], [again], 0.5) for again in (1.4, 1.6)] == ["agrees", "differs"]
-    assert judging.compare(first, first + 3 * np.array([1, -1, 1, -1, 1, -1]), 0.5) == "too few seeds to tell"
+    assert [judging.compare([1.0], [again], 0.5) for again in (1.4, 1.6)] == [
+        "agrees",
+        "differs",
+    ]
+    assert (
+        judging.compare(first, first + 3 * np.array([1, -1, 1, -1, 1, -1]), 0.5)
+        == "too few seeds to tell"
+    )
 
 
 def test_with_own_splits_the_gap_has_the_error_of_both_effects():
     first, near, far = (mean + 0.1 * np.linspace(-1, 1, 6) for mean in (1.0, 1.05, 2.0))
-    assert judging.compare(first, near[::-1], 0.5, paired=False) == judging.compare(first, near, 0.5, paired=False)
+    assert judging.compare(first, near[::-1], 0.5, paired=False) == judging.compare(
+        first, near, 0.5, paired=False
+    )
     assert judging.compare(first, near, 0.5, paired=False) == "agrees"
     assert judging.compare(first, far, 0.5, paired=False) == "differs"
-    assert judging.compare(first, near[:2], 0.05, paired=False) == "too few seeds to tell"
+    assert (
+        judging.compare(first, near[:2], 0.05, paired=False) == "too few seeds to tell"
+    )
     one, two = interval(first), interval(far[1:4])
     error = math.hypot(one.error, two.error)
     just = two.mean - one.mean - judging.stdtrit(2, 0.975) * error
     assert judging.compare(first, far[1:4], just - 1e-9, paired=False) == "differs"
-    assert judging.compare(first, far[1:4], just + 1e-9, paired=False) == "too few seeds to tell"
+    assert (
+        judging.compare(first, far[1:4], just + 1e-9, paired=False)
+        == "too few seeds to tell"
+    )
 
 
 # The page
@@ -496,11 +669,17 @@ def test_with_own_splits_the_gap_has_the_error_of_both_effects():
 def test_the_page_is_written_from_the_files_byte_by_byte():
     import matplotlib
 
-    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    pinned = re.search(
+        r"^matplotlib==(.*)$",
+        (ROOT / "constraints.txt").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     written = page.pages(EVIDENCE)
     for path, text in written.items():
         if path.suffix != ".svg" or matplotlib.__version__ == pinned.group(1):
-            assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make results`"
+            assert path.read_text(encoding="utf-8") == text, (
+                f"{path.name}: run `make results`"
+            )
     assert set((ROOT / "docs" / "images" / "results").glob("*.svg")) == {
         path for path in written if path.suffix == ".svg"
     }
@@ -515,19 +694,29 @@ def test_the_page_is_written_from_the_files_byte_by_byte():
 def test_the_page_and_the_table_say_the_same_of_every_claim():
     text = page.first_page(EVIDENCE)
     for judged in EVIDENCE.judged.values():
-        assert judged.claim.get("ours") or f"{judged.claim['says']}: **{judged.word}**" in text
+        assert (
+            judged.claim.get("ours")
+            or f"{judged.claim['says']}: **{judged.word}**" in text
+        )
     rows = list(csv.DictReader(io.StringIO(page.table_of_settings(EVIDENCE))))
     assert len(rows) == sum(len(judged.pairs) for judged in EVIDENCE.judged.values())
     counts = Counter(row["verdict"].partition(",")[0] for row in rows)
-    assert counts == Counter(pair.word for judged in EVIDENCE.judged.values() for pair in judged.pairs)
+    assert counts == Counter(
+        pair.word for judged in EVIDENCE.judged.values() for pair in judged.pairs
+    )
 
 
 def test_what_no_paper_says_stands_on_a_page_of_ours_or_beside_its_figure():
     ours = page.own_page(EVIDENCE)
-    papers = {paper["key"]: page.paper_page(EVIDENCE, paper) for paper in EVIDENCE.papers}
+    papers = {
+        paper["key"]: page.paper_page(EVIDENCE, paper) for paper in EVIDENCE.papers
+    }
     kinds = Counter()
     for judged in EVIDENCE.judged.values():
-        kind, said = judged.claim.get("ours", False), f"{judged.claim['says'][1:]}: {judged.word}.** "
+        kind, said = (
+            judged.claim.get("ours", False),
+            f"{judged.claim['says'][1:]}: {judged.word}.** ",
+        )
         kinds[kind] += 1
         assert (f"{said}Ours, {judged.claim['figures']}." in ours) == (kind is True)
         assert (said in papers[judged.claim["paper"]]) == (kind is not True)
@@ -537,9 +726,15 @@ def test_what_no_paper_says_stands_on_a_page_of_ours_or_beside_its_figure():
 
 
 def test_the_readme_advises_what_the_page_does_and_nothing_else():
-    readme, first = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
+    readme, first = (
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("README.md", "docs/results.md")
+    )
     block = readme.partition("<!-- advice -->")[2].partition("<!-- /advice -->")[0]
-    said = [re.sub(r"\s+", " ", line).strip() for line in re.split(r"^- \*\*\w+\.\*\*", block, flags=re.M)[1:]]
+    said = [
+        re.sub(r"\s+", " ", line).strip()
+        for line in re.split(r"^- \*\*\w+\.\*\*", block, flags=re.M)[1:]
+    ]
     assert said == re.findall(r"^\*\*For users\.\*\* (.*)$", first, re.M)
     assert len(said) == len(EVIDENCE.papers)
 
@@ -555,27 +750,45 @@ import experiments.page
 experiments.page.pages()
 print(*(m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)), sep="\\n")
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    ours = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - {"src"}  # .venv is not ours
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    ).stdout
+    ours = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - {
+        "src"
+    }  # .venv is not ours
     files = [
         path
         for path in map(Path, found.splitlines())
         if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ours
     ]
     assert ROOT / "experiments" / "page.py" in files
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 900
+    assert (
+        sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 900
+    )
 
 
 def tiny_evidence(one, two, **about):
     """One claim about two methods of one experiment."""
     rows = [
-        Row(m, s, "s", "c", 8, 2, {"q": v}) for m, values in (("one", one), ("two", two)) for s, v in enumerate(values)
+        Row(m, s, "s", "c", 8, 2, {"q": v})
+        for m, values in (("one", one), ("two", two))
+        for s, v in enumerate(values)
     ]
     claim = {
         "key": "k", "paper": "p", "figures": "Fig. 1", "says": "one is better", "quote": "q", "place": "here", "lines": "l",
         "experiments": ["e"], "quantities": ["q"], "method": "one", "rivals": ["two"], "direction": "higher", "over": "all",
     }  # fmt: skip
-    run = {"experiments": ["e"], "here": "h", "paper": "p", "differs": "d", "rates": "r"}
+    run = {
+        "experiments": ["e"],
+        "here": "h",
+        "paper": "p",
+        "differs": "d",
+        "rates": "r",
+    }
     paper = {
         "key": "p",
         "name": "P",
@@ -584,7 +797,9 @@ def tiny_evidence(one, two, **about):
         "note": "N.",
         "advice": [{"text": "Take one.", "when": {"k": "confirmed"}}],
     }
-    return claims.Evidence({"e": Document("e", 3, rows)}, [paper], {"e": run}, [claim | about])
+    return claims.Evidence(
+        {"e": Document("e", 3, rows)}, [paper], {"e": run}, [claim | about]
+    )
 
 
 HIGH, LOW = [0.90, 0.91, 0.92, 0.90], [0.80, 0.80, 0.83, 0.79]
@@ -594,31 +809,63 @@ def test_numbers_decide_a_claim_and_what_follows_from_it():
     good = tiny_evidence(HIGH, LOW)
     assert good.judged["k"].word == "confirmed"
     assert page.advice(good) == "- **P.** Take one."
-    assert "| one is better: **confirmed**, +0.103 [+0.0873, +0.118] | 1 confirmed |" in page.first_page(good)
+    assert (
+        "| one is better: **confirmed**, +0.103 [+0.0873, +0.118] | 1 confirmed |"
+        in page.first_page(good)
+    )
     lower = tiny_evidence(HIGH, LOW, direction="lower")
     assert lower.judged["k"].word == "opposite"
     assert "decide what to advise" in page.advice(lower)
     assert (
-        tiny_evidence(HIGH, [v * 1.05 for v in HIGH], direction="as high", margin=1.1, ratio=True).judged["k"].word
+        tiny_evidence(
+            HIGH, [v * 1.05 for v in HIGH], direction="as high", margin=1.1, ratio=True
+        )
+        .judged["k"]
+        .word
         == "confirmed"
     )
     assert tiny_evidence(HIGH[:1], LOW).judged["k"].word == "not run"
     assert tiny_evidence(HIGH, LOW, no_verdict="x").judged["k"].word == "no verdict"
-    assert tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["three"]).judged["k"].word == "confirmed"
-    assert tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["two"]).judged["k"].word == "no verdict"
+    assert (
+        tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["three"])
+        .judged["k"]
+        .word
+        == "confirmed"
+    )
+    assert (
+        tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["two"]).judged["k"].word
+        == "no verdict"
+    )
 
 
 @pytest.mark.parametrize(("over", "shown"), [("all", 0), ("most", 1), ("one", 3)])
-def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_falls(over, shown):
-    pairs = [claims.Pair(str(i), None, 0.0, effect=shifted(mean)) for i, mean in enumerate((-1.0, 0.2, 0.3, 0.4))]
-    assert claims.Judged({"over": over}, pairs[::-1], "confirmed").deciding.label == str(shown)
-    assert claims.Judged({"over": over}, [claims.Pair("none", None, 0.0)], "not run").deciding is None
+def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_falls(
+    over, shown
+):
+    pairs = [
+        claims.Pair(str(i), None, 0.0, effect=shifted(mean))
+        for i, mean in enumerate((-1.0, 0.2, 0.3, 0.4))
+    ]
+    assert claims.Judged(
+        {"over": over}, pairs[::-1], "confirmed"
+    ).deciding.label == str(shown)
+    assert (
+        claims.Judged(
+            {"over": over}, [claims.Pair("none", None, 0.0)], "not run"
+        ).deciding
+        is None
+    )
 
 
 def test_of_an_opposite_claim_a_setting_that_could_not_show_it_does_not_decide():
     words = {"cannot show here": -4.0, "opposite": -1.0, "not clear": 0.1}
-    pairs = [claims.Pair(word, None, 0.0, effect=shifted(mean), word=word) for word, mean in words.items()]
-    assert claims.Judged({"over": "all"}, pairs, "opposite").deciding.label == "opposite"
+    pairs = [
+        claims.Pair(word, None, 0.0, effect=shifted(mean), word=word)
+        for word, mean in words.items()
+    ]
+    assert (
+        claims.Judged({"over": "all"}, pairs, "opposite").deciding.label == "opposite"
+    )
 
 
 @pytest.mark.parametrize(
@@ -627,18 +874,29 @@ def test_of_an_opposite_claim_a_setting_that_could_not_show_it_does_not_decide()
         (0.15, False, "With half of it: confirmed."),  # the gain is .1
         (0.06, False, "With twice as much: opposite."),
         (0.01, False, None),
-        (1.21, True, "With half of it: confirmed."),  # 1.13 times as much; the root of the margin is 1.1
+        (
+            1.21,
+            True,
+            "With half of it: confirmed.",
+        ),  # 1.13 times as much; the root of the margin is 1.1
     ],
 )
-def test_a_page_says_where_half_or_twice_a_margin_gives_another_word(margin, ratio, said):
+def test_a_page_says_where_half_or_twice_a_margin_gives_another_word(
+    margin, ratio, said
+):
     evidence = tiny_evidence(HIGH, LOW, margin=margin, ratio=ratio, why="w")
     text = page.paper_page(evidence, evidence.papers[0])
     assert (said in text) if said else ("With " not in text)
 
 
-@pytest.mark.parametrize(("with_curves", "word"), [(0, "confirmed"), (1, "confirmed"), (2, "early training")])
+@pytest.mark.parametrize(
+    ("with_curves", "word"), [(0, "confirmed"), (1, "confirmed"), (2, "early training")]
+)
 def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word):
-    moving = [[0, 6, 8, 10], [0.1, 0.82, 0.90, 0.90]]  # the other stays, so the difference still moves
+    moving = [
+        [0, 6, 8, 10],
+        [0.1, 0.82, 0.90, 0.90],
+    ]  # the other stays, so the difference still moves
     rows = [
         Row(method, seed, "s", "c", 8, 2, {"Dice": last + seed / 1000},
             {"Dice": curve} if seed < with_curves else {})
@@ -647,23 +905,44 @@ def test_early_training_is_known_by_the_seeds_that_have_curves(with_curves, word
     ]  # fmt: skip
     rows[0] = rows[0]._replace(values={"Dice": 0.901})
     tiny = tiny_evidence(HIGH, LOW, quantities=["Dice"])
-    evidence = claims.Evidence({"e": Document("e", 10, rows)}, tiny.papers, tiny.runs, tiny.claims)
+    evidence = claims.Evidence(
+        {"e": Document("e", 10, rows)}, tiny.papers, tiny.runs, tiny.claims
+    )
     assert evidence.judged["k"].word == word
 
 
 @pytest.mark.parametrize(
     ("curve", "against", "word"),
     [
-        ([0.2, 0.6, 0.7, 0.9], {"bar": 0.5, "why": "x"}, "early training"),  # a number does not move, so the curve does
+        (
+            [0.2, 0.6, 0.7, 0.9],
+            {"bar": 0.5, "why": "x"},
+            "early training",
+        ),  # a number does not move, so the curve does
         ([0.2, 0.9, 0.9, 0.9], {"bar": 0.5, "why": "x"}, "confirmed"),
         ([0.2, 0.6, 0.7, 0.9], {"rivals": ["two"]}, "early training"),
-        ([0.2, 0.6, 0.7, 0.9], {"rivals": ["two"], "ratio": True}, "confirmed"),  # both grow by the same factor
+        (
+            [0.2, 0.6, 0.7, 0.9],
+            {"rivals": ["two"], "ratio": True},
+            "confirmed",
+        ),  # both grow by the same factor
     ],
 )
-def test_early_training_is_asked_of_every_measure_that_has_a_curve(curve, against, word):
+def test_early_training_is_asked_of_every_measure_that_has_a_curve(
+    curve, against, word
+):
     half = [value / 2 for value in curve]
     rows = [
-        Row(method, seed, "s", "c", 8, 2, {"weight": values[-1] + seed / 1000}, {"weight": [[0, 6, 8, 10], values]})
+        Row(
+            method,
+            seed,
+            "s",
+            "c",
+            8,
+            2,
+            {"weight": values[-1] + seed / 1000},
+            {"weight": [[0, 6, 8, 10], values]},
+        )
         for method, values in (("one", curve), ("two", half))
         for seed in range(4)
     ]
@@ -675,12 +954,21 @@ def test_early_training_is_asked_of_every_measure_that_has_a_curve(curve, agains
         "direction": "higher",
         "over": "all",
     }
-    evidence = claims.Evidence({"e": Document("e", 10, rows)}, [], {"e": {"experiments": ["e"]}}, [claim | against])
+    evidence = claims.Evidence(
+        {"e": Document("e", 10, rows)},
+        [],
+        {"e": {"experiments": ["e"]}},
+        [claim | against],
+    )
     assert evidence.judged["k"].word == word
 
 
 def test_a_sentence_about_several_methods_has_a_setting_for_each():
-    rows = [Row(m, s, "s", "c", 8, 2, {"q": v + s / 100}) for m, v in (("one", 3.0), ("two", 1.0)) for s in range(4)]
+    rows = [
+        Row(m, s, "s", "c", 8, 2, {"q": v + s / 100})
+        for m, v in (("one", 3.0), ("two", 1.0))
+        for s in range(4)
+    ]
     claim = {
         "key": "k",
         "experiments": ["e"],
@@ -690,27 +978,62 @@ def test_a_sentence_about_several_methods_has_a_setting_for_each():
         "direction": "higher",
         "over": "all",
     }
-    evidence = claims.Evidence({"e": Document("e", 10, rows)}, [], {"e": {"experiments": ["e"]}}, [claim])
+    evidence = claims.Evidence(
+        {"e": Document("e", 10, rows)}, [], {"e": {"experiments": ["e"]}}, [claim]
+    )
     judged = evidence.judged["k"]
-    assert [(pair.label, pair.word) for pair in judged.pairs] == [("one", "confirmed"), ("two", "opposite")]
+    assert [(pair.label, pair.word) for pair in judged.pairs] == [
+        ("one", "confirmed"),
+        ("two", "opposite"),
+    ]
     assert judged.word == "opposite"
 
 
 def test_quantities_may_be_differences_and_first_values_of_curves():
     rows = [
-        Row("one", s, "s", "c", 8, 2, {"best": 0.9, "last": v}, {"acc": [[0, 5], [0.2 + s, v]]})
+        Row(
+            "one",
+            s,
+            "s",
+            "c",
+            8,
+            2,
+            {"best": 0.9, "last": v},
+            {"acc": [[0, 5], [0.2 + s, v]]},
+        )
         for s, v in enumerate(LOW)
     ]
     evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
-    assert evidence.values(claims.Place("e", "best minus last", "one", 2.0))[0] == pytest.approx(0.2)
-    assert evidence.values(claims.Place("e", "first of acc", "one"))[1] == pytest.approx(1.2)
+    assert evidence.values(claims.Place("e", "best minus last", "one", 2.0))[
+        0
+    ] == pytest.approx(0.2)
+    assert evidence.values(claims.Place("e", "first of acc", "one"))[
+        1
+    ] == pytest.approx(1.2)
     assert evidence.values(claims.Place("none", "q", "one")) == {}
 
 
 def test_curves_are_reduced_to_a_number_and_those_of_all_classes_together():
-    q = {f"q of a, class {i}": [[1, 3], values] for i, values in enumerate(([0.7, 0.5], [0.2, 0.5], [0.1, 0.0]))}
-    rho = {"rho, closed": [[1, 3, 5], [3.0, 4.0, 5.0]], "rho, least": [[1, 3, 5], [2.0, 2.5, 9.0]]}
-    rows = [Row("one", 0, "s", "c", 8, 2, {"known of a": 7.0}, {"acc": [[0, 5, 10], [0.5, 0.2, 0.4]], **q, **rho})]
+    q = {
+        f"q of a, class {i}": [[1, 3], values]
+        for i, values in enumerate(([0.7, 0.5], [0.2, 0.5], [0.1, 0.0]))
+    }
+    rho = {
+        "rho, closed": [[1, 3, 5], [3.0, 4.0, 5.0]],
+        "rho, least": [[1, 3, 5], [2.0, 2.5, 9.0]],
+    }
+    rows = [
+        Row(
+            "one",
+            0,
+            "s",
+            "c",
+            8,
+            2,
+            {"known of a": 7.0},
+            {"acc": [[0, 5, 10], [0.5, 0.2, 0.4]], **q, **rho},
+        )
+    ]
     evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
     expected = {
         "first of acc": 0.5,
@@ -724,7 +1047,9 @@ def test_curves_are_reduced_to_a_number_and_those_of_all_classes_together():
         "rank correlation over rounds of rho": 1.0,
         "known of a": 7.0,
     }
-    found = {name: evidence.values(claims.Place("e", name, "one"))[0] for name in expected}
+    found = {
+        name: evidence.values(claims.Place("e", name, "one"))[0] for name in expected
+    }
     assert found == pytest.approx(expected)
     assert evidence.values(claims.Place("e", "first of q of b", "one")) == {}
 
@@ -732,31 +1057,59 @@ def test_curves_are_reduced_to_a_number_and_those_of_all_classes_together():
 def test_each_quantity_is_compared_with_its_own_where_the_claim_says_so():
     curves = {"a": [[1, 2], [1.0, 3.0]], "b": [[1, 2], [5.0, 6.0]]}
     rows = [Row("one", s, "s", "c", 8, 2, {"a": 3.0, "b": 6.0}, curves) for s in (0, 1)]
-    tiny = tiny_evidence(HIGH, LOW, quantities=["a", "b"], rivals=[], against={"quantity": "first of {}"})
-    pairs = claims.Evidence({"e": Document("e", 2, rows)}, tiny.papers, tiny.runs, tiny.claims).judged["k"].pairs
+    tiny = tiny_evidence(
+        HIGH, LOW, quantities=["a", "b"], rivals=[], against={"quantity": "first of {}"}
+    )
+    pairs = (
+        claims.Evidence(
+            {"e": Document("e", 2, rows)}, tiny.papers, tiny.runs, tiny.claims
+        )
+        .judged["k"]
+        .pairs
+    )
     assert [pair.effect.mean for pair in pairs] == [2.0, 1.0]
 
 
 def test_a_ceiling_of_some_experiments_is_no_room_of_the_others():
-    rows = [Row(m, s, "s", "c", 8, 2, {"q": v}) for m, v in (("one", 0.9), ("two", 0.8)) for s in (0, 1)]
-    best = Document("best", 2, [Row("ceiling", s, "s", "c", 8, 2, {"q": 1.0}) for s in (0, 1)])
+    rows = [
+        Row(m, s, "s", "c", 8, 2, {"q": v})
+        for m, v in (("one", 0.9), ("two", 0.8))
+        for s in (0, 1)
+    ]
+    best = Document(
+        "best", 2, [Row("ceiling", s, "s", "c", 8, 2, {"q": 1.0}) for s in (0, 1)]
+    )
     tiny = tiny_evidence(HIGH, LOW)
-    claim = tiny.claims[0] | {"experiments": ["e", "f"], "ceiling": "best", "ceiling_of": ["f"]}
+    claim = tiny.claims[0] | {
+        "experiments": ["e", "f"],
+        "ceiling": "best",
+        "ceiling_of": ["f"],
+    }
     run = {**tiny.runs["e"], "experiments": ["e", "f"]}
     documents = {"e": Document("e", 2, rows), "f": Document("f", 2, rows), "best": best}
-    pairs = claims.Evidence(documents, tiny.papers, {"e": run, "f": run}, [claim]).judged["k"].pairs
+    pairs = (
+        claims.Evidence(documents, tiny.papers, {"e": run, "f": run}, [claim])
+        .judged["k"]
+        .pairs
+    )
     assert [pair.room for pair in pairs] == [None, pytest.approx(0.2)]
 
 
 def test_two_quantities_are_ranked_over_the_methods_of_a_seed():
     numbers = {"a": (1.0, 3.0), "b": (2.0, 5.0), "c": (3.0, 4.0)}
     rows = [
-        Row(m, s, "s", "c", 8, 2, {"p, x": p, "q, x": q if s else p}) for m, (p, q) in numbers.items() for s in (0, 1)
+        Row(m, s, "s", "c", 8, 2, {"p, x": p, "q, x": q if s else p})
+        for m, (p, q) in numbers.items()
+        for s in (0, 1)
     ]
     evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
-    place = claims.Place("e", "rank correlation of p, x and q, x over methods", "all methods")
+    place = claims.Place(
+        "e", "rank correlation of p, x and q, x over methods", "all methods"
+    )
     assert evidence.values(place) == pytest.approx({0: 1.0, 1: 0.5})
-    two = claims.Evidence({"e": Document("e", 3, rows[:4])}, [], {}, [])  # as in a second computation of some methods
+    two = claims.Evidence(
+        {"e": Document("e", 3, rows[:4])}, [], {}, []
+    )  # as in a second computation of some methods
     assert two.values(place) == {}
 
 
@@ -766,10 +1119,17 @@ def test_own_loading_and_splits_are_compared_without_pairs():
     again = [*rows, *(Row("two", s, "s", "c", 8, 2, {"q": 0.8}) for s in range(6))]
     tiny = tiny_evidence([0.9 - d for d in shift], 6 * [0.8])
     documents = {**tiny.documents, "independent/own-e": Document("e", 3, again)}
-    (pair,) = claims.Evidence(documents, tiny.papers, tiny.runs, tiny.claims).judged["k"].pairs
+    (pair,) = (
+        claims.Evidence(documents, tiny.papers, tiny.runs, tiny.claims)
+        .judged["k"]
+        .pairs
+    )
     assert pair.second is None
     assert pair.own[1] == "agrees"
-    assert page._second({"direction": "higher"}, pair) == "+0.1 [+0.0852, +0.115], own split, 6 seeds: agrees"
+    assert (
+        page._second({"direction": "higher"}, pair)
+        == "+0.1 [+0.0852, +0.115], own split, 6 seeds: agrees"
+    )
 
 
 def test_rounds_are_counted_until_the_last_accuracy_of_another_method():
@@ -779,7 +1139,10 @@ def test_rounds_are_counted_until_the_last_accuracy_of_another_method():
         for name, curve in (("slow", slow), ("fast", fast), ("never", never))
     ]
     evidence = claims.Evidence({"e": Document("e", 3, rows)}, [], {}, [])
-    values = [evidence.values(claims.Place("e", "rounds to slow's acc", row.method)) for row in rows]
+    values = [
+        evidence.values(claims.Place("e", "rounds to slow's acc", row.method))
+        for row in rows
+    ]
     assert values == [{0: 10}, {0: 5}, {0: 11}]
     row = Row("one", 0, "s", "c", 8, 2, {"the server's rows": 3.0})
     named = claims.Evidence({"e": Document("e", 3, [row])}, [], {}, [])
@@ -800,11 +1163,15 @@ def test_the_toy_agrees_with_an_independent_monte_carlo():
 def test_the_landscape_agrees_with_the_threshold_and_the_optimum_with_a_grid():
     # The midpoint is a minimum below 1.044, where g^2 tanh(g^2 / 2) = 1/2; just below it there are two more.
     for squared, minima in ((1.02, 1), (1.04, 3), (1.05, 2)):
-        assert maxfl_landscape.two_clients(squared)[f"minima, g² = {squared:g}"] == minima
+        assert (
+            maxfl_landscape.two_clients(squared)[f"minima, g² = {squared:g}"] == minima
+        )
     means = torch.tensor([[0.0, 0.3], [0.2, 4.0], [6.0, 9.0]], dtype=torch.float64)
     grid = torch.linspace(-1, 10, 200_001, dtype=torch.float64)
     values = torch.sigmoid((grid - means[..., None]).square()).mean(0)
-    torch.testing.assert_close(maxfl_landscape.optimum(means), grid[values.argmin(1)], atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        maxfl_landscape.optimum(means), grid[values.argmin(1)], atol=1e-4, rtol=0
+    )
 
 
 def test_ranks_that_run_together_have_correlation_one():
@@ -814,7 +1181,10 @@ def test_ranks_that_run_together_have_correlation_one():
 
 
 def test_appeal_and_accuracy_that_rise_together_have_rank_correlation_one():
-    rising, falling = {0: 9.0, 5: 0.1, 10: 0.2, 15: 0.3}, {0: 1.0, 5: 0.9, 10: 0.8, 15: 0.5}
+    rising, falling = (
+        {0: 9.0, 5: 0.1, 10: 0.2, 15: 0.3},
+        {0: 1.0, 5: 0.9, 10: 0.8, 15: 0.5},
+    )
     assert measures._rank_correlation(rising, falling) == pytest.approx(-1)
     assert measures._rank_correlation(rising, rising) == pytest.approx(1)
     assert measures._rank_correlation(rising, {5: 0.1, 10: 0.1, 15: 0.1}) is None
@@ -824,7 +1194,10 @@ def test_appeal_and_accuracy_that_rise_together_have_rank_correlation_one():
 
 
 def test_documents_survive_being_written(tmp_path):
-    rows = [Row("one", 0, "s", "c", 8, 2, {"q": 0.5}, {}, "m", "2", 3.5), Row("two", 0, "s", "c", 8, 2, {"q": None})]
+    rows = [
+        Row("one", 0, "s", "c", 8, 2, {"q": 0.5}, {}, "m", "2", 3.5),
+        Row("two", 0, "s", "c", 8, 2, {"q": None}),
+    ]
     saved = Document("e", 3, rows)
     write(saved, tmp_path)
     assert read("e", tmp_path) == saved
@@ -858,12 +1231,18 @@ metrics = ["accuracy"]
 
 
 def tiny(folder, lr=1.0, seeds=2):
-    (folder / "tiny.toml").write_text(TINY.replace("LR", str(lr)).replace("SEEDS", str(seeds)))
+    (folder / "tiny.toml").write_text(
+        TINY.replace("LR", str(lr)).replace("SEEDS", str(seeds))
+    )
     return running.Places(folder, folder, folder / "runs")
 
 
 def go_on(places, minutes=math.inf):
-    return list(running.run_missing({"tiny": "clients"}, [["tiny"]], minutes=minutes, jobs=1, places=places))
+    return list(
+        running.run_missing(
+            {"tiny": "clients"}, [["tiny"]], minutes=minutes, jobs=1, places=places
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -876,7 +1255,9 @@ def whole(tmp_path_factory):
     return places
 
 
-def test_a_killed_experiment_goes_on_and_ends_in_the_same_rows(whole, tmp_path, monkeypatch):
+def test_a_killed_experiment_goes_on_and_ends_in_the_same_rows(
+    whole, tmp_path, monkeypatch
+):
     places, rounds = tiny(tmp_path), []
 
     def killed_in_the_second_round(self, *arguments, _round=_Loop._round, **settings):
@@ -893,7 +1274,10 @@ def test_a_killed_experiment_goes_on_and_ends_in_the_same_rows(whole, tmp_path, 
     assert 0 < len(kept) < 6
     assert (tmp_path / "runs" / "tiny").exists()
     assert len(go_on(places)) == 6 - len(kept)
-    rows = [[row._replace(seconds=0) for row in read("tiny", folder).rows] for folder in (tmp_path, whole.results)]
+    rows = [
+        [row._replace(seconds=0) for row in read("tiny", folder).rows]
+        for folder in (tmp_path, whole.results)
+    ]
     assert rows[0] == rows[1]
 
 
@@ -902,23 +1286,41 @@ def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
     for i in range(16):
         inside = np.full((16, 16), 255, dtype=np.uint8)
         inside[:, :4] = 0
-        for folder, pixels in (("image", np.full((16, 16), 16 * i, dtype=np.uint8)), ("label", inside)):
+        for folder, pixels in (
+            ("image", np.full((16, 16), 16 * i, dtype=np.uint8)),
+            ("label", inside),
+        ):
             (tmp_path / folder).mkdir(exist_ok=True)
             image.fromarray(pixels).save(tmp_path / folder / f"{i}.png")
     clients = membranes.sites(seed=1, folder=str(tmp_path), size=16, tile=8)
     assert [len(c.train) for c in clients] == [4] * 9 + [2, 2]  # chunks of 4 tiles
     best = membranes.ceiling(seed=1, folder=str(tmp_path), size=16, tile=8)
-    assert {c.name: len(c.train) for c in best} == {"internal-0": 40, "internal-1": 40, "internal-2": 40}
+    assert {c.name: len(c.train) for c in best} == {
+        "internal-0": 40,
+        "internal-1": 40,
+        "internal-2": 40,
+    }
     assert torch.equal(best[0].test.inputs, clients[-1].test.inputs)
-    own = torch.cat([c.train.inputs for c in clients if c.name.startswith("internal")]).flatten(1).sum(1)
+    own = (
+        torch.cat([c.train.inputs for c in clients if c.name.startswith("internal")])
+        .flatten(1)
+        .sum(1)
+    )
     assert set(own.tolist()) <= set(best[0].train.inputs.flatten(1).sum(1).tolist())
     internal = clients[-1]
     assert internal.test.inputs.shape == (6 * 4, 1, 8, 8)
     assert internal.test.labels.double().mean() == 0.25
-    assert membranes.UNet().build((1, 8, 8), 2)(internal.test.inputs).shape == (24, 2, 8, 8)
+    assert membranes.UNet().build((1, 8, 8), 2)(internal.test.inputs).shape == (
+        24,
+        2,
+        8,
+        8,
+    )
     truth = internal.test.labels
     scores = torch.nn.functional.one_hot(truth, 2).permute(0, 3, 1, 2).float()
-    with_membrane = float((truth.flatten(1).sum(1) > 0).double().mean())  # elsewhere there is nothing to find
+    with_membrane = float(
+        (truth.flatten(1).sum(1) > 0).double().mean()
+    )  # elsewhere there is nothing to find
     assert membranes.dice(scores, truth, "classes") == with_membrane == 0.5
     logits = (2.0 * truth - 1).unsqueeze(1)  # two classes are one logit
     assert membranes.dice(logits, truth, "binary") == 0.5
@@ -928,7 +1330,9 @@ def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
         membranes.sites(seed=1, folder=str(tmp_path))
 
 
-def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(whole, tmp_path):
+def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(
+    whole, tmp_path
+):
     (tmp_path / "tiny.json").write_bytes((whole.results / "tiny.json").read_bytes())
     assert go_on(tiny(tmp_path)) == []
     places = tiny(tmp_path, lr=0.5, seeds=3)
@@ -939,11 +1343,17 @@ def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(whole, t
     assert go_on(places, minutes=0) == []
 
 
-def test_what_diverged_is_a_row_without_numbers_and_missing_data_are_skipped(whole, tmp_path, monkeypatch):
+def test_what_diverged_is_a_row_without_numbers_and_missing_data_are_skipped(
+    whole, tmp_path, monkeypatch
+):
     document = read("tiny", whole.results)
     assert {row.method for row in document.rows if not row.values} == {"diverges"}
     places = tiny(tmp_path)
-    text = (tmp_path / "tiny.toml").read_text().replace('"digits"', f'"cifar10"\nfolder = "{tmp_path}"')
+    text = (
+        (tmp_path / "tiny.toml")
+        .read_text()
+        .replace('"digits"', f'"cifar10"\nfolder = "{tmp_path}"')
+    )
     (tmp_path / "tiny.toml").write_text(text)
     (said,) = go_on(places)  # once, not for each method and seed
     assert said.startswith("tiny: skipped: ")
@@ -954,30 +1364,64 @@ def test_what_diverged_is_a_row_without_numbers_and_missing_data_are_skipped(who
 def test_rates_are_chosen_on_plays_that_are_not_judged(tmp_path):
     plays = [*shakespeare.PLAYS, *(f"other{number}" for number in range(7))]
     text = "abcdefghij" * 400
-    lines = [json.dumps({"play": play, "role": role, "text": text}) for play in plays for role in ("ONE", "TWO")]
-    with gzip.open(tmp_path / "all_plays_roles.jsonl.gz", "wt", encoding="utf-8") as file:
+    lines = [
+        json.dumps({"play": play, "role": role, "text": text})
+        for play in plays
+        for role in ("ONE", "TWO")
+    ]
+    with gzip.open(
+        tmp_path / "all_plays_roles.jsonl.gz", "wt", encoding="utf-8"
+    ) as file:
         file.write("\n".join(lines))
     clients = shakespeare.unjudged(seed=99, folder=str(tmp_path))  # 99 modulo 7 is 1
     expected = ["internal", "other2", "other3", "other4", "other5", "other6"]
-    assert set(clients.names) == {f"{play}-{role}" for play in expected for role in ("ONE", "TWO")}
+    assert set(clients.names) == {
+        f"{play}-{role}" for play in expected for role in ("ONE", "TWO")
+    }
     assert {len(client.train) for client in clients} == {20}
-    assert {len(client.train) for client in shakespeare.unjudged(seed=99, folder=str(tmp_path), segments=0)} == {10}
+    assert {
+        len(client.train)
+        for client in shakespeare.unjudged(seed=99, folder=str(tmp_path), segments=0)
+    } == {10}
 
 
 def test_the_seed_chooses_the_play_whose_roles_are_internal(tmp_path):
     (tmp_path / "roles").mkdir()
     for number, play in enumerate(shakespeare.PLAYS):
         text = "abcdefghij"[number : number + 5] * 800
-        lines = [json.dumps({"play": play, "role": role, "text": text}) for role in ("ONE", "TWO")]
-        (tmp_path / "roles" / f"{play}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        lines = [
+            json.dumps({"play": play, "role": role, "text": text})
+            for role in ("ONE", "TWO")
+        ]
+        (tmp_path / "roles" / f"{play}.jsonl").write_text(
+            "\n".join(lines), encoding="utf-8"
+        )
     clients = shakespeare.play(seed=2, folder=str(tmp_path))
-    assert [name for name in clients.names if name.startswith("internal-")] == ["internal-ONE", "internal-TWO"]
+    assert [name for name in clients.names if name.startswith("internal-")] == [
+        "internal-ONE",
+        "internal-TWO",
+    ]
     assert len(clients) == 12
     assert not any(name.startswith(shakespeare.PLAYS[2]) for name in clients.names)
     best = shakespeare.ceiling(seed=2, folder=str(tmp_path))
     assert best.names == ("internal-ONE", "internal-TWO")
-    assert len(best["internal-ONE"].train) == sum(len(client.train) for client in clients) == 12 * 20
-    assert torch.equal(best["internal-ONE"].test.inputs, clients["internal-ONE"].test.inputs)
+    assert (
+        len(best["internal-ONE"].train)
+        == sum(len(client.train) for client in clients)
+        == 12 * 20
+    )
+    assert torch.equal(
+        best["internal-ONE"].test.inputs, clients["internal-ONE"].test.inputs
+    )
     whole = shakespeare.play(seed=2, folder=str(tmp_path), segments=0)
-    assert {(len(client.train), len(client.test)) for client in whole} == {(10, 40)}  # 3,999 of 4,000 characters follow
-    assert len(shakespeare.ceiling(seed=2, folder=str(tmp_path), segments=0)["internal-ONE"].train) == 12 * 10
+    assert {(len(client.train), len(client.test)) for client in whole} == {
+        (10, 40)
+    }  # 3,999 of 4,000 characters follow
+    assert (
+        len(
+            shakespeare.ceiling(seed=2, folder=str(tmp_path), segments=0)[
+                "internal-ONE"
+            ].train
+        )
+        == 12 * 10
+    )

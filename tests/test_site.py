@@ -20,13 +20,30 @@ DOCS = ROOT / "docs"
 ENGINES = ("deployment", "ray")
 EXTRAS = {"lora": ("peft", "transformers")}
 SESSIONS = [
-    pytest.param(page, marks=[pytest.mark.engines] * (page.stem in ENGINES), id=page.stem)
+    pytest.param(
+        page, marks=[pytest.mark.engines] * (page.stem in ENGINES), id=page.stem
+    )
     for folder in ("tutorials", "howto")
     for page in sorted((DOCS / folder).glob("*.md"))
 ]
 AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
-BROWSER = next((found for found in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if found), None)
-LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+BROWSER = next(
+    (
+        found
+        for found in map(
+            shutil.which, ("chromium", "chromium-browser", "google-chrome")
+        )
+        if found
+    ),
+    None,
+)
+LOADED = {
+    "script": "src",
+    "img": "src",
+    "link": "href",
+    "iframe": "src",
+    "source": "src",
+}
 
 pytestmark = pytest.mark.programs
 
@@ -61,8 +78,24 @@ def squeezed(text):
 def site(tmp_path_factory):
     """All pages by file."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(folder)]
-    built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        str(DOCS),
+        str(folder),
+    ]
+    built = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
     assert built.returncode == 0, built.stderr[-2000:]
     return {file: Page(file) for file in folder.rglob("*.html")}
 
@@ -75,13 +108,24 @@ def test_every_internal_link_leads_to_a_place(site):
             if "://" in link or link.startswith("mailto:"):
                 continue
             target = (file.parent / unquote(path)).resolve() if path else file
-            known = site[target].anchors if target in site else {""} if target.exists() else set()
+            known = (
+                site[target].anchors
+                if target in site
+                else {""}
+                if target.exists()
+                else set()
+            )
             broken += [f"{file.name}: {link}"] * (unquote(anchor) not in known)
     assert broken == []
 
 
 def test_a_page_loads_nothing_from_elsewhere(site):
-    assert [f"{file.name}: {name}" for file, page in site.items() for name in page.loaded if "//" in name] == []
+    assert [
+        f"{file.name}: {name}"
+        for file, page in site.items()
+        for name in page.loaded
+        if "//" in name
+    ] == []
 
 
 def test_each_method_preset_and_command_is_found_on_its_page(site):
@@ -98,7 +142,9 @@ def test_each_method_preset_and_command_is_found_on_its_page(site):
     for file in pages["PRESETS"].glob("*.toml"):
         assert file.read_text(encoding="utf-8").strip() in text[f"presets/{file.stem}"]
     for words, _ in pages["commands"]():
-        assert f"usage: coterie {' '.join(words)}" in text[f"commands/{'-'.join(words)}"]
+        assert (
+            f"usage: coterie {' '.join(words)}" in text[f"commands/{'-'.join(words)}"]
+        )
 
 
 def test_each_method_has_a_picture_of_a_run(site):
@@ -111,18 +157,26 @@ def test_each_method_has_a_picture_of_a_run(site):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core")
-def test_a_browser_finds_no_page_too_wide_or_against_rules_of_level_a_and_aa(site, tmp_path):
+@pytest.mark.skipif(
+    not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core"
+)
+def test_a_browser_finds_no_page_too_wide_or_against_rules_of_level_a_and_aa(
+    site, tmp_path
+):
     top = next(file.parent for file in site if file.name == "genindex.html")
     pages = sorted(str(file.relative_to(top)) for file in site)
     assert looked_at(top, AXE, BROWSER, tmp_path, pages) == []
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-@pytest.mark.parametrize("name", ["fit", "MeritFed", "data.from_frames", "EarlyStopping"])
+@pytest.mark.parametrize(
+    "name", ["fit", "MeritFed", "data.from_frames", "EarlyStopping"]
+)
 def test_a_search_for_a_public_name_finds_its_page_first(site, tmp_path, name):
     top = next(file.parent for file in site if file.name == "search.html")
-    assert searched(top, BROWSER, tmp_path, f"ct.{name}")[:1] == [f"reference/api/{name}.html"]
+    assert searched(top, BROWSER, tmp_path, f"ct.{name}")[:1] == [
+        f"reference/api/{name}.html"
+    ]
 
 
 @pytest.mark.parametrize("page", SESSIONS)

@@ -43,7 +43,10 @@ def test_blocks_of_a_page_have_their_captions_as_names(tmp_path):
     page.write_text(
         "```python\na = 1\n```\n```{code-block} python\n:caption: mine.py\n\nb = 2\n```\n```python\n>>> a\n1\n```\n"
     )
-    assert list(user_code.shown_code(page)) == [("some_page_0", "a = 1\n"), ("mine", "b = 2\n")]
+    assert list(user_code.shown_code(page)) == [
+        ("some_page_0", "a = 1\n"),
+        ("mine", "b = 2\n"),
+    ]
     with pytest.raises(ValueError, match=r"two blocks of code are called mine\.py"):
         user_code.type_errors(iter([("mine", ""), ("mine", "")]))
 

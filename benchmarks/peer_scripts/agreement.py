@@ -22,13 +22,24 @@ Answers = Iterator[tuple[str, Any]]
 
 def flower(problems: dict[str, Any]) -> Answers:
     """`flwr.server.strategy`."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+    from flwr.common import (
+        Code,
+        FitRes,
+        Status,
+        ndarrays_to_parameters,
+        parameters_to_ndarrays,
+    )
     from flwr.server.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
-    def aggregate(strategy: Any, models: list[Any], sizes: list[int], number: int = 1) -> Any:
+    def aggregate(
+        strategy: Any, models: list[Any], sizes: list[int], number: int = 1
+    ) -> Any:
         status = Status(Code.OK, "")
         results = [
-            (SimpleNamespace(cid=str(i)), FitRes(status, ndarrays_to_parameters([np.array(m)]), n, {}))
+            (
+                SimpleNamespace(cid=str(i)),
+                FitRes(status, ndarrays_to_parameters([np.array(m)]), n, {}),
+            )
             for i, (m, n) in enumerate(zip(models, sizes, strict=True))
         ]
         return parameters_to_ndarrays(strategy.aggregate_fit(number, results, [])[0])[0]
@@ -39,7 +50,14 @@ def flower(problems: dict[str, Any]) -> Answers:
     yield "median", aggregate(FedMedian(), rows, sizes)
     yield "trimmed mean", aggregate(FedTrimmedAvg(beta=f / len(rows)), rows, sizes)
     yield "Krum", aggregate(Krum(num_malicious_clients=f), rows, sizes)
-    yield "multi-Krum", aggregate(Krum(num_malicious_clients=f, num_clients_to_keep=len(rows) - f), rows, sizes)
+    yield (
+        "multi-Krum",
+        aggregate(
+            Krum(num_malicious_clients=f, num_clients_to_keep=len(rows) - f),
+            rows,
+            sizes,
+        ),
+    )
     adam = problems["adam"]
     x = np.array(adam["start"])
     strategy = FedAdam(
@@ -53,7 +71,9 @@ def flower(problems: dict[str, Any]) -> Answers:
 
 def nvflare(problems: dict[str, Any]) -> Answers:
     """`nvflare.app_common.aggregators`."""
-    from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
+    from nvflare.app_common.aggregators.weighted_aggregation_helper import (
+        WeightedAggregationHelper,
+    )
 
     def average(rows: list[Any], sizes: list[int]) -> Any:
         helper = WeightedAggregationHelper()
@@ -72,10 +92,15 @@ def fedlab(problems: dict[str, Any]) -> Answers:
 
     rows = [torch.tensor(row, dtype=torch.float64) for row in problems["models"]]
     yield "average", Aggregators.fedavg_aggregate(rows)
-    yield "average, with sizes", Aggregators.fedavg_aggregate(rows, torch.tensor(problems["sizes"]).double())
+    yield (
+        "average, with sizes",
+        Aggregators.fedavg_aggregate(rows, torch.tensor(problems["sizes"]).double()),
+    )
     yield "buffers", [SerializationTool.serialize_model(_with_buffers()).numel()]
     work, sizes = problems["work"], torch.tensor(problems["sizes"]).double()
-    module = nn.Linear(len(problems["rows"][0][0][0]), 1 + max(map(max, problems["classes"])))
+    module = nn.Linear(
+        len(problems["rows"][0][0][0]), 1 + max(map(max, problems["classes"]))
+    )
     trainer = DittoSerialClientTrainer(module, len(sizes))
     trainer.setup_optim(work["steps"], None, work["lr"])
     trainer.args = SimpleNamespace(epochs=work["steps"], lr=work["lr"], mu=work["lam"])
@@ -83,17 +108,32 @@ def fedlab(problems: dict[str, Any]) -> Answers:
     own = [x] * len(sizes)
     batches = [
         [(torch.tensor(inputs), torch.tensor(labels))]
-        for (inputs, _), labels in zip(problems["rows"], problems["classes"], strict=True)
+        for (inputs, _), labels in zip(
+            problems["rows"], problems["classes"], strict=True
+        )
     ]
     for _ in range(work["rounds"]):
-        trained = [trainer.train(x, v, batch) for v, batch in zip(own, batches, strict=True)]
-        own, x = [v for v, _ in trained], Aggregators.fedavg_aggregate([y for _, y in trained], sizes)
+        trained = [
+            trainer.train(x, v, batch) for v, batch in zip(own, batches, strict=True)
+        ]
+        own, x = (
+            [v for v, _ in trained],
+            Aggregators.fedavg_aggregate([y for _, y in trained], sizes),
+        )
     yield "Ditto, 3 rounds, with sizes", torch.cat([x, *own])
 
 
 def byzfl(problems: dict[str, Any]) -> Answers:
     """`byzfl.aggregators` and `byzfl.attacks`."""
-    from byzfl import ALittleIsEnough, GeometricMedian, InnerProductManipulation, Krum, Median, MultiKrum, TrMean
+    from byzfl import (
+        ALittleIsEnough,
+        GeometricMedian,
+        InnerProductManipulation,
+        Krum,
+        Median,
+        MultiKrum,
+        TrMean,
+    )
 
     rows, f = np.array(problems["seven"]), problems["byzantine"]
     yield "median", Median()(rows)
@@ -111,14 +151,21 @@ def geom_median(problems: dict[str, Any]) -> Answers:
     from geom_median.numpy import compute_geometric_median
 
     points = [np.array(row) for row in problems["seven"]]
-    yield "geometric median", compute_geometric_median(points, np.ones(len(points)), eps=1e-9, maxiter=2000).median
+    yield (
+        "geometric median",
+        compute_geometric_median(
+            points, np.ones(len(points)), eps=1e-9, maxiter=2000
+        ).median,
+    )
 
 
 def pytorch(problems: dict[str, Any]) -> Answers:
     """`torch.optim`, which NVIDIA FLARE and pfl-research step with at the server."""
     adam = problems["adam"]
     x = nn.Parameter(torch.tensor(adam["start"], dtype=torch.float64))
-    optimiser = torch.optim.Adam([x], lr=adam["lr"], betas=tuple(adam["betas"]), eps=adam["eps"])
+    optimiser = torch.optim.Adam(
+        [x], lr=adam["lr"], betas=tuple(adam["betas"]), eps=adam["eps"]
+    )
     for change in adam["changes"]:
         x.grad = -torch.tensor(change, dtype=torch.float64)
         optimiser.step()
@@ -145,10 +192,18 @@ def pfl(problems: dict[str, Any]) -> Answers:
         def metrics(self, inputs: Tensor, labels: Tensor) -> dict[str, Weighted]:
             return {"loss": Weighted(float(self.loss(inputs, labels)), 1)}
 
-    rows = {i: (torch.tensor(x), torch.tensor(y)) for i, (x, y) in enumerate(problems["rows"])}
+    rows = {
+        i: (torch.tensor(x), torch.tensor(y))
+        for i, (x, y) in enumerate(problems["rows"])
+    }
     work = problems["work"]
 
-    def run(algorithm: Any, weighting: list[Any], params: type[Any] = NNAlgorithmParams, **extra: Any) -> Tensor:
+    def run(
+        algorithm: Any,
+        weighting: list[Any],
+        params: type[Any] = NNAlgorithmParams,
+        **extra: Any,
+    ) -> Tensor:
         module = Line(len(problems["rows"][0][0][0]), 1)
         with torch.no_grad():
             for parameter in module.parameters():
@@ -171,13 +226,22 @@ def pfl(problems: dict[str, Any]) -> Answers:
         return torch.cat([module.weight[0], module.bias]).detach()
 
     yield "FedAvg, 3 rounds", run(FederatedAveraging(), [])
-    yield "FedAvg, 3 rounds, with sizes", run(FederatedAveraging(), [WeightByDatapoints()])
+    yield (
+        "FedAvg, 3 rounds, with sizes",
+        run(FederatedAveraging(), [WeightByDatapoints()]),
+    )
     module = _with_buffers()
     module.loss = module.metrics = lambda *_: Metrics()
-    kept = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)).get_parameters()
+    kept = PyTorchModel(
+        module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
+    ).get_parameters()
     yield "buffers", [sum(value.numel() for _, value in kept.items())]
     states = InMemoryUserStateStorage()
-    own = {"population": len(rows), "use_gradient_as_control_variate": False, "user_state_storage": states}
+    own = {
+        "population": len(rows),
+        "use_gradient_as_control_variate": False,
+        "user_state_storage": states,
+    }
     yield "SCAFFOLD, 3 rounds", run(SCAFFOLD(), [], SCAFFOLDParams, **own)
 
 

@@ -17,14 +17,27 @@ SEED = 0
 def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     """Train, and return the final layers."""
     rows = zip(work.images, work.labels, strict=True)
-    digits = max(3, len(str(len(work.labels) - 1)))  # the order of names is that of the numbers which participants have
-    clients = ct.data.from_tensors({f"client-{i:0{digits}d}": {"train": pair} for i, pair in enumerate(rows)})
+    digits = max(
+        3, len(str(len(work.labels) - 1))
+    )  # the order of names is that of the numbers which participants have
+    clients = ct.data.from_tensors(
+        {f"client-{i:0{digits}d}": {"train": pair} for i, pair in enumerate(rows)}
+    )
     steps = work.epochs * work.labels.shape[1] // work.batch_size
-    method = ct.FedAvg(ct.LocalSGD(lr=work.lr, steps=ct.Steps(steps), batch_size=work.batch_size))
+    method = ct.FedAvg(
+        ct.LocalSGD(lr=work.lr, steps=ct.Steps(steps), batch_size=work.batch_size)
+    )
     model = build(work, nn.Sequential, nn)
-    init = {name: torch.from_numpy(layer) for name, layer in zip(model.state_dict(), work.layers, strict=True)}
+    init = {
+        name: torch.from_numpy(layer)
+        for name, layer in zip(model.state_dict(), work.layers, strict=True)
+    }
     drawn = [
-        np.sort(ct.Rng.named(SEED, "participants", number).permutation(len(clients), work.participants.shape[1]))
+        np.sort(
+            ct.Rng.named(SEED, "participants", number).permutation(
+                len(clients), work.participants.shape[1]
+            )
+        )
         for number in range(1, work.rounds + 1)
     ]
     if not np.array_equal(drawn, work.participants):
@@ -33,7 +46,16 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
         work.participants.shape[1], work.rounds, metrics=(), callbacks=(lambda n: clock.round() if n else clock.start(),),
     )  # fmt: skip
     engine = ct.InProcess(workers=work.workers)
-    fitted = ct.fit(method, clients, model, work.rounds, SEED, engine=engine, init=init, settings=settings)
+    fitted = ct.fit(
+        method,
+        clients,
+        model,
+        work.rounds,
+        SEED,
+        engine=engine,
+        init=init,
+        settings=settings,
+    )
     return list(fitted.state_dict().values())
 
 

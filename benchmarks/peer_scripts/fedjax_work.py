@@ -25,7 +25,9 @@ from work import Clock, Work, main
 def mlp(work: Work) -> tuple[Any, list[str]]:
     """The model, and the names of its layers."""
     widths = [len(bias) for bias in work.layers[1::2]]
-    return lambda x: hk.nets.MLP(widths, name="mlp")(x), [f"mlp/~/linear_{k}" for k in range(len(widths))]
+    return lambda x: hk.nets.MLP(widths, name="mlp")(x), [
+        f"mlp/~/linear_{k}" for k in range(len(widths))
+    ]
 
 
 def cnn(work: Work) -> tuple[Any, list[str]]:
@@ -46,7 +48,9 @@ def lstm(work: Work) -> tuple[Any, list[str]]:
 
     def forward(x: Any) -> Any:
         core = hk.LSTM(64)
-        outputs, _ = hk.dynamic_unroll(core, x.reshape(-1, 28, 28).transpose(1, 0, 2), core.initial_state(len(x)))
+        outputs, _ = hk.dynamic_unroll(
+            core, x.reshape(-1, 28, 28).transpose(1, 0, 2), core.initial_state(len(x))
+        )
         return hk.Linear(10)(outputs[-1])
 
     return forward, ["lstm/linear", "linear"]
@@ -61,8 +65,12 @@ def to_haiku(layers: Sequence[Any], model: str) -> list[tuple[Any, Any]]:
     """The weight and bias of each layer from PyTorch's parameters."""
     if model == "lstm":
         inner, outer, one, other, *last = layers
-        weight = np.concatenate([np.concatenate([inner, outer], 1).reshape(4, 64, -1)[g] for g in GATES])
-        bias = np.concatenate([(one + other).reshape(4, 64)[g] - (g == 1) for g in GATES])
+        weight = np.concatenate(
+            [np.concatenate([inner, outer], 1).reshape(4, 64, -1)[g] for g in GATES]
+        )
+        bias = np.concatenate(
+            [(one + other).reshape(4, 64)[g] - (g == 1) for g in GATES]
+        )
         return [(weight.T, bias), *to_haiku(last, "mlp")]
     pairs = zip(layers[::2], layers[1::2], strict=True)
     return [(w.transpose(2, 3, 1, 0) if w.ndim == 4 else w.T, b) for w, b in pairs]
@@ -73,9 +81,15 @@ def to_torch(layers: Sequence[tuple[Any, Any]], model: str) -> list[Any]:
     if model == "lstm":
         (weight, bias), *last = layers
         weight = np.concatenate([weight.T.reshape(4, 64, -1)[g] for g in GATES])
-        bias = np.concatenate([(bias.reshape(4, 64) + np.eye(4)[:, 2:3])[g] for g in GATES])
+        bias = np.concatenate(
+            [(bias.reshape(4, 64) + np.eye(4)[:, 2:3])[g] for g in GATES]
+        )
         return [weight[:, :28], weight[:, 28:], bias, 0 * bias, *to_torch(last, "mlp")]
-    return [part for w, b in layers for part in (w.transpose(3, 2, 0, 1) if w.ndim == 4 else w.T, b)]
+    return [
+        part
+        for w, b in layers
+        for part in (w.transpose(3, 2, 0, 1) if w.ndim == 4 else w.T, b)
+    ]
 
 
 def run(work: Work, clock: Clock) -> Sequence[Any]:
@@ -83,33 +97,50 @@ def run(work: Work, clock: Clock) -> Sequence[Any]:
     forward, names = MODELS[work.model](work)
     images = work.floats()
     data = fedjax.InMemoryFederatedData(
-        {f"client-{i:03d}": {"x": images[i], "y": work.labels[i]} for i in range(len(images))}
+        {
+            f"client-{i:03d}": {"x": images[i], "y": work.labels[i]}
+            for i in range(len(images))
+        }
     )
     model = fedjax.create_model_from_haiku(
         hk.transform(lambda batch: forward(batch["x"])),
         {"x": images[0, :1], "y": work.labels[0, :1]},
-        lambda batch, outputs: fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], outputs),
+        lambda batch, outputs: fedjax.metrics.unreduced_cross_entropy_loss(
+            batch["y"], outputs
+        ),
     )
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(model),
         fedjax.optimizers.sgd(work.lr),
         fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(batch_size=work.batch_size, num_epochs=work.epochs),
+        fedjax.ShuffleRepeatBatchHParams(
+            batch_size=work.batch_size, num_epochs=work.epochs
+        ),
     )
     start = to_haiku(work.layers, work.model)
     state = algorithm.init(
-        {name: {"w": jnp.asarray(w), "b": jnp.asarray(b)} for name, (w, b) in zip(names, start, strict=True)}
+        {
+            name: {"w": jnp.asarray(w), "b": jnp.asarray(b)}
+            for name, (w, b) in zip(names, start, strict=True)
+        }
     )
     clock.start()
     for number, chosen in enumerate(work.participants):
         keys = jax.random.split(jax.random.PRNGKey(number), len(chosen))
         ids = [f"client-{i:03d}" for i in chosen]
-        clients = [(id_, rows, key) for (id_, rows), key in zip(data.get_clients(ids), keys, strict=True)]
+        clients = [
+            (id_, rows, key)
+            for (id_, rows), key in zip(data.get_clients(ids), keys, strict=True)
+        ]
         state, _ = algorithm.apply(state, clients)
         jax.block_until_ready(state.params)
         clock.round()
     return to_torch(
-        [(np.asarray(state.params[name]["w"]), np.asarray(state.params[name]["b"])) for name in names], work.model
+        [
+            (np.asarray(state.params[name]["w"]), np.asarray(state.params[name]["b"]))
+            for name in names
+        ],
+        work.model,
     )
 
 

@@ -31,17 +31,25 @@ class InMemory(FedDataset):
         """Rows of a client."""
         return self.rows[id]
 
-    def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> DataLoader:
+    def get_dataloader(
+        self, id: int, batch_size: int, type: str = "train"
+    ) -> DataLoader:
         """Batches of a client, shuffled for each epoch."""
         rows = self.rows[id]
-        return DataLoader(rows, batch_size=None, sampler=BatchSampler(RandomSampler(rows), batch_size, False))
+        return DataLoader(
+            rows,
+            batch_size=None,
+            sampler=BatchSampler(RandomSampler(rows), batch_size, False),
+        )
 
 
 class Handler(SyncServerHandler):
     """The server with given participants."""
 
     def __init__(self, model: nn.Module, work: Work) -> None:
-        super().__init__(model, work.rounds, work.participants.shape[1] / len(work.labels))
+        super().__init__(
+            model, work.rounds, work.participants.shape[1] / len(work.labels)
+        )
         self.participants = work.participants.tolist()
 
     def sample_clients(self) -> list[int]:
@@ -52,7 +60,9 @@ class Handler(SyncServerHandler):
 class Pipeline(StandalonePipeline):
     """The loop with a clock where it would evaluate."""
 
-    def __init__(self, handler: Handler, trainer: SGDSerialClientTrainer, clock: Clock) -> None:
+    def __init__(
+        self, handler: Handler, trainer: SGDSerialClientTrainer, clock: Clock
+    ) -> None:
         super().__init__(handler, trainer)
         self.clock = clock
 

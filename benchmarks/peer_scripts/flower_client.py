@@ -37,7 +37,11 @@ def train(message: Message, context: Context) -> Message:
     work, images, labels = rows(message.content["config"]["work"])
     number = int(context.node_config["partition-id"])
     own = TensorDataset(images[number], labels[number])
-    loader = DataLoader(own, batch_size=None, sampler=BatchSampler(RandomSampler(own), work.batch_size, False))
+    loader = DataLoader(
+        own,
+        batch_size=None,
+        sampler=BatchSampler(RandomSampler(own), work.batch_size, False),
+    )
     model = build(work, nn.Sequential, nn)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
@@ -46,5 +50,8 @@ def train(message: Message, context: Context) -> Message:
             optimizer.zero_grad()
             F.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
-    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(own)})}
+    content = {
+        "arrays": ArrayRecord(model.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(own)}),
+    }
     return Message(content=RecordDict(content), reply_to=message)

@@ -34,7 +34,10 @@ class Given(FedAvg):
         """One message per participant."""
         record = RecordDict({"arrays": arrays, "config": config})
         chosen = [self.nodes[i] for i in self.participants[server_round - 1]]
-        return [Message(content=record, message_type="train", dst_node_id=node) for node in chosen]
+        return [
+            Message(content=record, message_type="train", dst_node_id=node)
+            for node in chosen
+        ]
 
 
 def run(work: Work, clock: Clock) -> Sequence[Any]:
@@ -46,10 +49,18 @@ def run(work: Work, clock: Clock) -> Sequence[Any]:
     def serve(grid: Grid, context: Context) -> None:
         torch.set_num_threads(1)
         model = fill(build(work, nn.Sequential, nn), work, torch)
-        while len(list(grid.get_node_ids())) < len(work.labels):  # nodes register while the server starts
+        while len(list(grid.get_node_ids())) < len(
+            work.labels
+        ):  # nodes register while the server starts
             time.sleep(0.05)
-        asked = [Message(RecordDict(), message_type="query", dst_node_id=node) for node in grid.get_node_ids()]
-        nodes = {int(r.content["metrics"]["partition"]): r.metadata.src_node_id for r in grid.send_and_receive(asked)}
+        asked = [
+            Message(RecordDict(), message_type="query", dst_node_id=node)
+            for node in grid.get_node_ids()
+        ]
+        nodes = {
+            int(r.content["metrics"]["partition"]): r.metadata.src_node_id
+            for r in grid.send_and_receive(asked)
+        }
         result = Given([nodes[i] for i in range(len(nodes))], work).start(
             grid,
             ArrayRecord(model.state_dict()),
@@ -64,7 +75,11 @@ def run(work: Work, clock: Clock) -> Sequence[Any]:
         app,
         num_supernodes=len(work.labels),
         backend_config={
-            "init_args": {"address": "local", "num_cpus": work.workers, "_temp_dir": str(work.path.parent.resolve())},
+            "init_args": {
+                "address": "local",
+                "num_cpus": work.workers,
+                "_temp_dir": str(work.path.parent.resolve()),
+            },
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )
@@ -72,4 +87,9 @@ def run(work: Work, clock: Clock) -> Sequence[Any]:
 
 
 if __name__ == "__main__":
-    main("Flower simulation", run, ["flwr", "ray", "torch", "numpy"], in_process=lambda work: False)
+    main(
+        "Flower simulation",
+        run,
+        ["flwr", "ray", "torch", "numpy"],
+        in_process=lambda work: False,
+    )

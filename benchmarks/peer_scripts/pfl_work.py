@@ -35,7 +35,11 @@ class MLP(nn.Sequential):
     def metrics(self, inputs: Tensor, labels: Tensor) -> dict[str, Weighted]:
         """Accuracy of a batch."""
         self.eval()
-        return {"accuracy": Weighted(float((self(inputs).argmax(1) == labels).sum()), len(labels))}
+        return {
+            "accuracy": Weighted(
+                float((self(inputs).argmax(1) == labels).sum()), len(labels)
+            )
+        }
 
 
 class Timed(TrainingProcessCallback):
@@ -61,7 +65,9 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     """Train, and return the final layers."""
     torch.set_num_threads(1)
     module = fill(build(work, MLP, nn), work, torch)
-    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
+    model = PyTorchModel(
+        module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
+    )
     images, labels = torch.from_numpy(work.floats()), torch.from_numpy(work.labels)
     users = {i: (images[i], labels[i]) for i in range(len(labels))}
     order = iter(work.participants.flatten().tolist())
@@ -73,9 +79,17 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
             train_cohort_size=work.participants.shape[1],
             val_cohort_size=None,
         ),
-        SimulatedBackend(training_data=training, val_data=training, postprocessors=[WeightByDatapoints()]),
+        SimulatedBackend(
+            training_data=training,
+            val_data=training,
+            postprocessors=[WeightByDatapoints()],
+        ),
         model,
-        NNTrainHyperParams(local_num_epochs=work.epochs, local_learning_rate=work.lr, local_batch_size=work.batch_size),
+        NNTrainHyperParams(
+            local_num_epochs=work.epochs,
+            local_learning_rate=work.lr,
+            local_batch_size=work.batch_size,
+        ),
         NNEvalHyperParams(local_batch_size=None),
         [Timed(clock)],
     )

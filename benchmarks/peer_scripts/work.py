@@ -35,11 +35,21 @@ class Work:
     def __init__(self, path: Path, workers: int) -> None:
         with np.load(path) as held:
             self.images, self.labels = held["images"], held["labels"]
-            self.test_images, self.test_labels = held["test_images"], held["test_labels"]
+            self.test_images, self.test_labels = (
+                held["test_images"],
+                held["test_labels"],
+            )
             self.participants = held["participants"]
-            self.layers = [held[f"layer_{i}"] for i in range(sum(name.startswith("layer_") for name in held.files))]
+            self.layers = [
+                held[f"layer_{i}"]
+                for i in range(sum(name.startswith("layer_") for name in held.files))
+            ]
             self.model = str(held["model"])
-            self.epochs, self.batch_size, self.lr = int(held["epochs"]), int(held["batch_size"]), float(held["lr"])
+            self.epochs, self.batch_size, self.lr = (
+                int(held["epochs"]),
+                int(held["batch_size"]),
+                float(held["lr"]),
+            )
         self.path, self.workers = path, workers
 
     @property
@@ -55,8 +65,17 @@ class Work:
 def modules(model: str, widths: Sequence[int], nn: Any) -> list[Any]:
     """The modules of a model of rows of 784 pixels; `widths` are those of an MLP."""
     if model == "cnn":
-        convolutions = [m for k in ((1, 16), (16, 32)) for m in (nn.Conv2d(*k, 5), nn.ReLU(), nn.MaxPool2d(2))]
-        return [nn.Unflatten(1, (1, 28, 28)), *convolutions, nn.Flatten(), nn.Linear(512, 10)]
+        convolutions = [
+            m
+            for k in ((1, 16), (16, 32))
+            for m in (nn.Conv2d(*k, 5), nn.ReLU(), nn.MaxPool2d(2))
+        ]
+        return [
+            nn.Unflatten(1, (1, 28, 28)),
+            *convolutions,
+            nn.Flatten(),
+            nn.Linear(512, 10),
+        ]
     if model == "lstm":
 
         class LastOutput(nn.Module):
@@ -126,7 +145,9 @@ def main(
     parser = argparse.ArgumentParser(description=f"The work with {framework}")
     parser.add_argument("work", type=Path, help="npz file with the work")
     parser.add_argument("result", type=Path, help="JSON file to write")
-    parser.add_argument("--workers", type=int, default=1, help="clients trained at the same time")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="clients trained at the same time"
+    )
     given = parser.parse_args()
     work, clock = Work(given.work, given.workers), Clock()
     layers = run(work, clock)
@@ -134,7 +155,13 @@ def main(
         "framework": framework,
         "seconds": clock.wall,
         "cpu_seconds": clock.cpu if in_process(work) else None,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in packages},
+        },
     }
-    np.savez(given.result.with_suffix(".npz"), *[np.asarray(layer, dtype=np.float32) for layer in layers])
+    np.savez(
+        given.result.with_suffix(".npz"),
+        *[np.asarray(layer, dtype=np.float32) for layer in layers],
+    )
     given.result.write_text(json.dumps(result) + "\n")

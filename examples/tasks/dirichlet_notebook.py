@@ -27,13 +27,19 @@ class Moons(Dataset):
 class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+        )
 
     def forward(self, x):
         return self.layers(x).squeeze(-1)
 
 
-clients = ct.data.from_dataset(Moons(), split={"kind": "dirichlet", "alpha": 0.3, "clients": 20})
-result = ct.compare(["local", "fedavg", "scaffold", "meritfed"], clients, Network, rounds=5, seeds=3)
+clients = ct.data.from_dataset(
+    Moons(), split={"kind": "dirichlet", "alpha": 0.3, "clients": 20}
+)
+result = ct.compare(
+    ["local", "fedavg", "scaffold", "meritfed"], clients, Network, rounds=5, seeds=3
+)
 print(result.table("accuracy"))
 result.plot("accuracy", clients=["client-00", "client-01"]).savefig("accuracy.svg")

@@ -34,8 +34,12 @@ class Momentum(ct.Method[Moving]):
     def init(self, x: Tensor, federation: ct.Federation) -> Moving:
         return Moving(x, torch.zeros_like(x))
 
-    def round(self, state: Moving, federation: ct.Federation, rng: ct.Rng) -> tuple[Moving, dict[str, float]]:
-        replies = federation.ask(federation.clients, trained, x=state.x, local=self.local)
+    def round(
+        self, state: Moving, federation: ct.Federation, rng: ct.Rng
+    ) -> tuple[Moving, dict[str, float]]:
+        replies = federation.ask(
+            federation.clients, trained, x=state.x, local=self.local
+        )
         speed = self.keep * state.speed + replies.delta.mean(dim=0)
         return Moving(state.x + speed, speed), {"speed": float(speed.norm())}
 

@@ -15,9 +15,14 @@ spread = (internal - centre).square().sum()
 
 weights = variance.exact_weights(internal, external, budget=2)
 by_hand = min(
-    (float((spread + (w * (external[0] - centre)).square().sum()) / (2 + w) ** 2), float(w))
+    (
+        float((spread + (w * (external[0] - centre)).square().sum()) / (2 + w) ** 2),
+        float(w),
+    )
     for w in torch.linspace(0, 1, 1001)
 )
 print([round(v, 3) for v in weights.tolist()], by_hand)
 assert weights[1] < 0.05, "a client far away is hardly borrowed from"
-assert abs(float(weights[0]) - by_hand[1]) < 0.05, "the near one as the error by hand says"
+assert abs(float(weights[0]) - by_hand[1]) < 0.05, (
+    "the near one as the error by hand says"
+)

@@ -20,7 +20,15 @@ from torch import Tensor
 
 from coterie.run.tables import read_experiment
 from experiments.independent import own
-from experiments.independent.networks import Characters, Convolutional, Layered, Membranes, Network, Perceptron, Rows
+from experiments.independent.networks import (
+    Characters,
+    Convolutional,
+    Layered,
+    Membranes,
+    Network,
+    Perceptron,
+    Rows,
+)
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent
 HIDDEN = {"2nn": (200, 200)}
@@ -52,7 +60,9 @@ class Problem:
 
     def entry(self, label: str) -> Mapping[str, Any]:
         """The [[methods]] table of this label."""
-        (table,) = [m for m in self.tables["methods"] if m.get("label", m["name"]) == label]
+        (table,) = [
+            m for m in self.tables["methods"] if m.get("label", m["name"]) == label
+        ]
         return dict(table)
 
     def of(self, label: str) -> Problem:
@@ -66,7 +76,9 @@ class Problem:
 
     def accuracy(self, x: Tensor, parts: Sequence[Rows]) -> float:
         """Share of right answers on several parts together; a label below 0 asks for none."""
-        return sum(self.model.hits(x, rows) for rows in parts) / sum(int((rows.labels >= 0).sum()) for rows in parts)
+        return sum(self.model.hits(x, rows) for rows in parts) / sum(
+            int((rows.labels >= 0).sum()) for rows in parts
+        )
 
 
 def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
@@ -78,7 +90,12 @@ def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
     classes = 1 + max(int(part.labels.max()) for part in rows)
     if model.get("name") == "cnn":
         image = (1, *clients[0].train.inputs.shape[1:])[-3:]
-        return Problem(tables, seed, clients, Convolutional(image, model["channels"], model["units"], classes))
+        return Problem(
+            tables,
+            seed,
+            clients,
+            Convolutional(image, model["channels"], model["units"], classes),
+        )
     hidden = HIDDEN.get(model.get("name"), model.get("hidden", []))
     widths = [rows[0].inputs.shape[1], *hidden, classes]
     return Problem(tables, seed, clients, Perceptron(widths, model.get("dropout", 0.0)))
@@ -91,7 +108,9 @@ def read_problem(name: str, seed: int) -> Problem:
     tables = tomllib.loads((EXPERIMENTS / f"{plain}.toml").read_text(encoding="utf-8"))
     if plain != name:
         return problem_of(tables, seed, own.deal(tables, seed))
-    return problem_of(tables, seed, read_experiment(EXPERIMENTS / f"{name}.toml").load_data(seed))
+    return problem_of(
+        tables, seed, read_experiment(EXPERIMENTS / f"{name}.toml").load_data(seed)
+    )
 
 
 def rows_of(part: Any) -> Rows:
@@ -102,7 +121,9 @@ def rows_of(part: Any) -> Rows:
 
 def generator(seed: int, method: str) -> torch.Generator:
     """Random numbers of one seed and method."""
-    state = np.random.SeedSequence([seed, *method.encode()]).generate_state(1, np.uint64)[0]
+    state = np.random.SeedSequence([seed, *method.encode()]).generate_state(
+        1, np.uint64
+    )[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
@@ -128,24 +149,39 @@ def sgd(
     local, start = problem.tables["local"], x
     taken = local["steps"] if steps is None else steps
     for batch in islice(batches(len(rows.labels), local["batch_size"], random), taken):
-        x = x - local["lr"] * (problem.model.gradient(x, rows.at(batch), random) + shift + pull * (x - start))
+        x = x - local["lr"] * (
+            problem.model.gradient(x, rows.at(batch), random)
+            + shift
+            + pull * (x - start)
+        )
     return x
 
 
-def meta_sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator) -> Tensor:
+def meta_sgd(
+    problem: Problem, x: Tensor, rows: Rows, random: torch.Generator
+) -> Tensor:
     """The model after local steps by the gradient one step ahead, on another batch (Fallah et al. 2020, first order)."""
     local = problem.tables["local"]
     own = len(rows.labels), local["batch_size"], random
-    for inner, outer in islice(zip(batches(*own), batches(*own), strict=True), local["steps"]):
+    for inner, outer in islice(
+        zip(batches(*own), batches(*own), strict=True), local["steps"]
+    ):
         ahead = x - local["lr"] * problem.model.gradient(x, rows.at(inner), random)
         x = x - local["lr"] * problem.model.gradient(ahead, rows.at(outer), random)
     return x
 
 
-def on(experiment: str, methods: Mapping[str, Callable[[Problem], Values]]) -> dict[str, Callable[[int], Values]]:
+def on(
+    experiment: str, methods: Mapping[str, Callable[[Problem], Values]]
+) -> dict[str, Callable[[int], Values]]:
     """Methods of an experiment as functions of the seed."""
-    return {label: partial(_perform, method, experiment, label) for label, method in methods.items()}
+    return {
+        label: partial(_perform, method, experiment, label)
+        for label, method in methods.items()
+    }
 
 
-def _perform(method: Callable[[Problem], Values], experiment: str, label: str, seed: int) -> Values:
+def _perform(
+    method: Callable[[Problem], Values], experiment: str, label: str, seed: int
+) -> Values:
     return method(read_problem(experiment, seed).of(label))

@@ -20,7 +20,14 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from experiments.independent.common import Problem, Values, batches, generator, on, rows_of
+from experiments.independent.common import (
+    Problem,
+    Values,
+    batches,
+    generator,
+    on,
+    rows_of,
+)
 from experiments.independent.networks import Rows
 from experiments.measures import shares_of
 
@@ -42,7 +49,12 @@ def fedavg(problem: Problem) -> Values:
 def fedprox(problem: Problem) -> Values:
     """No sampling; local losses have mu / 2 times the squared distance to the global model beside them."""
     mu = problem.entry("fedprox")["mu"]
-    return _learned(problem, "fedprox", _every_row(problem), lambda y, x, last, rows: mu / 2 * (y - x).square().sum())
+    return _learned(
+        problem,
+        "fedprox",
+        _every_row(problem),
+        lambda y, x, last, rows: mu / 2 * (y - x).square().sum(),
+    )
 
 
 def moon(problem: Problem) -> Values:
@@ -50,8 +62,15 @@ def moon(problem: Problem) -> Values:
     entry = problem.entry("moon")
 
     def contrast(y: Tensor, x: Tensor, last: Tensor, rows: Rows) -> Tensor:
-        own, ours, before = (problem.model.representation(model, rows.inputs) for model in (y, x, last))
-        alike = torch.stack([cosine_similarity(own, ours), cosine_similarity(own, before)], 1) / entry["temperature"]
+        own, ours, before = (
+            problem.model.representation(model, rows.inputs) for model in (y, x, last)
+        )
+        alike = (
+            torch.stack(
+                [cosine_similarity(own, ours), cosine_similarity(own, before)], 1
+            )
+            / entry["temperature"]
+        )
         loss: Tensor = -entry["mu"] * alike.log_softmax(1)[:, 0].mean()
         return loss
 
@@ -72,15 +91,27 @@ def _every_row(problem: Problem) -> Chances:
 
 def uniform_is(problem: Problem) -> Values:
     """Each class that a client has is equally probable."""
-    chances = [by_class(torch.ones(problem.model.classes), rows.labels) for rows in problem.train]
-    return _learned(problem, "uniform-is", lambda x, local: chances, ratio=_ratio(problem, "uniform-is"))
+    chances = [
+        by_class(torch.ones(problem.model.classes), rows.labels)
+        for rows in problem.train
+    ]
+    return _learned(
+        problem,
+        "uniform-is",
+        lambda x, local: chances,
+        ratio=_ratio(problem, "uniform-is"),
+    )
 
 
 def pj_is(problem: Problem) -> Values:
     """Each class is as probable as among all clients' rows."""
-    p = shares(torch.cat([rows.labels for rows in problem.train]), problem.model.classes)
+    p = shares(
+        torch.cat([rows.labels for rows in problem.train]), problem.model.classes
+    )
     chances = [by_class(p, rows.labels) for rows in problem.train]
-    return _learned(problem, "pj-is", lambda x, local: chances, ratio=_ratio(problem, "pj-is"))
+    return _learned(
+        problem, "pj-is", lambda x, local: chances, ratio=_ratio(problem, "pj-is")
+    )
 
 
 def isfedavg(problem: Problem) -> Values:
@@ -88,20 +119,43 @@ def isfedavg(problem: Problem) -> Values:
     norms, entropy, follow = list[list[Tensor]](), list[float](), list[float]()
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor]:
-        of_rows = [row_gradients(problem, x, rows).norm(dim=1) for rows in problem.train]
-        known = [(chance, rows.labels) for chance, rows in zip(of_rows, problem.train, strict=True)]
-        norms.append([torch.stack([chance[labels == i].mean() for i in labels.unique()]) for chance, labels in known])
+        of_rows = [
+            row_gradients(problem, x, rows).norm(dim=1) for rows in problem.train
+        ]
+        known = [
+            (chance, rows.labels)
+            for chance, rows in zip(of_rows, problem.train, strict=True)
+        ]
+        norms.append(
+            [
+                torch.stack([chance[labels == i].mean() for i in labels.unique()])
+                for chance, labels in known
+            ]
+        )
         drawn = [draws(*each) for each in known]
-        extra = [d / shares(labels, 0) for d, (_, labels) in zip(drawn, known, strict=True)]  # nan: not there
-        follow.append(fmean(same_order(e[~e.isnan()], norm) for e, norm in zip(extra, norms[-1], strict=True)))
+        extra = [
+            d / shares(labels, 0) for d, (_, labels) in zip(drawn, known, strict=True)
+        ]  # nan: not there
+        follow.append(
+            fmean(
+                same_order(e[~e.isnan()], norm)
+                for e, norm in zip(extra, norms[-1], strict=True)
+            )
+        )
         entropy.append(fmean(float(torch.special.entr(d).sum()) for d in drawn))
         return of_rows
 
     learned = _learned(problem, "isfedavg", chances)
-    pairs = [pair for before, after in pairwise(norms) for pair in zip(before, after, strict=True)]
+    pairs = [
+        pair
+        for before, after in pairwise(norms)
+        for pair in zip(before, after, strict=True)
+    ]
     return {
         **learned,
-        "rank correlation of class gradients with the round before": fmean(same_order(*pair) for pair in pairs),
+        "rank correlation of class gradients with the round before": fmean(
+            same_order(*pair) for pair in pairs
+        ),
         "entropy of draws by class": entropy[1:],
         "rank correlation of class gradients and extra draws": follow[1:],
     }
@@ -113,30 +167,59 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
     p = shares(torch.cat([rows.labels for rows in train]), problem.model.classes)
     own = [shares(rows.labels, len(p)) for rows in train]
     floor = problem.entry(label)["floor"]
-    closed, least, entropy, of_draws = list[float](), list[float](), list[float](), list[float]()
+    closed, least, entropy, of_draws = (
+        list[float](),
+        list[float](),
+        list[float](),
+        list[float](),
+    )
     less, more, follow = list[float](), list[float](), list[float]()
     shown = {0: problem.clients.names[0], len(train) - 1: problem.clients.names[-1]}
-    by_name: dict[str, list[float]] = {f"{shares_of(name)}{i}": [] for name in shown.values() for i in range(len(p))}
+    by_name: dict[str, list[float]] = {
+        f"{shares_of(name)}{i}": [] for name in shown.values() for i in range(len(p))
+    }
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not local:
             return [torch.ones(len(rows.labels)) for rows in train]  # w = 1
-        known = [(p, p_k, L, floor) for p_k, L in zip(own, gradient_lipschitz(problem, x, local, held), strict=True)]
+        known = [
+            (p, p_k, L, floor)
+            for p_k, L in zip(
+                own, gradient_lipschitz(problem, x, local, held), strict=True
+            )
+        ]
         drawn = [closed_form(*given) for given in known]
-        closed.append(fmean(bound(q, p, given[2]) for q, given in zip(drawn, known, strict=True)))
+        closed.append(
+            fmean(bound(q, p, given[2]) for q, given in zip(drawn, known, strict=True))
+        )
         least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
-        entropy.append(fmean(float(torch.special.entr(q.clamp(min=0)).sum()) for q in drawn))  # rounding goes below 0
+        entropy.append(
+            fmean(float(torch.special.entr(q.clamp(min=0)).sum()) for q in drawn)
+        )  # rounding goes below 0
         for k, name in shown.items():
             for i, share in enumerate(drawn[k].tolist()):
                 by_name[f"{shares_of(name)}{i}"].append(share)
         odds = [by_class(q, rows.labels) for q, rows in zip(drawn, train, strict=True)]
-        found = [(draws(chance, rows.labels, len(p)), p_k) for chance, rows, p_k in zip(odds, train, own, strict=True)]
-        of_draws.append(fmean(float(torch.special.entr(drawn_k).sum()) for drawn_k, _ in found))
+        found = [
+            (draws(chance, rows.labels, len(p)), p_k)
+            for chance, rows, p_k in zip(odds, train, own, strict=True)
+        ]
+        of_draws.append(
+            fmean(float(torch.special.entr(drawn_k).sum()) for drawn_k, _ in found)
+        )
         even = 1 / len(p)
         less.append(fmean(float(((d < p_k) & (d > even)).any()) for d, p_k in found))
-        constants = [(d[p_k > 0], L[p_k > 0]) for (d, p_k), (_, _, L, _) in zip(found, known, strict=True)]
+        constants = [
+            (d[p_k > 0], L[p_k > 0])
+            for (d, p_k), (_, _, L, _) in zip(found, known, strict=True)
+        ]
         follow.append(fmean(same_order(*each) for each in constants))
-        more.append(fmean(float(((p_k > 0) & (p_k < even / 2) & (d > 5 * p_k)).any()) for d, p_k in found))
+        more.append(
+            fmean(
+                float(((p_k > 0) & (p_k < even / 2) & (d > 5 * p_k)).any())
+                for d, p_k in found
+            )
+        )
         return odds
 
     return {
@@ -150,14 +233,20 @@ def isfl(problem: Problem, label: str = "isfl") -> Values:
         "clients with a large class drawn less and yet more than evenly": less,
         "clients with a small class drawn over five times its share": more,
         "rank correlation of class constants and draws": follow,
-        "gradients on the server's rows": float(len(held.labels) * (1 + len(train))),  # at the mean and at each model
+        "gradients on the server's rows": float(
+            len(held.labels) * (1 + len(train))
+        ),  # at the mean and at each model
         **by_name,
     }
 
 
 def same_order(one: Tensor, other: Tensor) -> float:
     """Spearman's correlation, 0 where all numbers of one are equal."""
-    return float(spearmanr(one, other).statistic) if min(len(one.unique()), len(other.unique())) > 1 else 0.0
+    return (
+        float(spearmanr(one, other).statistic)
+        if min(len(one.unique()), len(other.unique())) > 1
+        else 0.0
+    )
 
 
 def shares(labels: Tensor, classes: int) -> Tensor:
@@ -183,11 +272,15 @@ def row_gradients(problem: Problem, x: Tensor, rows: Rows) -> Tensor:
     def loss(x: Tensor, one: Tensor, label: Tensor) -> Tensor:
         return problem.model.loss(x, Rows(one[None], label[None]))
 
-    gradients: Tensor = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(x, rows.inputs, rows.labels)
+    gradients: Tensor = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(
+        x, rows.inputs, rows.labels
+    )
     return gradients
 
 
-def gradient_lipschitz(problem: Problem, x: Tensor, local: Sequence[Tensor], held: Rows) -> Tensor:
+def gradient_lipschitz(
+    problem: Problem, x: Tensor, local: Sequence[Tensor], held: Rows
+) -> Tensor:
     """Eq. 8: how much the gradient of a row of each class moves at most per move from x to the model of client k [clients, classes]."""
     table = torch.zeros(len(local), problem.model.classes)
     for label in range(table.shape[1]):
@@ -228,7 +321,9 @@ def minimiser(p: Tensor, p_k: Tensor, lipschitz: Tensor, floor: float) -> Tensor
         return float((1 + ((shares - q) ** 2).sum()) * (q @ squares))
 
     def slope(q: Numbers) -> Numbers:
-        return 2 * (q - shares) * (q @ squares) + (1 + ((shares - q) ** 2).sum()) * squares
+        return (
+            2 * (q - shares) * (q @ squares) + (1 + ((shares - q) ** 2).sum()) * squares
+        )
 
     starts = [shares, *(low + (1 - low.sum()) * np.eye(len(low)))]
     whole = {"type": "eq", "fun": lambda q: q.sum() - 1, "jac": np.ones_like}
@@ -254,11 +349,15 @@ def _trained(
     """A client's model after its epochs, and the mean loss of the last epoch's batches, each before its step and without the term."""
     local, logged = problem.tables["local"], list[float]()
     x = start.clone().requires_grad_()
-    optimiser = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[local.get("optimiser", "sgd")]([x], lr=local["lr"])
+    optimiser = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[
+        local.get("optimiser", "sgd")
+    ]([x], lr=local["lr"])
     size = local["batch_size"]
     for _ in range(local["epochs"]):
         chosen, logged = drawn(), []
-        for batch in islice(batches(len(chosen), size, random), -(-len(chosen) // size)):
+        for batch in islice(
+            batches(len(chosen), size, random), -(-len(chosen) // size)
+        ):
             part = rows.at(chosen[batch])
             plain = problem.model.loss(x, part)
             logged.append(plain.item())
@@ -267,10 +366,16 @@ def _trained(
     return x.detach(), fmean(logged)
 
 
-def draw(n: int, chance: Tensor | None, ratio: float, random: torch.Generator) -> Tensor:
+def draw(
+    n: int, chance: Tensor | None, ratio: float, random: torch.Generator
+) -> Tensor:
     """A share of n rows with replacement, or without chances each at most once."""
     if chance is None:
-        return torch.arange(n) if ratio == 1 else torch.randperm(n, generator=random)[: round(ratio * n)]
+        return (
+            torch.arange(n)
+            if ratio == 1
+            else torch.randperm(n, generator=random)[: round(ratio * n)]
+        )
     return chance.multinomial(round(ratio * n), replacement=True, generator=random)
 
 
@@ -278,7 +383,14 @@ def _no_term(y: Tensor, x: Tensor, last: Tensor, rows: Rows) -> Tensor:
     return torch.zeros(())
 
 
-def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_term, *, ratio: float = 1.0) -> Values:
+def _learned(
+    problem: Problem,
+    method: str,
+    chances: Chances,
+    term: Term = _no_term,
+    *,
+    ratio: float = 1.0,
+) -> Values:
     train, random = problem.train, generator(problem.seed, method)
     sizes = torch.tensor([float(len(rows.labels)) for rows in train])
     x = problem.start()
@@ -288,21 +400,37 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     accuracy, as_drawn = list[float](), list[float]()
     for _ in range(problem.rounds):
         trained = [
-            _trained(problem, x, last, rows, partial(draw, len(rows.labels), chance, ratio, random), random, term)
+            _trained(
+                problem,
+                x,
+                last,
+                rows,
+                partial(draw, len(rows.labels), chance, ratio, random),
+                random,
+                term,
+            )
             for last, rows, chance in zip(local, train, odds, strict=True)
         ]
         local = [y for y, _ in trained]
-        as_drawn.append(float((sizes / sizes.sum()) @ torch.tensor([logged for _, logged in trained])))
+        as_drawn.append(
+            float(
+                (sizes / sizes.sum()) @ torch.tensor([logged for _, logged in trained])
+            )
+        )
         x = (sizes / sizes.sum()) @ torch.stack(local)
         odds = chances(x, local)
         accuracy.append(problem.accuracy(x, [standard]))
     losses = torch.stack([problem.model.loss(x, rows) for rows in train])
     every = problem.tables["run"]["evaluate"]
-    evaluated = accuracy[every - 1 :: every]  # the rounds of coterie's curves, so that falls are between the same ones
+    evaluated = accuracy[
+        every - 1 :: every
+    ]  # the rounds of coterie's curves, so that falls are between the same ones
     return {
         "accuracy on D_S": accuracy,
         "best accuracy on D_S over rounds": max(evaluated),
-        "largest fall of accuracy on D_S": max([0.0, *(one - two for one, two in pairwise(evaluated))]),
+        "largest fall of accuracy on D_S": max(
+            [0.0, *(one - two for one, two in pairwise(evaluated))]
+        ),
         "accuracy on D_G": problem.accuracy(x, train),
         "training loss": float((sizes / sizes.sum()) @ losses),
         "training loss, as drawn": as_drawn,
@@ -332,16 +460,26 @@ METHODS = {
     ),
     "isfl-table-3-dirichlet-4": on(
         "isfl-table-3-dirichlet-4",
-        {"fedavg": fedavg, "uniform-is": uniform_is, "pj-is": pj_is, "isfedavg": isfedavg, "isfl": isfl},
+        {
+            "fedavg": fedavg,
+            "uniform-is": uniform_is,
+            "pj-is": pj_is,
+            "isfedavg": isfedavg,
+            "isfl": isfl,
+        },
     ),
     "isfl-table-3-dirichlet-2": on(
-        "isfl-table-3-dirichlet-2", {"fedavg": fedavg, "fedprox": fedprox, "moon": moon, "isfl": isfl}
+        "isfl-table-3-dirichlet-2",
+        {"fedavg": fedavg, "fedprox": fedprox, "moon": moon, "isfl": isfl},
     ),
     "isfl-cifar10": on("isfl-cifar10", {"fedavg": fedavg, "isfl": isfl}),
     "isfl-figure-9": on(
-        "isfl-figure-9", {"random": random_rows, "uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}
+        "isfl-figure-9",
+        {"random": random_rows, "uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl},
     ),
-    "isfl-figure-9-all": on("isfl-figure-9-all", {"random": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
+    "isfl-figure-9-all": on(
+        "isfl-figure-9-all", {"random": fedavg, "uniform-is": uniform_is, "isfl": isfl}
+    ),
     **{name: on(name, {"isfl": isfl}) for name in ISFL_ALONE},
 }
 

@@ -24,7 +24,9 @@ from experiments.independent.common import Values
 NAME, RUNS = "maxfl_landscape", 1000
 TOY, TOY_RUNS, SQUARED = "maxfl_toy", 10_000, (0, 1, 2, 5, 10, 20)
 TRUE_MEANS = {"near": (0.0, 0.1, 0.2), "two near": (0.0, 0.1, 10.0)} | {
-    f"far (0, {a}, {b})": (0.0, float(a), float(b)) for a in (3, 4, 5) for b in (10, 12, 15)
+    f"far (0, {a}, {b})": (0.0, float(a), float(b))
+    for a in (3, 4, 5)
+    for b in (10, 12, 15)
 }
 HALVES, BEYOND = (0.25, 0.5, 1.0, 1.1, 2.0, 4.0, 9.0), 4.0
 """Squared distances of two clients from their middle, and how far beyond them the objective is looked at."""
@@ -46,11 +48,17 @@ def slope(w: float, means: Numbers) -> float:
 
 def optimum(means: Numbers) -> float:
     """The lowest minimum of the objective for these empirical means."""
-    grid = np.unique(np.concatenate([np.linspace(means.min() - 0.1, means.max() + 0.1, POINTS), means]))
+    grid = np.unique(
+        np.concatenate(
+            [np.linspace(means.min() - 0.1, means.max() + 0.1, POINTS), means]
+        )
+    )
     slopes = [slope(w, means) for w in grid]
     roots = [
         brentq(slope, low, high, args=(means,), xtol=1e-15)
-        for (low, high), (before, after) in zip(pairwise(grid), pairwise(slopes), strict=True)
+        for (low, high), (before, after) in zip(
+            pairwise(grid), pairwise(slopes), strict=True
+        )
         if before <= 0 < after
     ]
     return float(min(roots, key=partial(objective, means=means)))
@@ -67,7 +75,10 @@ def of_weight() -> Values:
     """The gap at which the slope of the sigmoid, s (1 - s), is largest."""
     bounds = (-10, 7)  # their middle is not the answer
     largest = minimize_scalar(
-        lambda gap: -expit(gap) * expit(-gap), bounds=bounds, method="bounded", options={"xatol": 1e-9}
+        lambda gap: -expit(gap) * expit(-gap),
+        bounds=bounds,
+        method="bounded",
+        options={"xatol": 1e-9},
     )
     return {"gap of the largest weight": float(largest.x)}
 
@@ -77,16 +88,24 @@ def of_rates() -> Values:
     values: dict[str, float] = {}
     for squared in HALVES:
         means = np.array([-1.0, 1.0]) * squared**0.5
-        grid = np.linspace(means[0] - BEYOND, means[1] + BEYOND, 2 * POINTS)  # none of its points is the middle
+        grid = np.linspace(
+            means[0] - BEYOND, means[1] + BEYOND, 2 * POINTS
+        )  # none of its points is the middle
         slopes = np.array([slope(w, means) for w in grid])
         gap = (grid - means[:, None]) ** 2
         s = expit(gap)
         curvature = (s * (1 - s) * (2 + 4 * (1 - 2 * s) * gap)).mean(0)
         rate = 1 / (s * (1 - s)).sum(0)
         values |= {
-            f"minima, g² = {squared:g}": float(((slopes[:-1] < 0) & (slopes[1:] > 0)).sum()),
-            f"rate and slope, g² = {squared:g}": float(spearmanr(rate, abs(slopes)).statistic),
-            f"rate and curvature, g² = {squared:g}": float(spearmanr(rate, abs(curvature)).statistic),
+            f"minima, g² = {squared:g}": float(
+                ((slopes[:-1] < 0) & (slopes[1:] > 0)).sum()
+            ),
+            f"rate and slope, g² = {squared:g}": float(
+                spearmanr(rate, abs(slopes)).statistic
+            ),
+            f"rate and curvature, g² = {squared:g}": float(
+                spearmanr(rate, abs(curvature)).statistic
+            ),
         }
     return values
 
@@ -104,14 +123,22 @@ def computed(method: str, seed: int) -> Values:
         noise = random.standard_normal((RUNS, len(truth)))
         drawn = noise + truth
         shift = np.array([chosen(method, means) for means in drawn])[:, None] - drawn
-        more = shift * (shift + 2 * noise)  # loss at the true mean, less that of the client's own mean
+        more = shift * (
+            shift + 2 * noise
+        )  # loss at the true mean, less that of the client's own mean
         values |= {
             f"at least one satisfied, {case}": float((more < 0).any(1).mean()),
             f"at least one as good, {case}": float((more <= TOLERANCE).any(1).mean()),
-            f"both of the first two satisfied, {case}": float((more < 0)[:, :2].all(1).mean()),
+            f"both of the first two satisfied, {case}": float(
+                (more < 0)[:, :2].all(1).mean()
+            ),
             f"at the average, {case}": float((np.abs(shift.mean(1)) < 0.1).mean()),
-            f"at the average of the first two, {case}": float((np.abs(shift[:, :2].mean(1)) < 0.1).mean()),
-            f"at one client's own mean, {case}": float((np.abs(shift).min(1) < 0.1).mean()),
+            f"at the average of the first two, {case}": float(
+                (np.abs(shift[:, :2].mean(1)) < 0.1).mean()
+            ),
+            f"at one client's own mean, {case}": float(
+                (np.abs(shift).min(1) < 0.1).mean()
+            ),
         }
     return values
 
@@ -121,7 +148,9 @@ def first_minimum(distance: Numbers) -> Numbers:
 
     def rises(offset: Numbers) -> NDArray[np.bool_]:
         near, far = np.exp(-(offset**2)), np.exp(-((distance - offset) ** 2))
-        return near / (1 + near) ** 2 * offset >= far / (1 + far) ** 2 * (distance - offset)  # the middle rises always
+        return near / (1 + near) ** 2 * offset >= far / (1 + far) ** 2 * (
+            distance - offset
+        )  # the middle rises always
 
     grid = np.linspace(0, 0.5, POINTS)
     first = 1 + rises(grid[1:, None] * distance).argmax(axis=0)
@@ -149,20 +178,32 @@ def of_two(method: str, seed: int) -> Values:
         noise = np.random.default_rng([seed, squared, 5]).standard_normal((TOY_RUNS, 2))
         means = noise + np.array([0.0, 2 * squared**0.5])
         order = means.argsort(axis=1)
-        sorted_means, error = np.take_along_axis(means, order, 1), np.take_along_axis(noise, order, 1)
+        sorted_means, error = (
+            np.take_along_axis(means, order, 1),
+            np.take_along_axis(noise, order, 1),
+        )
         distance = sorted_means[:, 1] - sorted_means[:, 0]
-        offset = {"maxfl": first_minimum, "maxfl-relu": relu_minimum, "average": lambda d: d / 2}[method](distance)
+        offset = {
+            "maxfl": first_minimum,
+            "maxfl-relu": relu_minimum,
+            "average": lambda d: d / 2,
+        }[method](distance)
         shift = np.stack([offset, offset - distance], axis=1)
-        values[f"appeal, gamma² = {squared}"] = float((shift * (shift + 2 * error) < 0).mean())
+        values[f"appeal, gamma² = {squared}"] = float(
+            (shift * (shift + 2 * error) < 0).mean()
+        )
     return values
 
 
 METHODS: Mapping[str, Mapping[str, Callable[[int], Values]]] = {
     NAME: {"two clients": without_draws}
     | {label: partial(computed, label) for label in ("maxfl", "average", "first two")},
-    TOY: {label: partial(of_two, label) for label in ("maxfl", "maxfl-relu", "average")},
+    TOY: {
+        label: partial(of_two, label) for label in ("maxfl", "maxfl-relu", "average")
+    },
 }
 TABLES: Mapping[str, Mapping[str, Any]] = {
-    name: {"run": {"rounds": 0}, "methods": [{"name": label} for label in methods]} for name, methods in METHODS.items()
+    name: {"run": {"rounds": 0}, "methods": [{"name": label} for label in methods]}
+    for name, methods in METHODS.items()
 }
 """In the place of TOML files."""

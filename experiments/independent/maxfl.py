@@ -15,7 +15,15 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, generator, meta_sgd, on, rows_of, sgd
+from experiments.independent.common import (
+    Problem,
+    Values,
+    generator,
+    meta_sgd,
+    on,
+    rows_of,
+    sgd,
+)
 from experiments.independent.networks import Rows
 
 WARM_UP_STEPS, TUNING_STEPS = 100, 5
@@ -43,12 +51,19 @@ def maxfl(problem: Problem) -> Values:
 def maxfl_tuning(problem: Problem) -> Values:
     """Table 3: the gap is that of a model some local steps away."""
     steps = problem.entry("maxfl-tuning")["tuning_steps"]
-    return _learned(problem, "maxfl-tuning", lambda gaps, sizes, who: appeal_weights(gaps), tuning=steps)
+    return _learned(
+        problem,
+        "maxfl-tuning",
+        lambda gaps, sizes, who: appeal_weights(gaps),
+        tuning=steps,
+    )
 
 
 def mwfed(problem: Problem) -> Values:
     """Multiplicative weights, by which local steps are shared out too."""
-    return _learned(problem, "mwfed", multiplicative(len(problem.train)), shared_steps=True)
+    return _learned(
+        problem, "mwfed", multiplicative(len(problem.train)), shared_steps=True
+    )
 
 
 def alike(gaps: Tensor, sizes: Tensor, who: Tensor) -> Tensor:
@@ -69,13 +84,21 @@ def perfedavg(problem: Problem) -> Values:
 def qffl(problem: Problem, label: str = "qffl") -> Values:
     """Li et al. (2020), Algorithm 2: the higher a client's loss, the more it counts."""
     q, curvature = problem.entry(label)["q"], 1 / problem.tables["local"]["lr"]
-    return _learned(problem, label, alike, fair=lambda F, updates: fair_weights(F, updates, q, curvature))
+    return _learned(
+        problem,
+        label,
+        alike,
+        fair=lambda F, updates: fair_weights(F, updates, q, curvature),
+    )
 
 
 def fair_weights(losses: Tensor, updates: Tensor, q: float, curvature: float) -> Tensor:
     """Weights of updates [n, d] by losses F [n]: L F^q over the sum of q F^(q - 1) |L update|^2 + L F^q, with L the curvature."""
     F = losses.double()
-    h = q * F ** (q - 1) * (curvature * updates.double()).square().sum(1) + curvature * F**q
+    h = (
+        q * F ** (q - 1) * (curvature * updates.double()).square().sum(1)
+        + curvature * F**q
+    )
     return (curvature * F**q / h.sum()).float()
 
 
@@ -117,7 +140,9 @@ def attackers(problem: Problem) -> Tensor:
     """Who attacks [clients]."""
     lies = torch.zeros(len(problem.train), dtype=torch.bool)
     if attack := problem.tables.get("attack"):
-        drawn = torch.randperm(len(lies), generator=generator(problem.seed, "attackers"))
+        drawn = torch.randperm(
+            len(lies), generator=generator(problem.seed, "attackers")
+        )
         lies[drawn[: round(attack["on"] * len(lies))]] = True
     return lies
 
@@ -141,30 +166,56 @@ def _learned(
     judges = {"seen": _Judges(problem, problem.clients, "alone")}
     if problem.clients.unseen is not None:
         judges["unseen"] = _Judges(problem, problem.clients.unseen, "unseen")
-    own = torch.stack([problem.model.loss(x_k, rows) for x_k, rows in zip(judges["seen"].alone, train, strict=True)])
+    own = torch.stack(
+        [
+            problem.model.loss(x_k, rows)
+            for x_k, rows in zip(judges["seen"].alone, train, strict=True)
+        ]
+    )
     sizes = torch.tensor([float(len(rows.labels)) for rows in train])
-    mandatory = run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
+    mandatory = (
+        run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
+    )
     attack, lies = problem.tables.get("attack", {}), attackers(problem)
     appeal: dict[str, list[float]] = {}
     preferred, losses = list[float](), list[tuple[float, float]]()
     for number in range(1, problem.rounds + 1):
         stay = torch.ones_like(lies)
         if number > mandatory:
-            stay = lies | (torch.stack([problem.model.loss(x, rows) for rows in train]) < own)
+            stay = lies | (
+                torch.stack([problem.model.loss(x, rows) for rows in train]) < own
+            )
         pool = stay.nonzero().flatten()
-        drawn = pool[torch.randperm(len(pool), generator=random)[: run["clients_per_round"]]]
+        drawn = pool[
+            torch.randperm(len(pool), generator=random)[: run["clients_per_round"]]
+        ]
         if len(drawn):
             near = [sgd(problem, x, train[k], random, tuning) for k in drawn]
-            gaps = torch.stack([problem.model.loss(y, train[k]) for y, k in zip(near, drawn, strict=True)]) - own[drawn]
+            gaps = (
+                torch.stack(
+                    [
+                        problem.model.loss(y, train[k])
+                        for y, k in zip(near, drawn, strict=True)
+                    ]
+                )
+                - own[drawn]
+            )
             if attack:
                 gaps[lies[drawn]] = attack["gap"]
             weights = weigh(gaps, sizes[drawn], drawn)
-            taken = (steps * len(drawn) * weights).round().clamp(min=1).int() if shared_steps else [steps] * len(drawn)
+            taken = (
+                (steps * len(drawn) * weights).round().clamp(min=1).int()
+                if shared_steps
+                else [steps] * len(drawn)
+            )
             updates = torch.stack(
                 [
                     meta_sgd(problem, x, train[k], random) - x
                     if meta
-                    else sgd(problem, x, train[k], random, int(n), controls.shift(k), pull) - x
+                    else sgd(
+                        problem, x, train[k], random, int(n), controls.shift(k), pull
+                    )
+                    - x
                     for k, n in zip(drawn, taken, strict=True)
                 ]
             )
@@ -173,7 +224,10 @@ def _learned(
             if controlled:
                 controls.move(drawn, updates, steps * problem.tables["local"]["lr"])
             if attack:
-                updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
+                updates[lies[drawn]] += (
+                    attack["sigma"]
+                    * torch.randn(updates.shape, generator=random)[lies[drawn]]
+                )
             x = x + rate * weights @ updates
         if number % run["evaluate"] == 0:
             preferred.append(judges["seen"].preferred(x))
@@ -181,7 +235,9 @@ def _learned(
             for who, judge in judges.items():
                 appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
                 if 2 * number >= problem.rounds:
-                    appeal.setdefault(f"GM-appeal after 5 steps, {who}", []).append(judge.appeal(x, TUNING_STEPS))
+                    appeal.setdefault(f"GM-appeal after 5 steps, {who}", []).append(
+                        judge.appeal(x, TUNING_STEPS)
+                    )
     late = len(appeal["GM-appeal after 5 steps, seen"])
     return {
         **{name: fmean(values[-late:]) for name, values in appeal.items()},
@@ -200,7 +256,11 @@ def together(appeal: Sequence[float], preferred: Sequence[float]) -> dict[str, f
     """How appeal and the accuracy of the preferred model go together over the rounds; empty where one never changes."""
     if min(len(set(appeal)), len(set(preferred))) < 2:
         return {}
-    return {"rank correlation of appeal and preferred accuracy": float(spearmanr(appeal, preferred).statistic)}
+    return {
+        "rank correlation of appeal and preferred accuracy": float(
+            spearmanr(appeal, preferred).statistic
+        )
+    }
 
 
 def mean_loss(problem: Problem, x: Tensor, parts: Sequence[Rows]) -> float:
@@ -211,7 +271,9 @@ def mean_loss(problem: Problem, x: Tensor, parts: Sequence[Rows]) -> float:
 
 def _rates(problem: Problem, method: str) -> tuple[int, float, float]:
     """Local steps, the server's rate eta_g and FedProx's mu; the local rate is the same for all: it decides what clients require."""
-    entries = [m for m in problem.tables["methods"] if m.get("label", m["name"]) == method]
+    entries = [
+        m for m in problem.tables["methods"] if m.get("label", m["name"]) == method
+    ]
     entry = entries[0] if entries else {}
     steps = (problem.tables["local"] | entry.get("local", {}))["steps"]
     return steps, entry.get("lr", 1.0), entry.get("mu", 0.0)
@@ -227,7 +289,10 @@ class _Judges:
         self._test = [rows_of(client.test) for client in clients]
         self.alone = [sgd(problem, problem.start(), rows, generator(problem.seed, f"{name}-{k}"), steps)
                       for k, rows in enumerate(self._train)]  # fmt: skip
-        self._own = [float(self._loss(x, rows)) for x, rows in zip(self.alone, self._test, strict=True)]
+        self._own = [
+            float(self._loss(x, rows))
+            for x, rows in zip(self.alone, self._test, strict=True)
+        ]
 
     def _loss(self, x: Tensor, rows: Rows) -> Tensor:
         return self._problem.model.loss(x, rows)
@@ -239,7 +304,10 @@ class _Judges:
                 for k, rows in enumerate(self._train)]  # fmt: skip
 
     def _appealing(self, models: Sequence[Tensor]) -> list[bool]:
-        return [bool(self._loss(y, rows) < own) for y, rows, own in zip(models, self._test, self._own, strict=True)]
+        return [
+            bool(self._loss(y, rows) < own)
+            for y, rows, own in zip(models, self._test, self._own, strict=True)
+        ]
 
     def appeal(self, x: Tensor, steps: int = 0) -> float:
         """Share whose test loss is lower with the model, after so many local steps, than with their own."""
@@ -252,8 +320,16 @@ class _Judges:
     def preferred(self, x: Tensor, steps: int = 0) -> float:
         """Mean over the clients, each with the model, after so many local steps, if it appeals to it, else with its own."""
         tuned = self._tuned(x, steps)
-        chosen = [y if likes else own for y, likes, own in zip(tuned, self._appealing(tuned), self.alone, strict=True)]
-        return fmean(self._problem.accuracy(y, [rows]) for y, rows in zip(chosen, self._test, strict=True))
+        chosen = [
+            y if likes else own
+            for y, likes, own in zip(
+                tuned, self._appealing(tuned), self.alone, strict=True
+            )
+        ]
+        return fmean(
+            self._problem.accuracy(y, [rows])
+            for y, rows in zip(chosen, self._test, strict=True)
+        )
 
 
 RIVALS = {
@@ -268,14 +344,24 @@ RIVALS = {
 METHODS = {
     "maxfl-table-1": on("maxfl-table-1", RIVALS),
     "maxfl-figures-3-4": on(
-        "maxfl-figures-3-4", {**RIVALS, "qffl-10": partial(qffl, label="qffl-10"), "maxfl-tuning": maxfl_tuning}
+        "maxfl-figures-3-4",
+        {
+            **RIVALS,
+            "qffl-10": partial(qffl, label="qffl-10"),
+            "maxfl-tuning": maxfl_tuning,
+        },
     ),
-    "own-maxfl-figures-3-4": on("own-maxfl-figures-3-4", {"fedavg": fedavg, "maxfl": maxfl}),
+    "own-maxfl-figures-3-4": on(
+        "own-maxfl-figures-3-4", {"fedavg": fedavg, "maxfl": maxfl}
+    ),
     **{
         name: on(name, {"fedavg": fedavg, "fedprox": fedprox, "maxfl": maxfl})
         for name in ("maxfl-warmup-50", "maxfl-warmup-150")
     },
-    **{name: on(name, {"mwfed": mwfed, "maxfl": maxfl}) for name in ("maxfl-liars-05", "maxfl-liars-10")},
+    **{
+        name: on(name, {"mwfed": mwfed, "maxfl": maxfl})
+        for name in ("maxfl-liars-05", "maxfl-liars-10")
+    },
     "maxfl-liars-gap-0": on("maxfl-liars-gap-0", {"maxfl": maxfl}),
 }
 

@@ -26,10 +26,16 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 def sgd_ideal(problem: Problem, label: str = "sgd-ideal") -> Values:
     """The mean of these clients, by default of the target alone; Adam takes it where the entry says so."""
     patterns = problem.entry(label).get("members", [TARGET])
-    members = [k for k, name in enumerate(problem.clients.names) if any(fnmatch(name, p) for p in patterns)]
+    members = [
+        k
+        for k, name in enumerate(problem.clients.names)
+        if any(fnmatch(name, p) for p in patterns)
+    ]
     even = torch.zeros(len(problem.train))
     even[members] = 1 / len(members)
-    adam = Adam.of(problem, label) if "server_optimiser" in problem.entry(label) else None
+    adam = (
+        Adam.of(problem, label) if "server_optimiser" in problem.entry(label) else None
+    )
     return _learned(problem, label, lambda x, updates, weights: even, adam, members)
 
 
@@ -58,14 +64,21 @@ def fedadp(problem: Problem) -> Values:
     target = list(problem.clients.names).index(TARGET)
 
     def weighed(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
-        return gompertz(torch.cosine_similarity(updates, updates[target][None], dim=1).clamp(-1, 1).acos()).softmax(0)
+        return gompertz(
+            torch.cosine_similarity(updates, updates[target][None], dim=1)
+            .clamp(-1, 1)
+            .acos()
+        ).softmax(0)
 
     return _learned(problem, "fedadp", weighed)
 
 
 def tawt(problem: Problem) -> Values:
     """In every so many rounds weights are multiplied by the exponential of the cosine between a client's update and the target's."""
-    target, every = list(problem.clients.names).index(TARGET), problem.entry("tawt")["every"]
+    target, every = (
+        list(problem.clients.names).index(TARGET),
+        problem.entry("tawt")["every"],
+    )
     rounds = count(1)
 
     def weighed(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
@@ -86,7 +99,9 @@ def meritfed_a(problem: Problem) -> Values:
         logs = weights.clamp(min=1e-30).log()
         for _ in range(entry["md_steps"]):
             w = logs.softmax(0).requires_grad_()
-            (slopes,) = torch.autograd.grad(problem.model.loss(x + adam.step(w @ updates), held), w)
+            (slopes,) = torch.autograd.grad(
+                problem.model.loss(x + adam.step(w @ updates), held), w
+            )
             logs = (logs - entry["md_step"] * slopes).log_softmax(0)
         return logs.softmax(0)
 
@@ -97,7 +112,12 @@ class Adam:
     """Kingma and Ba (2015), Algorithm 1, with its usual constants, along updates [d]."""
 
     def __init__(self, rate: float, size: int) -> None:
-        self.rate, self.m, self.v, self.t = rate, torch.zeros(size), torch.zeros(size), 0
+        self.rate, self.m, self.v, self.t = (
+            rate,
+            torch.zeros(size),
+            torch.zeros(size),
+            0,
+        )
 
     @classmethod
     def of(cls, problem: Problem, label: str) -> Adam:
@@ -110,7 +130,9 @@ class Adam:
     def step(self, update: Tensor) -> Tensor:
         """What would be added if this update came next; gradients go through."""
         m, v = self._moments(update)
-        root = (v / (1 - 0.999 ** (self.t + 1))).clamp(min=1e-30).sqrt()  # the root of 0 has no slope
+        root = (
+            (v / (1 - 0.999 ** (self.t + 1))).clamp(min=1e-30).sqrt()
+        )  # the root of 0 has no slope
         return self.rate * m / (1 - 0.9 ** (self.t + 1)) / (root + 1e-8)
 
     def take(self, update: Tensor) -> Tensor:
@@ -131,7 +153,9 @@ def _descended(problem: Problem, label: str, held: Rows) -> Values:
     def descended(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
         logs = weights.clamp(min=1e-30).log()
         for _ in range(entry["md_steps"]):
-            slopes = updates @ problem.model.gradient(x + logs.softmax(0) @ updates, held)
+            slopes = updates @ problem.model.gradient(
+                x + logs.softmax(0) @ updates, held
+            )
             logs = (logs - entry["md_step"] * slopes).log_softmax(0)
         return logs.softmax(0)
 
@@ -139,12 +163,19 @@ def _descended(problem: Problem, label: str, held: Rows) -> Values:
 
 
 def _learned(
-    problem: Problem, method: str, weigh: Weigh, adam: Adam | None = None, members: Sequence[int] = ()
+    problem: Problem,
+    method: str,
+    weigh: Weigh,
+    adam: Adam | None = None,
+    members: Sequence[int] = (),
 ) -> Values:
     random, x = generator(problem.seed, method), problem.start()
     names = list(problem.clients.names)
     weights = torch.full((len(names),), 1 / len(names))
-    pull, every = problem.entry(method).get("mu", 0.0), problem.tables["run"]["evaluate"]
+    pull, every = (
+        problem.entry(method).get("mu", 0.0),
+        problem.tables["run"]["evaluate"],
+    )
     test = rows_of(problem.clients[TARGET].test)
     by_round, accuracies = [], [problem.accuracy(x, [test])]
     for number in range(1, problem.rounds + 1):
@@ -157,7 +188,9 @@ def _learned(
         if number % every == 0 or number == problem.rounds:
             accuracies.append(problem.accuracy(x, [test]))
     kinds = dict.fromkeys(name.partition("-")[0] for name in names)
-    groups = {kind: torch.tensor([name.startswith(kind) for name in names]) for kind in kinds}
+    groups = {
+        kind: torch.tensor([name.startswith(kind) for name in names]) for kind in kinds
+    }
     of_classes = [test.at(test.labels == i) for i in test.labels.unique()]
     evaluated = by_round[every - 1 :: every]
     late = torch.stack(evaluated[len(evaluated) // 2 :])
@@ -165,9 +198,14 @@ def _learned(
     return {
         "accuracy of the target": accuracies[-1],
         "best accuracy over rounds": max(accuracies),
-        "balanced accuracy of the target": fmean(problem.model.hits(x, rows) / len(rows.labels) for rows in of_classes),
+        "balanced accuracy of the target": fmean(
+            problem.model.hits(x, rows) / len(rows.labels) for rows in of_classes
+        ),
         "loss of the target": float(problem.model.loss(x, test)),
-        **{f"weight of {group}": float(late[:, inside].sum(1).mean()) for group, inside in groups.items()},
+        **{
+            f"weight of {group}": float(late[:, inside].sum(1).mean())
+            for group, inside in groups.items()
+        },
         "effective collaborators, first round": effective[0],
         "effective collaborators, first steps": sum(effective) / len(effective),
     }
@@ -179,12 +217,23 @@ ALPHAS = (99, 50, 90, 70)
 METHODS = {
     f"meritfed-{name}": on(f"meritfed-{name}", methods)
     for name, methods in {
-        **{f"groups-{alpha}": {**GROUPS, "fedprox": fedprox, "fedadp": fedadp, "tawt": tawt} for alpha in ALPHAS},
+        **{
+            f"groups-{alpha}": {
+                **GROUPS,
+                "fedprox": fedprox,
+                "fedadp": fedadp,
+                "tawt": tawt,
+            }
+            for alpha in ALPHAS
+        },
         **{f"first-steps-{alpha}": {"meritfed": meritfed} for alpha in ALPHAS},
         **{f"goemotions-{alpha}": GROUPS for alpha in ALPHAS},
         **{f"copies-{alpha}": BASIC for alpha in (90, 50)},
         "xrays": {"meritfed-a": meritfed_a}
-        | {name: partial(sgd_ideal, label=name) for name in ("adam-ideal", "adam-related")},
+        | {
+            name: partial(sgd_ideal, label=name)
+            for name in ("adam-ideal", "adam-related")
+        },
     }.items()
 }
 

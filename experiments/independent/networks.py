@@ -48,10 +48,14 @@ class Network:
     def _split(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Weights [narrow, wide] and biases [narrow] of each layer."""
         for wide, narrow in self.layers:
-            weight, bias, x = x.split([wide * narrow, narrow, len(x) - (wide + 1) * narrow])
+            weight, bias, x = x.split(
+                [wide * narrow, narrow, len(x) - (wide + 1) * narrow]
+            )
             yield weight.view(narrow, wide), bias
 
-    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+    def scores(
+        self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None
+    ) -> Tensor:
         """Scores of the classes [n, classes]; with random numbers as in training, else as in use."""
         raise NotImplementedError
 
@@ -59,11 +63,15 @@ class Network:
         """What the last layer reads [n, units]."""
         raise NotImplementedError
 
-    def loss(self, x: Tensor, rows: Rows, random: torch.Generator | None = None) -> Tensor:
+    def loss(
+        self, x: Tensor, rows: Rows, random: torch.Generator | None = None
+    ) -> Tensor:
         """Mean cross-entropy."""
         return cross_entropy(self.scores(x, rows.inputs, random), rows.labels)
 
-    def gradient(self, x: Tensor, rows: Rows, random: torch.Generator | None = None) -> Tensor:
+    def gradient(
+        self, x: Tensor, rows: Rows, random: torch.Generator | None = None
+    ) -> Tensor:
         """Of the loss, by x."""
         x = x.detach().requires_grad_()
         return torch.autograd.grad(self.loss(x, rows, random), x)[0]
@@ -90,7 +98,9 @@ class Perceptron(Network):
         """Inputs and outputs of each."""
         return list(pairwise(self.widths))
 
-    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+    def scores(
+        self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None
+    ) -> Tensor:
         """Scores of the classes."""
         *_, (_, scores) = self._layers(x, inputs, random)
         return scores
@@ -100,7 +110,9 @@ class Perceptron(Network):
         *_, (representation, _) = self._layers(x, inputs, None)
         return representation
 
-    def _layers(self, x: Tensor, inputs: Tensor, random: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _layers(
+        self, x: Tensor, inputs: Tensor, random: torch.Generator | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         for number, (weight, bias) in enumerate(self._split(x)):
             read = self._hidden(inputs, random) if number else inputs
             inputs = read @ weight.T + bias
@@ -135,9 +147,16 @@ class Convolutional(Network):
         before, height, width = self.image
         first, second = self.channels
         pooled = second * (height // 4) * (width // 4)
-        return [(25 * before, first), (25 * first, second), (pooled, self.units), (self.units, self.narrow)]
+        return [
+            (25 * before, first),
+            (25 * first, second),
+            (pooled, self.units),
+            (self.units, self.narrow),
+        ]
 
-    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+    def scores(
+        self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None
+    ) -> Tensor:
         """Scores of the classes."""
         *_, (weight, bias) = self._split(x)
         return self.representation(x, inputs) @ weight.T + bias
@@ -147,7 +166,9 @@ class Convolutional(Network):
         *convolutions, (weight, bias), _ = self._split(x)
         values = inputs.view(-1, *self.image)
         for kernel, shift in convolutions:
-            values = conv2d(values, kernel.view(len(shift), -1, 5, 5), shift, padding=2).relu()
+            values = conv2d(
+                values, kernel.view(len(shift), -1, 5, 5), shift, padding=2
+            ).relu()
             values = max_pool2d(values, 2)
         return (values.flatten(1) @ weight.T + bias).relu()
 
@@ -171,11 +192,16 @@ class Layered(Network):
                     layer.reset_parameters()
         return parameters_to_vector(self.module.parameters()).detach()
 
-    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+    def scores(
+        self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None
+    ) -> Tensor:
         """Scores of the classes."""
         shapes = dict(self.module.named_parameters())
         pieces = x.split([values.numel() for values in shapes.values()])
-        weights = {name: piece.view_as(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
+        weights = {
+            name: piece.view_as(shapes[name])
+            for name, piece in zip(shapes, pieces, strict=True)
+        }
         scores: Tensor = functional_call(self.module, weights, (inputs,))
         return scores
 
@@ -185,7 +211,11 @@ class Characters(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.lstm, self.last = nn.Embedding(97, 8), nn.LSTM(8, 64, batch_first=True), nn.Linear(64, 97)
+        self.embedding, self.lstm, self.last = (
+            nn.Embedding(97, 8),
+            nn.LSTM(8, 64, batch_first=True),
+            nn.Linear(64, 97),
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Of the numbers of characters [n, length]."""
@@ -212,6 +242,10 @@ class Membranes(nn.Module):
         high = self.blocks[0](inputs.view(-1, 1, side, side))
         middle = self.blocks[1](max_pool2d(high, 2))
         low = self.blocks[2](max_pool2d(middle, 2))
-        middle = self.blocks[3](torch.cat([interpolate(low, scale_factor=2.0), middle], 1))
-        scores: Tensor = self.last(self.blocks[4](torch.cat([interpolate(middle, scale_factor=2.0), high], 1)))
+        middle = self.blocks[3](
+            torch.cat([interpolate(low, scale_factor=2.0), middle], 1)
+        )
+        scores: Tensor = self.last(
+            self.blocks[4](torch.cat([interpolate(middle, scale_factor=2.0), high], 1))
+        )
         return scores

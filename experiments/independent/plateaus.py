@@ -41,7 +41,9 @@ def gradient(x: Tensor, mean: Tensor) -> Tensor:
     return 2 / DIM * (x - mean)
 
 
-def plateau(means: Tensor, weigh: Weigh, attack: Callable[[Tensor], Tensor] | None = None) -> float:
+def plateau(
+    means: Tensor, weigh: Weigh, attack: Callable[[Tensor], Tensor] | None = None
+) -> float:
     """Where ||x||^2 settles if client i's batch in round t has the mean means[t, i]."""
     x = torch.full((DIM,), DIM**-0.5, dtype=torch.float64)
     weights = torch.full((means.shape[1],), 1 / means.shape[1], dtype=torch.float64)
@@ -87,7 +89,9 @@ def descent(step: float, slopes: Weigh) -> Weigh:
 
 def by_gradient(of_target: Slope) -> Weigh:
     """Eq. 8: the slope by the target's gradient."""
-    return lambda x, updates, weights: SERVER_RATE * updates @ of_target(x + SERVER_RATE * weights @ updates)
+    return lambda x, updates, weights: (
+        SERVER_RATE * updates @ of_target(x + SERVER_RATE * weights @ updates)
+    )
 
 
 def two_losses(mean: Tensor, random: torch.Generator) -> Weigh:
@@ -97,7 +101,10 @@ def two_losses(mean: Tensor, random: torch.Generator) -> Weigh:
         way = torch.randn(len(updates), generator=random, dtype=torch.float64)
         way /= way.norm()
         over, under = (
-            (x + SERVER_RATE * (weights + sign * RADIUS * way) @ updates - mean).square().mean() for sign in (1, -1)
+            (x + SERVER_RATE * (weights + sign * RADIUS * way) @ updates - mean)
+            .square()
+            .mean()
+            for sign in (1, -1)
         )
         return len(updates) * (over - under) / (2 * RADIUS) * way
 
@@ -121,16 +128,20 @@ def tawt() -> Weigh:
     def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
         nonlocal rounds
         rounds += 1
-        return weights if rounds % 2 else (weights.clamp(min=1e-300).log() + cosines(updates)).softmax(0)
+        return (
+            weights
+            if rounds % 2
+            else (weights.clamp(min=1e-300).log() + cosines(updates)).softmax(0)
+        )
 
     return weigh
 
 
 def pushed(deviations: float, correction: int) -> Attack:
     """ALIE: all attackers send the mean of all updates, so many deviations away in each coordinate."""
-    return lambda updates, random: (updates.mean(0) + deviations * updates.std(0, correction=correction)).expand(
-        MALICIOUS, -1
-    )
+    return lambda updates, random: (
+        updates.mean(0) + deviations * updates.std(0, correction=correction)
+    ).expand(MALICIOUS, -1)
 
 
 def _noise(updates: Tensor, random: torch.Generator) -> Tensor:
@@ -148,14 +159,27 @@ ATTACKS: Mapping[str, Attack] = {
 
 
 @lru_cache(maxsize=len(STEP))
-def batches(seed: int, mu: float, groups: tuple[int, int, int], rounds: int) -> tuple[Tensor, Tensor]:
+def batches(
+    seed: int, mu: float, groups: tuple[int, int, int], rounds: int
+) -> tuple[Tensor, Tensor]:
     """Mean of each client's batch in each round [rounds, clients, d], and the target's validation samples."""
-    clients = ct.data.load("mean-estimation", seed=seed, mu=mu, groups=list(groups), samples=SAMPLES, test=0)
+    clients = ct.data.load(
+        "mean-estimation",
+        seed=seed,
+        mu=mu,
+        groups=list(groups),
+        samples=SAMPLES,
+        test=0,
+    )
     samples = torch.stack([client.train.inputs for client in clients]).double()
     random = generator(seed, f"batches {mu}")
     means = torch.empty(rounds, len(samples), DIM, dtype=torch.float64)
     for number in range(rounds):
-        rows = torch.rand(samples.shape[:2], generator=random).topk(BATCH, dim=1, sorted=False).indices
+        rows = (
+            torch.rand(samples.shape[:2], generator=random)
+            .topk(BATCH, dim=1, sorted=False)
+            .indices
+        )
         means[number] = samples.gather(1, rows[:, :, None].expand(-1, -1, DIM)).mean(1)
     return means, clients["d1-000"].validation.inputs.double()
 
@@ -166,25 +190,40 @@ def own_batches(seed: int) -> tuple[Tensor, Tensor]:
     authors' code have (0, 1, 0, 1, ...). A batch is `BATCH` samples in a row from a random place: that is quick."""
     random = generator(seed, "own samples")
     far = torch.randn(DIM, generator=random, dtype=torch.float64)
-    centres = torch.stack([torch.zeros(DIM), torch.full((DIM,), OWN_MU * DIM**-0.5), far / far.norm()])
+    centres = torch.stack(
+        [torch.zeros(DIM), torch.full((DIM,), OWN_MU * DIM**-0.5), far / far.norm()]
+    )
     members = torch.repeat_interleave(centres, torch.tensor(GROUPS), dim=0)
-    noise = torch.randn(len(members) + 1, SAMPLES, DIM, generator=random, dtype=torch.float64)
+    noise = torch.randn(
+        len(members) + 1, SAMPLES, DIM, generator=random, dtype=torch.float64
+    )
     samples = noise[1:] + members[:, None]
-    sums = torch.cat([torch.zeros(len(samples), 1, DIM), samples, samples[:, :BATCH]], dim=1).cumsum(1)
+    sums = torch.cat(
+        [torch.zeros(len(samples), 1, DIM), samples, samples[:, :BATCH]], dim=1
+    ).cumsum(1)
     first = torch.randint(SAMPLES, (ROUNDS[OWN], len(samples)), generator=random)
     who = torch.arange(len(samples))
     return (sums[who, first + BATCH] - sums[who, first]) / BATCH, noise[0]
 
 
-def weighing(label: str, step: float, validation: Tensor, random: torch.Generator) -> Weigh:
+def weighing(
+    label: str, step: float, validation: Tensor, random: torch.Generator
+) -> Weigh:
     """How a contestant weighs; the target has these validation samples."""
     mean = validation.mean(0)
 
     def some(x: Tensor) -> Tensor:
-        return gradient(x, validation[torch.randperm(len(validation), generator=random)[:BATCH]].mean(0))
+        return gradient(
+            x,
+            validation[torch.randperm(len(validation), generator=random)[:BATCH]].mean(
+                0
+            ),
+        )
 
     def fresh(x: Tensor) -> Tensor:
-        return gradient(x, torch.randn(BATCH, DIM, generator=random, dtype=torch.float64).mean(0))
+        return gradient(
+            x, torch.randn(BATCH, DIM, generator=random, dtype=torch.float64).mean(0)
+        )
 
     return {
         "MeritFed": descent(step, by_gradient(lambda x: gradient(x, mean))),
@@ -218,12 +257,16 @@ def _settled_own(label: str, seed: int) -> Values:
 def _attacked(label: str, seed: int) -> Values:
     means, validation = batches(seed, 0.0, (HONEST + MALICIOUS, 0, 0), ROUNDS[ATTACKED])
     if label == "ideal group":
-        return dict.fromkeys((f"plateau, {name}" for name in ATTACKS), plateau(means[:, :HONEST], evenly))
+        return dict.fromkeys(
+            (f"plateau, {name}" for name in ATTACKS), plateau(means[:, :HONEST], evenly)
+        )
     found = {}
     for name, attack in ATTACKS.items():
         random = generator(seed, f"{label} {name}")
         found[f"plateau, {name}"] = plateau(
-            means, weighing(label, STEP[0.001], validation, random), partial(attack, random=random)
+            means,
+            weighing(label, STEP[0.001], validation, random),
+            partial(attack, random=random),
         )
     return found
 
@@ -239,7 +282,10 @@ METHODS = {
     for name, of in ((MEAN, _settled), (ATTACKED, _attacked), (OWN, _settled_own))
 }
 TABLES: Mapping[str, Mapping[str, Any]] = {
-    name: {"run": {"rounds": rounds}, "methods": [{"name": label} for label in LABELS[name]]}
+    name: {
+        "run": {"rounds": rounds},
+        "methods": [{"name": label} for label in LABELS[name]],
+    }
     for name, rounds in ROUNDS.items()
 }
 """In the place of the TOML files that other experiments have."""

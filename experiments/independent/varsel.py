@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, minimize, minimize_scalar
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, generator, meta_sgd, on, rows_of, sgd
+from experiments.independent.common import (
+    Problem,
+    Values,
+    generator,
+    meta_sgd,
+    on,
+    rows_of,
+    sgd,
+)
 from experiments.independent.networks import Rows
 
 Numbers = NDArray[np.float64]
@@ -28,7 +36,9 @@ def internal_only(problem: Problem) -> Values:
     random, x = generator(problem.seed, "internal-only"), problem.start()
     internal = _internal(problem)
     for _ in range(problem.rounds):
-        x = torch.stack([sgd(problem, x, problem.train[k], random) for k in internal]).mean(0)
+        x = torch.stack(
+            [sgd(problem, x, problem.train[k], random) for k in internal]
+        ).mean(0)
     return _measured(problem, x)
 
 
@@ -37,7 +47,9 @@ def fedavg(problem: Problem, label: str = "fedavg") -> Values:
     random, x = generator(problem.seed, label), problem.start()
     pull = problem.entry(label).get("mu", 0.0)
     for _ in range(problem.rounds):
-        drawn = torch.randperm(len(problem.train), generator=random)[: problem.tables["run"]["clients_per_round"]]
+        drawn = torch.randperm(len(problem.train), generator=random)[
+            : problem.tables["run"]["clients_per_round"]
+        ]
         x = _average(problem, x, drawn.tolist(), random, pull)
     return _measured(problem, x)
 
@@ -52,7 +64,9 @@ def selective(problem: Problem) -> Values:
     internal, budget = _internal(problem), problem.entry("selective")["budget"]
     external = [k for k in range(len(problem.train)) if k not in internal]
     for _ in range(problem.rounds):
-        losses = [float(problem.model.loss(x, problem.train[k]).detach()) for k in external]
+        losses = [
+            float(problem.model.loss(x, problem.train[k]).detach()) for k in external
+        ]
         kept = [external[i] for i in np.argsort(losses, kind="stable")[:budget]]
         x = _average(problem, x, internal + kept, random)
     return _measured(problem, x)
@@ -65,7 +79,9 @@ def ocs(problem: Problem) -> Values:
     for _ in range(problem.rounds):
         local = torch.stack([sgd(problem, x, rows, random) for rows in problem.train])
         updates = (sizes / sizes.sum()).unsqueeze(1) * (local - x)
-        likely = chances(updates.norm(dim=1), problem.tables["run"]["clients_per_round"])
+        likely = chances(
+            updates.norm(dim=1), problem.tables["run"]["clients_per_round"]
+        )
         arrived = torch.rand(len(likely), generator=random) < likely
         x = x + (updates[arrived] / likely[arrived].unsqueeze(1)).sum(0)
     return _measured(problem, x)
@@ -77,9 +93,15 @@ def perfedavg(problem: Problem) -> Values:
     local, count = problem.tables["local"], problem.tables["run"]["clients_per_round"]
     for _ in range(problem.rounds):
         drawn = torch.randperm(len(problem.train), generator=random)[:count]
-        x = torch.stack([meta_sgd(problem, x, problem.train[k], random) for k in drawn]).mean(0)
+        x = torch.stack(
+            [meta_sgd(problem, x, problem.train[k], random) for k in drawn]
+        ).mean(0)
     return _measured(
-        problem, *(x - local["lr"] * problem.model.gradient(x, problem.train[k]) for k in _internal(problem))
+        problem,
+        *(
+            x - local["lr"] * problem.model.gradient(x, problem.train[k])
+            for k in _internal(problem)
+        ),
     )
 
 
@@ -102,13 +124,20 @@ def varsel(problem: Problem) -> Values:
     m, budget = len(internal), problem.entry("varsel")["budget"]
     sums = []
     for _ in range(problem.rounds):
-        g = torch.stack([(x - sgd(problem, x, rows, random)) / lr for rows in problem.train])
+        g = torch.stack(
+            [(x - sgd(problem, x, rows, random)) / lr for rows in problem.train]
+        )
         mean = g[internal].mean(0)
         variance = float((g[internal] - mean).square().sum())
         away = g[external] - mean
-        likely = surrogate_weights(variance, m, away.square().sum(1).double().numpy(), budget)
+        likely = surrogate_weights(
+            variance, m, away.square().sum(1).double().numpy(), budget
+        )
         chosen = torch.rand(len(external), generator=random).numpy() < likely
-        weights = torch.tensor(exact_weights(variance, m, away[chosen].double().numpy(), budget), dtype=x.dtype)
+        weights = torch.tensor(
+            exact_weights(variance, m, away[chosen].double().numpy(), budget),
+            dtype=x.dtype,
+        )
         x = x - lr * (m * mean + weights @ g[external][chosen]) / (m + weights.sum())
         sums.append(float(weights.sum()))
     fifth = max(1, len(sums) // 5)
@@ -119,7 +148,9 @@ def varsel(problem: Problem) -> Values:
     }
 
 
-def surrogate_weights(variance: float, m: int, distances: Numbers, budget: float) -> Numbers:
+def surrogate_weights(
+    variance: float, m: int, distances: Numbers, budget: float
+) -> Numbers:
     """Eq. 8: minimise (V + (sum w) (sum w_j d_j)) / (M + sum w)^2 over w in [0, 1]^N with a sum of at most the budget.
 
     For a given sum the smallest d_j get weight first. Between whole sums the value is a quadratic of 1 / (M + sum), so that a bounded
@@ -132,11 +163,16 @@ def surrogate_weights(variance: float, m: int, distances: Numbers, budget: float
         return np.clip(total - np.arange(len(ascending)), 0, 1)
 
     def value(total: float) -> float:
-        return float((variance + total * (filled(total) @ ascending)) / (m + total) ** 2)
+        return float(
+            (variance + total * (filled(total) @ ascending)) / (m + total) ** 2
+        )
 
     last = min(budget, len(distances))
     ends = np.arange(int(np.ceil(last)))
-    inside = [minimize_scalar(value, bounds=(low, min(low + 1, last)), method="bounded").x for low in ends]
+    inside = [
+        minimize_scalar(value, bounds=(low, min(low + 1, last)), method="bounded").x
+        for low in ends
+    ]
     weights = np.empty_like(distances)
     weights[order] = filled(min([*ends, *inside, last], key=value))
     return weights
@@ -168,10 +204,18 @@ def exact_weights(variance: float, m: int, away: Numbers, budget: float) -> Numb
     return weights
 
 
-def _average(problem: Problem, x: Tensor, clients: Sequence[int], random: torch.Generator, pull: float = 0.0) -> Tensor:
+def _average(
+    problem: Problem,
+    x: Tensor,
+    clients: Sequence[int],
+    random: torch.Generator,
+    pull: float = 0.0,
+) -> Tensor:
     """What clients make of the model, averaged by their rows."""
     sizes = torch.tensor([float(len(problem.train[k].labels)) for k in clients])
-    local = torch.stack([sgd(problem, x, problem.train[k], random, pull=pull) for k in clients])
+    local = torch.stack(
+        [sgd(problem, x, problem.train[k], random, pull=pull) for k in clients]
+    )
     return (sizes / sizes.sum()) @ local
 
 
@@ -189,14 +233,20 @@ def _measured(problem: Problem, *models: Tensor) -> Values:
         }  # the internal clients have the same test rows
     each = models if len(models) > 1 else models * len(tests)
     hits = sum(problem.model.hits(x, rows) for x, rows in zip(each, tests, strict=True))
-    return {"accuracy of the internal clients": hits / sum(int((rows.labels >= 0).sum()) for rows in tests)}
+    return {
+        "accuracy of the internal clients": hits
+        / sum(int((rows.labels >= 0).sum()) for rows in tests)
+    }
 
 
 def _dice(problem: Problem, x: Tensor, rows: Rows) -> float:
     """Twice the pixels that are membrane and are called so, by those that are plus those that are called so; mean over squares."""
     scores = problem.model.scores(x, rows.inputs)
     called, true = scores[:, 1] > scores[:, 0], rows.labels == 1
-    shares = [2 * float((a & b).sum()) / max(1, int(a.sum() + b.sum())) for a, b in zip(called, true, strict=True)]
+    shares = [
+        2 * float((a & b).sum()) / max(1, int(a.sum() + b.sum()))
+        for a, b in zip(called, true, strict=True)
+    ]
     return float(np.mean(shares))
 
 
@@ -212,4 +262,8 @@ METHODS = {
 def counted(problem: Problem) -> list[str]:
     """The clients whose rows count: the internal ones."""
     patterns = problem.entry("varsel")["internal"]
-    return [name for name in problem.clients.names if any(fnmatch(name, pattern) for pattern in patterns)]
+    return [
+        name
+        for name in problem.clients.names
+        if any(fnmatch(name, pattern) for pattern in patterns)
+    ]

@@ -76,7 +76,9 @@ _PUBLIC: dict[str, str] = {
 def _places() -> dict[str, str]:
     from coterie.config.registry import METHODS
 
-    return _PUBLIC | {place.partition(":")[2]: place for place in METHODS.places.values()}
+    return _PUBLIC | {
+        place.partition(":")[2]: place for place in METHODS.places.values()
+    }
 
 
 def __getattr__(name: str) -> object:
@@ -88,7 +90,9 @@ def __getattr__(name: str) -> object:
     place = None if name.startswith("__") else _PUBLIC.get(name) or _places().get(name)
     if place is None:
         raise AttributeError(
-            f"module 'coterie' has no attribute {name!r}{_cure(name)}", name=name, obj=sys.modules[__name__]
+            f"module 'coterie' has no attribute {name!r}{_cure(name)}",
+            name=name,
+            obj=sys.modules[__name__],
         )
     module, _, attribute = place.partition(":")
     value: object = importlib.import_module(module)
@@ -99,7 +103,14 @@ def __getattr__(name: str) -> object:
 def _cure(name: str) -> str:
     if name in ("FederatedClassifier", "FederatedRegressor"):
         return f"; write: from coterie.sklearn import {name}"
-    match = next((public_name for public_name in __dir__() if public_name.casefold() == name.casefold()), None)
+    match = next(
+        (
+            public_name
+            for public_name in __dir__()
+            if public_name.casefold() == name.casefold()
+        ),
+        None,
+    )
     return f"; did you mean {match!r}?" if match else ""
 
 

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 from torch import nn
 
 from coterie.base.clients import Client, Clients
@@ -70,12 +74,21 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.scale_ = np.where(scale > 1e-9 * np.abs(self.mean_), scale, 1.0)
         rows, targets = self._scale(inputs), torch.from_numpy(labels)
         names = self._names(groups, len(inputs))
-        masks = {str(name): torch.from_numpy(names == name) for name in np.unique(names)}
-        clients = Clients([Client(name, Part(rows[mask], targets[mask])) for name, mask in masks.items()])
+        masks = {
+            str(name): torch.from_numpy(names == name) for name in np.unique(names)
+        }
+        clients = Clients(
+            [
+                Client(name, Part(rows[mask], targets[mask]))
+                for name, mask in masks.items()
+            ]
+        )
         self.groups_ = clients.names
         seed = 0 if self.random_state is None else self.random_state
         if not isinstance(seed, int | np.integer):
-            raise InputError(f"random_state must be None or an int >= 0; got {self.random_state!r}")
+            raise InputError(
+                f"random_state must be None or an int >= 0; got {self.random_state!r}"
+            )
         self.run_ = fit(
             self.method,
             clients,
@@ -92,11 +105,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         model = self.model
         if isinstance(model, nn.Module):
             return copy.deepcopy(model).double()
-        spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
+        spec = (
+            MODELS.build({"name": model}, f"model {model!r}")
+            if isinstance(model, str)
+            else model
+        )
         return build_shape(spec, shape, outputs).double()
 
     def _scale(self, inputs: Array) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray((inputs - self.mean_) / self.scale_))
+        return torch.from_numpy(
+            np.ascontiguousarray((inputs - self.mean_) / self.scale_)
+        )
 
     def _names(self, groups: Any, rows: int) -> NDArray[np.str_]:
         if groups is None:
@@ -105,7 +124,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         names_as_texts(dict.fromkeys(values.ravel().tolist()), "groups")
         names = values.astype(str)
         if names.ndim != 1:
-            raise InputError(f"groups must name the client of each row [rows]; got the shape {names.shape}")
+            raise InputError(
+                f"groups must name the client of each row [rows]; got the shape {names.shape}"
+            )
         check_consistent_length(names, np.empty(rows))
         return names
 
@@ -114,7 +135,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         refuse_masks(data, "X")
         inputs = self._scale(validate_data(self, data, dtype=np.float64, reset=False))
-        names = np.full(len(inputs), self.groups_[0]) if len(self.groups_) == 1 else self._names(groups, len(inputs))
+        names = (
+            np.full(len(inputs), self.groups_[0])
+            if len(self.groups_) == 1
+            else self._names(groups, len(inputs))
+        )
         values: dict[str, Array] = {}
         for name in np.unique(names).tolist():
             values[name] = self.run_.predict(
@@ -171,7 +196,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"a classifier needs two classes; all labels are of one class ({self.classes_[0]})")
+            raise InputError(
+                f"a classifier needs two classes; all labels are of one class ({self.classes_[0]})"
+            )
         self._fit(inputs, numbers.astype(np.int64), groups)
         return self
 
@@ -188,9 +215,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         chosen: Array = self.classes_[numbers]
         return chosen
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None
+    ) -> float:
         """Accuracy."""
-        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+        return float(
+            accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)
+        )
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
@@ -215,9 +246,13 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Raises `InputError` where there is none: an unknown group under a method with a model for each.
         """
-        predicted: Array = self._predict(X, groups)[:, 0] * self.label_scale_ + self.label_mean_
+        predicted: Array = (
+            self._predict(X, groups)[:, 0] * self.label_scale_ + self.label_mean_
+        )
         return predicted
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None
+    ) -> float:
         """Coefficient of determination."""
         return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))

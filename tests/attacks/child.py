@@ -34,12 +34,19 @@ class ChildRows:
         own = folder / "site"
         own.mkdir(parents=True)
         file = own / "coterie.toml"
-        values = {k: v for k, v in dataclasses.asdict(settings).items() if v is not None}
-        file.write_text(tomli_w.dumps({"site": {**values, "log": str(own / "asks.jsonl")}}))
+        values = {
+            k: v for k, v in dataclasses.asdict(settings).items() if v is not None
+        }
+        file.write_text(
+            tomli_w.dumps({"site": {**values, "log": str(own / "asks.jsonl")}})
+        )
         shutil.copy(plan, approval_file(file))
         self.site, self.log = Site(name, file, own / "kept"), own / "asks.jsonl"
         self.copy = SiteRows(
-            name, dataclasses.replace(settings, log=str(folder / "copy.jsonl")), folder / "copy", approved
+            name,
+            dataclasses.replace(settings, log=str(folder / "copy.jsonl")),
+            folder / "copy",
+            approved,
         )
 
     def answer(self, message):
@@ -67,7 +74,9 @@ class Behind(Hospital):
 
     def __init__(self, folder, settings=None, **plan):
         super().__init__(folder, settings, **plan)
-        self.rows = ChildRows("hungary", self.settings, self.folder, self.approved, self.plan)
+        self.rows = ChildRows(
+            "hungary", self.settings, self.folder, self.approved, self.plan
+        )
 
     def close(self):
         """End the child."""

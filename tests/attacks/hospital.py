@@ -23,20 +23,44 @@ FEDAVG = {"name": "fedavg", "local": {"steps": 2, "batch_size": 16, "minimum_bat
 
 def local(**changed):
     """The local settings of the plan, some of them changed."""
-    plain = {"lr": 0.1, "steps": Steps(2), "batch_size": 16, "weight_decay": 1e-3, "minimum_batch": 8}
+    plain = {
+        "lr": 0.1,
+        "steps": Steps(2),
+        "batch_size": 16,
+        "weight_decay": 1e-3,
+        "minimum_batch": 8,
+    }
     return LocalSGD(**{**plain, **changed})
 
 
-def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=None, local=None, deploy=None, **more):
+def plan_file(
+    folder,
+    *,
+    methods=(FEDAVG,),
+    seeds=1,
+    rounds=5,
+    data=None,
+    run=None,
+    local=None,
+    deploy=None,
+    **more,
+):
     """Write a plan for hungary alone; `more` are other tables."""
     tables = preset("heart-disease")
     for key in ("tune", "split"):
         tables.pop(key, None)
-    tables["data"] = {k: v for k, v in {**tables["data"], **(data or {})}.items() if v is not None}
+    tables["data"] = {
+        k: v for k, v in {**tables["data"], **(data or {})}.items() if v is not None
+    }
     tables["local"] = {**tables.get("local", {}), "minimum_batch": 8, **(local or {})}
     tables["methods"] = list(methods)
     tables |= more
-    tables["run"] = {"rounds": rounds, "seeds": seeds, "metrics": ["accuracy", "auc"], **(run or {})}
+    tables["run"] = {
+        "rounds": rounds,
+        "seeds": seeds,
+        "metrics": ["accuracy", "auc"],
+        **(run or {}),
+    }
     tables["deploy"] = {"sites": ["hungary"], **(deploy or {})}
     path = Path(folder) / "plan.toml"
     path.write_text(tomli_w.dumps(tables))
@@ -46,7 +70,17 @@ def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=No
 def settings_file(folder, **settings):
     """Write the site's own settings; updates of a logistic model may leave without noise."""
     path = Path(folder) / "coterie.toml"
-    path.write_text(tomli_w.dumps({"site": {"data": str(FOLDER / "hungary.csv"), "largest_layer": 1, **settings}}))
+    path.write_text(
+        tomli_w.dumps(
+            {
+                "site": {
+                    "data": str(FOLDER / "hungary.csv"),
+                    "largest_layer": 1,
+                    **settings,
+                }
+            }
+        )
+    )
     return path
 
 
@@ -62,24 +96,41 @@ class Hospital:
         self.settings_file = settings_file(folder, **(settings or {}))
         self.settings = read_settings(self.settings_file)
         self.approved = approve(self.plan, self.settings_file)
-        self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
+        self.rows = SiteRows(
+            "hungary", self.settings, self.folder / "kept", self.approved
+        )
         self.serial, self.logs, self.run = 0, False, "run"
 
     def say(self, do, **values):
         """One message over the wire, and the reply."""
         self.serial += 1
-        message = {"do": do, "plan": self.approved.hash, "run": self.run, "serial": self.serial, "undo": None, **values}
+        message = {
+            "do": do,
+            "plan": self.approved.hash,
+            "run": self.run,
+            "serial": self.serial,
+            "undo": None,
+            **values,
+        }
         return decode(encode(self.rows.answer(decode(encode(message)))))
 
     def ask(self, task, *, seed=0, round=None, ask=None, **payload):
         """One task, by default of the first round where it belongs to rounds; the fields of the reply."""
-        before = task.name.startswith(("coterie.data.tables.", "coterie.sites.comparisons:paired_"))
+        before = task.name.startswith(
+            ("coterie.data.tables.", "coterie.sites.comparisons:paired_")
+        )
         number = round if round is not None else 0 if before else 1
         where = Context(seed, number, 1, self.serial + 1 if ask is None else ask)
-        answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
+        answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))[
+            "answer"
+        ]
         if self.logs:
             Log(Path(self.settings.log)).write(
-                plan=self.approved.hash, run="run", round=number, what=task.name, **self.rows.about
+                plan=self.approved.hash,
+                run="run",
+                round=number,
+                what=task.name,
+                **self.rows.about,
             )
         assert not answer.failed, answer.failed
         return answer.blocks[0].values
@@ -88,7 +139,9 @@ class Hospital:
         """Start the site's process anew."""
         from coterie.sites.rows import SiteRows
 
-        self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
+        self.rows = SiteRows(
+            "hungary", self.settings, self.folder / "kept", self.approved
+        )
         return self.begin()
 
     def recipe(self, **settings):
@@ -100,16 +153,26 @@ class Hospital:
                 self.__dict__.update(fields)
 
         settings = table_settings({**self.rows.options, **settings})
-        return agree(("hungary",), settings, lambda task, **payload: Told(self.ask(task, **payload)))
+        return agree(
+            ("hungary",),
+            settings,
+            lambda task, **payload: Told(self.ask(task, **payload)),
+        )
 
     def begin(self, seed=0, pair="fedavg-0", recipe=None, fill=0.0, **prepare):
         """What an honest server does before the first round; the model is full of one number."""
         self.say("open", seed=seed)
         self.say("encode", recipe=json.dumps(recipe or self.recipe()))
-        spec, inputs = self.rows.experiment.build_model(), self.rows.clients.train.inputs
+        spec, inputs = (
+            self.rows.experiment.build_model(),
+            self.rows.clients.train.inputs,
+        )
         outputs = outputs_of(self.rows.clients)
         module = build_shape(spec, tuple(inputs.shape[1:]), outputs)
-        state = {f"state/{k}": torch.full_like(v, fill) for k, v in module.state_dict().items()}
+        state = {
+            f"state/{k}": torch.full_like(v, fill)
+            for k, v in module.state_dict().items()
+        }
         self.say("prepare", pair=pair, **{"resume": False, **prepare}, **state)
         self.x = torch.zeros(self.rows.shard.workspace.layout.size)
         return self

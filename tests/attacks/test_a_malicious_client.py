@@ -23,7 +23,14 @@ METHODS = [
     {"name": "scaffold", "local": SGD},
     {"name": "moon", "local": SGD},
     {"name": "median", "local": SGD},
-    {"name": "meritfed", "targets": "all", "oracle": "loss", "md_steps": 1, "validation": "train", "local": SGD},
+    {
+        "name": "meritfed",
+        "targets": "all",
+        "oracle": "loss",
+        "md_steps": 1,
+        "validation": "train",
+        "local": SGD,
+    },
 ]
 
 
@@ -53,7 +60,11 @@ def fields(change):
 
     def lie(values):
         answer = values["answer"]
-        put(block(answer), "values", {k: change(v) for k, v in block(answer).values.items()})
+        put(
+            block(answer),
+            "values",
+            {k: change(v) for k, v in block(answer).values.items()},
+        )
 
     return lie
 
@@ -65,7 +76,11 @@ def tensors(change):
 def answer(field, value):
     def lie(values):
         honest = getattr(values["answer"], field)
-        put(values["answer"], field, value(values["answer"]) if callable(value) else value)
+        put(
+            values["answer"],
+            field,
+            value(values["answer"]) if callable(value) else value,
+        )
         assert honest != getattr(values["answer"], field)
 
     return lie
@@ -94,52 +109,85 @@ def whole(change):
 LIES = {
     "its name a thousand times": altered(answer("blocks", again)),
     "two blocks": altered(answer("blocks", lambda a: a.blocks * 2)),
-    "another's name": altered(answer("blocks", lambda a: (Block(("cleveland",), block(a).values),))),
+    "another's name": altered(
+        answer("blocks", lambda a: (Block(("cleveland",), block(a).values),))
+    ),
     "another's name beside its own": altered(
         answer("blocks", lambda a: (*a.blocks, Block(("cleveland",), block(a).values)))
     ),
-    "nobody's name": altered(answer("blocks", lambda a: (Block(("nobody",), block(a).values),))),
+    "nobody's name": altered(
+        answer("blocks", lambda a: (Block(("nobody",), block(a).values),))
+    ),
     "no names": altered(answer("blocks", lambda a: (Block((), block(a).values),))),
-    "names that are none": altered(answer("blocks", lambda a: (Block(None, block(a).values),))),
+    "names that are none": altered(
+        answer("blocks", lambda a: (Block(None, block(a).values),))
+    ),
     "no block": altered(answer("blocks", ())),
     "blocks that are a number": altered(answer("blocks", 3)),
     "no values": altered(answer("blocks", lambda a: (Block((LIAR,), {}),))),
-    "values that are none": altered(answer("blocks", lambda a: (Block((LIAR,), None),))),
-    "a field more": altered(answer("blocks", lambda a: (Block((LIAR,), {"a": torch.ones(1), **block(a).values}),))),
+    "values that are none": altered(
+        answer("blocks", lambda a: (Block((LIAR,), None),))
+    ),
+    "a field more": altered(
+        answer(
+            "blocks",
+            lambda a: (Block((LIAR,), {"a": torch.ones(1), **block(a).values}),),
+        )
+    ),
     "fields that are None": altered(fields(lambda v: None)),
     "fields that are words": altered(fields(lambda v: "hello")),
     "fields that are numbers": altered(fields(lambda v: 10**400)),
     "fields that are lists": altered(fields(lambda v: ("a",))),
     "fields per client": altered(tensors(PerClient)),
-    "packed fields": altered(tensors(lambda v: Packed({"values": v, "indices": v.long()}))),
+    "packed fields": altered(
+        tensors(lambda v: Packed({"values": v, "indices": v.long()}))
+    ),
     "packed nothing": altered(tensors(lambda v: Packed({}))),
     "NaN": altered(tensors(lambda v: v.double() * float("nan"))),
-    "integers": altered(tensors(lambda v: v.to(torch.int64) + (1 if v.dtype == torch.int64 else 0))),
+    "integers": altered(
+        tensors(lambda v: v.to(torch.int64) + (1 if v.dtype == torch.int64 else 0))
+    ),
     "half precision": altered(tensors(lambda v: v.half())),
     "complex numbers": altered(tensors(lambda v: v.to(torch.complex64))),
     "a row more": altered(tensors(lambda v: torch.cat([v, v]))),
     "no row": altered(tensors(lambda v: v[:0])),
-    "a dimension more": altered(tensors(lambda v: v[:, None].expand(1, 7, *v.shape[1:]))),
+    "a dimension more": altered(
+        tensors(lambda v: v[:, None].expand(1, 7, *v.shape[1:]))
+    ),
     "an entry more": altered(tensors(lambda v: torch.cat([v.reshape(1, -1)] * 2, 1))),
     "a single number": altered(tensors(lambda v: v.double().sum())),
-    "far too large": altered(tensors(lambda v: v.double().mul(1e8).add(1e20).to(v.dtype))),
-    "infinity": altered(tensors(lambda v: (v.double() + 1e39).to(torch.float32).to(v.dtype))),
+    "far too large": altered(
+        tensors(lambda v: v.double().mul(1e8).add(1e20).to(v.dtype))
+    ),
+    "infinity": altered(
+        tensors(lambda v: (v.double() + 1e39).to(torch.float32).to(v.dtype))
+    ),
     "work without end": altered(answer("spent", {"row_gradients": 10**400})),
     "work below nothing": altered(answer("spent", {"row_gradients": -1})),
     "work of another kind": altered(answer("spent", {"x" * 1000: 1})),
     "work that is a word": altered(answer("spent", {"row_gradients": "all"})),
     "what others forgot": altered(answer("forgot", {"control": ("cleveland",)})),
-    "what others remember": altered(answer("remembered", {"control": (("cleveland", 0),)})),
-    "a round that was not": altered(answer("remembered", {"control": ((LIAR, 10**9),)})),
-    "a thousand memories": altered(answer("remembered", {str(i): ((LIAR, 0),) for i in range(1000)})),
+    "what others remember": altered(
+        answer("remembered", {"control": (("cleveland", 0),)})
+    ),
+    "a round that was not": altered(
+        answer("remembered", {"control": ((LIAR, 10**9),)})
+    ),
+    "a thousand memories": altered(
+        answer("remembered", {str(i): ((LIAR, 0),) for i in range(1000)})
+    ),
     "a failure of others": altered(answer("failed", {"cleveland": "it is slow"})),
     "a failure and a reply": altered(answer("failed", {LIAR: "I changed my mind"})),
     "no answer": altered(lambda values: {"serial": values["serial"]}),
     "a reply to another ask": altered(lambda values: {**values, "serial": 3}),
-    "a serial number that is a tensor": altered(lambda values: {**values, "serial": torch.ones(2)}),
+    "a serial number that is a tensor": altered(
+        lambda values: {**values, "serial": torch.ones(2)}
+    ),
     "a serial number that is none": altered(lambda values: {**values, "serial": None}),
     "a failure that is no sentence": altered(lambda values: {**values, "failed": 3}),
-    "a very long failure": altered(lambda values: {**values, "failed": "no\x1b[2J\n" * 10_000}),
+    "a very long failure": altered(
+        lambda values: {**values, "failed": "no\x1b[2J\n" * 10_000}
+    ),
     "deep lists": whole(deep),
     "deeper lists": whole(deeper),
     "half of it": whole(lambda reply: reply[: len(reply) // 2]),
@@ -162,7 +210,9 @@ def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet)
         lies = islice(cycle(LIES.items()), len(LIES))
         for at, (kind, lie) in enumerate(lies):
             where = kinds[at % len(kinds)]
-            quiet.lie = lambda what, reply, lie=lie, where=where: lie(what, reply) if what == where else reply
+            quiet.lie = lambda what, reply, lie=lie, where=where: (
+                lie(what, reply) if what == where else reply
+            )
             said = f"{method['name']}, {where}, {kind}"
             count += 1
             try:
@@ -173,9 +223,15 @@ def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet)
             if LIAR not in after.failures:
                 unnamed.append(said)
             others += [f"{said}: {n}" for n in after.failures if n != LIAR]
-            told_badly += [said for why in after.failures.values() if not why.isprintable() or len(why) > 400]
+            told_badly += [
+                said
+                for why in after.failures.values()
+                if not why.isprintable() or len(why) > 400
+            ]
             models = (
-                after.models if isinstance(after.models, torch.Tensor) else torch.stack(list(after.models.values()))
+                after.models
+                if isinstance(after.models, torch.Tensor)
+                else torch.stack(list(after.models.values()))
             )
             assert models.isfinite().all(), said
         quiet.lie, quiet.replay = None, False
@@ -198,10 +254,18 @@ def trained(three_sites, **options):
 
 def test_of_two_clients_the_liar_is_refused_whatever_form_its_numbers_have(quiet):
     quiet.begin(0)
-    for kind in ("integers", "a dimension more", "an entry more", "half precision", "fields that are lists"):
+    for kind in (
+        "integers",
+        "a dimension more",
+        "an entry more",
+        "half precision",
+        "fields that are lists",
+    ):
         quiet.lie = LIES[kind]
         replies = trained(quiet, names=(LIAR, "long-beach"))
-        assert (replies.clients, list(replies.failed)) == (("long-beach",), [LIAR]), kind
+        assert (replies.clients, list(replies.failed)) == (("long-beach",), [LIAR]), (
+            kind
+        )
 
 
 def test_a_name_that_is_said_a_thousand_times_is_no_majority(quiet):
@@ -211,12 +275,16 @@ def test_a_name_that_is_said_a_thousand_times_is_no_majority(quiet):
         what, altered(tensors(lambda v: v * 1e3))(what, reply)
     )
     moved = play(1).models
-    assert float((moved - quiet.engine.x).norm()) < 3 * float((honest - quiet.engine.x).norm())
+    assert float((moved - quiet.engine.x).norm()) < 3 * float(
+        (honest - quiet.engine.x).norm()
+    )
 
 
 def sizes(value):
     def lie(values):
-        block(values["answer"]).values["sizes"] = torch.tensor([value], dtype=torch.float64)
+        block(values["answer"]).values["sizes"] = torch.tensor(
+            [value], dtype=torch.float64
+        )
 
     return altered(lie)
 
@@ -230,8 +298,12 @@ def test_sizes_are_those_of_the_facts(quiet, value):
     assert "but the facts of this client" in replies.failed[LIAR]
 
 
-@pytest.mark.parametrize(("field", "value"), [("values", 1.5), ("values", -0.5), ("rows", 1e9)])
-def test_metrics_lie_in_their_range_and_rows_are_those_of_the_facts(quiet, field, value):
+@pytest.mark.parametrize(
+    ("field", "value"), [("values", 1.5), ("values", -0.5), ("rows", 1e9)]
+)
+def test_metrics_lie_in_their_range_and_rows_are_those_of_the_facts(
+    quiet, field, value
+):
     def lie(values):
         fields = block(values["answer"]).values
         fields[field] = torch.full_like(fields[field], value)
@@ -246,7 +318,9 @@ def test_one_update_cannot_be_far_longer_than_the_others(quiet):
     play = quiet.begin(0)
     honest = play(0).models - quiet.engine.x
     quiet.lie = altered(
-        lambda values: block(values["answer"]).values.update(delta=block(values["answer"]).values["delta"] * 1e4)
+        lambda values: block(values["answer"]).values.update(
+            delta=block(values["answer"]).values["delta"] * 1e4
+        )
     )
     assert float((play(1).models - quiet.engine.x).norm()) < 30 * float(honest.norm())
 
@@ -255,7 +329,9 @@ def test_one_control_cannot_be_far_longer_than_the_others(quiet):
     play = quiet.begin(1)
     play(0)
     quiet.lie = altered(
-        lambda values: block(values["answer"]).values.update(change=block(values["answer"]).values["change"] * 1e9)
+        lambda values: block(values["answer"]).values.update(
+            change=block(values["answer"]).values["change"] * 1e9
+        )
     )
     assert list(play(1).failures) == [LIAR]
 
@@ -265,10 +341,14 @@ def test_a_reply_is_not_read_if_it_is_longer_than_its_task_declares(quiet, monke
     read = []
     import coterie.sites.replies as replies
 
-    monkeypatch.setattr(replies, "decode", lambda message: read.append(len(message)) or decode(message))
+    monkeypatch.setattr(
+        replies, "decode", lambda message: read.append(len(message)) or decode(message)
+    )
     quiet.lie = lambda what, reply: bytes(2**26)
     got = trained(quiet)
-    assert got.failed == {LIAR: "its reply has 64 MB, more than the 16 MB that were asked for"}
+    assert got.failed == {
+        LIAR: "its reply has 64 MB, more than the 16 MB that were asked for"
+    }
     assert len(read) == len(SITES) - 1
 
 
@@ -316,7 +396,14 @@ WORDS = [str(i) for i in range(500)]
 
 
 def texts(distinct, categories=WORDS):
-    told = {"kind": "text", "signs": [], "unknown": [], "pooled": False, "identifier": False, "unique": False}
+    told = {
+        "kind": "text",
+        "signs": [],
+        "unknown": [],
+        "pooled": False,
+        "identifier": False,
+        "unique": False,
+    }
     return {**told, "categories": categories, "distinct": distinct}
 
 
@@ -344,13 +431,27 @@ BEGINNINGS = {
     "columns that are a list": about(lambda t: t.update(columns=[])),
     "a column that is none": about(lambda t: t["columns"].update(age=None)),
     "a column of no kind": about(lambda t: t["columns"]["age"].update(kind="rows")),
-    "a column with signs of its own": about(lambda t: t["columns"]["age"].update(signs=[["%"]])),
-    "a column with a terminal's words": about(lambda t: t["columns"].update({"\x1b[2J": t["columns"]["age"]})),
-    "a label of numbers that are none": about(lambda t: t["label"].update(kind="number", values=["many"])),
-    "more categories than it counts": about(lambda t: t["columns"].update(ward=texts(3))),
-    "more categories than any column may have": about(lambda t: t["columns"].update(ward=texts(500))),
-    "more categories than rows": about(lambda t: t["columns"].update(cp={**t["columns"]["cp"], **texts(500)})),
-    "more classes than it counts": about(lambda t: t["label"].update(distinct=1, values=WORDS[:9])),
+    "a column with signs of its own": about(
+        lambda t: t["columns"]["age"].update(signs=[["%"]])
+    ),
+    "a column with a terminal's words": about(
+        lambda t: t["columns"].update({"\x1b[2J": t["columns"]["age"]})
+    ),
+    "a label of numbers that are none": about(
+        lambda t: t["label"].update(kind="number", values=["many"])
+    ),
+    "more categories than it counts": about(
+        lambda t: t["columns"].update(ward=texts(3))
+    ),
+    "more categories than any column may have": about(
+        lambda t: t["columns"].update(ward=texts(500))
+    ),
+    "more categories than rows": about(
+        lambda t: t["columns"].update(cp={**t["columns"]["cp"], **texts(500)})
+    ),
+    "more classes than it counts": about(
+        lambda t: t["label"].update(distinct=1, values=WORDS[:9])
+    ),
     "rows described as a word": about(lambda t: t.update(rows="many")),
     "counts below none": moments("counts", lambda v: v - 1e6),
     "sums that are not": moments("means", lambda v: v * float("nan")),
@@ -362,7 +463,9 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("kind", BEGINNINGS)
-def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(fresh, kind):
+def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
+    fresh, kind
+):
     fresh.lie = BEGINNINGS[kind]
     engine = fresh.open()
     assert engine.clients == tuple(n for n in SITES if n != LIAR)
@@ -377,7 +480,12 @@ def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
 def fresh(three_sites):
     engine, clients = three_sites.engine, three_sites.clients
     yield three_sites
-    three_sites.engine, three_sites.clients, three_sites.lie, three_sites.accept = engine, clients, None, ()
+    three_sites.engine, three_sites.clients, three_sites.lie, three_sites.accept = (
+        engine,
+        clients,
+        None,
+        (),
+    )
     three_sites.goes_on = False
 
 
@@ -402,7 +510,9 @@ def test_a_site_that_fails_before_a_later_method_is_left_out_of_it(fresh):
 
 def test_what_a_site_says_in_words_is_for_a_person_to_mend(fresh):
     fresh.lie = of("open", lambda values: {**values, "failed": "its disk is full"})
-    with pytest.raises(RunError, match=r"the run cannot begin \(open\): hungary \(its disk is full\)"):
+    with pytest.raises(
+        RunError, match=r"the run cannot begin \(open\): hungary \(its disk is full\)"
+    ):
         fresh.open()
 
 
@@ -414,14 +524,26 @@ def described_otherwise(values):
 
 
 CONTINUED = {
-    "rows it cannot read": of("open", lambda values: {**values, "failed": "its disk is full"}),
-    "no recipe for it": of("encode", lambda values: {**values, "failed": "the recipe does not fit"}),
-    "no model for it": of("prepare", lambda values: {**values, "failed": "not this one"}),
-    "a description of another content": of("coterie.data.tables.recipe:describe", described_otherwise),
-    "facts of more rows": of("encode", lambda values: told(values, "facts", lambda f: f["sizes"].update(train=10**12))),
+    "rows it cannot read": of(
+        "open", lambda values: {**values, "failed": "its disk is full"}
+    ),
+    "no recipe for it": of(
+        "encode", lambda values: {**values, "failed": "the recipe does not fit"}
+    ),
+    "no model for it": of(
+        "prepare", lambda values: {**values, "failed": "not this one"}
+    ),
+    "a description of another content": of(
+        "coterie.data.tables.recipe:describe", described_otherwise
+    ),
+    "facts of more rows": of(
+        "encode",
+        lambda values: told(values, "facts", lambda f: f["sizes"].update(train=10**12)),
+    ),
     "moments far from the others'": moments("means", lambda v: v + 1e4),
     "a task that fails": of(
-        "coterie.data.tables.recipe:moments", lambda values: put(values["answer"], "failed", {LIAR: "no memory"})
+        "coterie.data.tables.recipe:moments",
+        lambda values: put(values["answer"], "failed", {LIAR: "no memory"}),
     ),
 }
 
@@ -437,11 +559,18 @@ def test_a_plan_that_goes_on_begins_without_the_site_and_names_it(fresh, kind):
     assert torch.isfinite(after.models).all()
 
 
-@pytest.mark.parametrize(("field", "value"), [("means", lambda v: v + 1e4), ("squares", lambda v: v * 1e6)])
-def test_moments_far_from_the_others_are_asked_of_the_operator_and_not_averaged_in(fresh, field, value):
+@pytest.mark.parametrize(
+    ("field", "value"), [("means", lambda v: v + 1e4), ("squares", lambda v: v * 1e6)]
+)
+def test_moments_far_from_the_others_are_asked_of_the_operator_and_not_averaged_in(
+    fresh, field, value
+):
     """Moments of one site moved the model of all by 30,300 times the honest amount."""
     fresh.lie = moments(field, value)
-    with pytest.raises(RunError, match=rf"column '\w+' of {LIAR} has the mean .* submit with --accept {LIAR}:"):
+    with pytest.raises(
+        RunError,
+        match=rf"column '\w+' of {LIAR} has the mean .* submit with --accept {LIAR}:",
+    ):
         fresh.open()
     fresh.accept = [f"{LIAR}:{column}" for column in fresh.clients.recipe["features"]]
     assert LIAR in fresh.open().clients
@@ -453,9 +582,13 @@ def test_columns_of_two_values_are_averaged_in_whatever_a_mean_says(low):
     share = torch.tensor([[0.5], [0.52], [0.999]], dtype=torch.float64)
     count = torch.full_like(share, 1000)
     spread = (share * (1 - share)) * count
-    replies = SimpleNamespace(clients=SITES, counts=count, means=share + low, squares=spread)
+    replies = SimpleNamespace(
+        clients=SITES, counts=count, means=share + low, squares=spread
+    )
     assert not list(moments_apart(replies, ["sex"]))
-    lie = SimpleNamespace(**{**vars(replies), "means": share + low + torch.tensor([[0.0], [0.0], [9.0]])})
+    lie = SimpleNamespace(
+        **{**vars(replies), "means": share + low + torch.tensor([[0.0], [0.0], [9.0]])}
+    )
     assert [apart.key for apart in moments_apart(lie, ["sex"])] == [f"{SITES[2]}:sex"]
 
 
@@ -488,8 +621,22 @@ def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
     ]
 
     def change(table):
-        place = table["columns"][drawn.choice(sorted(table["columns"]))] if drawn.random() < 0.7 else table["label"]
-        key = drawn.choice([*place, "categories", "problem", "example", "distinct", "values", "identifier"])
+        place = (
+            table["columns"][drawn.choice(sorted(table["columns"]))]
+            if drawn.random() < 0.7
+            else table["label"]
+        )
+        key = drawn.choice(
+            [
+                *place,
+                "categories",
+                "problem",
+                "example",
+                "distinct",
+                "values",
+                "identifier",
+            ]
+        )
         place[key] = drawn.choice(parts)
         if drawn.random() < 0.3:
             place.pop(drawn.choice(sorted(place)))
@@ -498,9 +645,15 @@ def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
         fresh.lie = about(change)
         try:
             engine = fresh.open()
-            assert LIAR in engine.clients or any(LIAR in note for note in fresh.clients.notes)
+            assert LIAR in engine.clients or any(
+                LIAR in note for note in fresh.clients.notes
+            )
         except (InputError, RunError) as error:
-            if LIAR not in str(error) and "column" not in str(error) and "label" not in str(error):
+            if (
+                LIAR not in str(error)
+                and "column" not in str(error)
+                and "label" not in str(error)
+            ):
                 unnamed.append(str(error))
     assert not unnamed
 
@@ -521,11 +674,15 @@ BENDING = {
 
 
 @pytest.mark.parametrize("name", BENDING)
-def test_a_number_that_no_client_can_have_is_its_failure_and_bends_no_model(tmp_path, name):
+def test_a_number_that_no_client_can_have_is_its_failure_and_bends_no_model(
+    tmp_path, name
+):
     """As it was: q-FFL ended with the job, FedNova's model was infinite for everybody, and DPFL's for who had chosen nobody."""
     field, number = BENDING[name]
     more = {"mu": 0.1} if "pull" in name else {}
-    town = ThreeSites(tmp_path / "town", [{"name": name.split()[0], "local": SGD, **more}])
+    town = ThreeSites(
+        tmp_path / "town", [{"name": name.split()[0], "local": SGD, **more}]
+    )
     town.open()
     play = town.begin()
     honest = play(0)
@@ -533,12 +690,20 @@ def test_a_number_that_no_client_can_have_is_its_failure_and_bends_no_model(tmp_
     def lie(values):
         told_fields = block(values["answer"]).values
         if field in told_fields:
-            told_fields = {**told_fields, field: torch.full_like(told_fields[field], number)}
+            told_fields = {
+                **told_fields,
+                field: torch.full_like(told_fields[field], number),
+            }
         put(block(values["answer"]), "values", told_fields)
 
     town.lie = altered(lie)
     bent = play(1)
-    before, after = (list(r.models.values()) if isinstance(r.models, dict) else [r.models] for r in (honest, bent))
+    before, after = (
+        list(r.models.values()) if isinstance(r.models, dict) else [r.models]
+        for r in (honest, bent)
+    )
     assert all(bool(torch.isfinite(model).all()) for model in after)
-    assert max(float(m.norm()) for m in after) < 3 * max(float(m.norm()) for m in before)
+    assert max(float(m.norm()) for m in after) < 3 * max(
+        float(m.norm()) for m in before
+    )
     assert (LIAR in bent.failures) is (name != "dpfl")

@@ -27,7 +27,9 @@ def found(candidates, rows):
     """How many rows are among the candidates [k, d], up to scale: a gradient of one row is a multiple of that row."""
     if not len(candidates):
         return 0
-    seen, true = (torch.nn.functional.normalize(v.double(), dim=1) for v in (candidates, rows))
+    seen, true = (
+        torch.nn.functional.normalize(v.double(), dim=1) for v in (candidates, rows)
+    )
     return int((seen @ true.T).abs().max(0).values.gt(1 - 1e-9).sum())
 
 
@@ -37,7 +39,9 @@ def by_categories(hospital):
     said = []
     for column in COLUMNS:
         with pytest.raises(RefusedError):
-            said.append(hospital.ask(describe, **{**about, "categorical": json.dumps([column])}))
+            said.append(
+                hospital.ask(describe, **{**about, "categorical": json.dumps([column])})
+            )
     return len(said)
 
 
@@ -69,24 +73,46 @@ def by_sums_of_many_splits(hospital):
 def by_batches_of_one_row(hospital):
     """A step on one row moves a linear model along that row."""
     updates = []
-    for asked in (local(steps=replace(local().steps, count=1), batch_size=1), local(batch_size=1, minimum_batch=1)):
+    for asked in (
+        local(steps=replace(local().steps, count=1), batch_size=1),
+        local(batch_size=1, minimum_batch=1),
+    ):
         for at in range(1, 4):
             with pytest.raises(RefusedError):
-                updates.append(hospital.ask(local_update, round=at, x=hospital.x, local=asked)["delta"])
-    honest = [hospital.ask(local_update, round=r, x=hospital.x, local=local())["delta"] for r in range(1, 6)]
+                updates.append(
+                    hospital.ask(local_update, round=at, x=hospital.x, local=asked)[
+                        "delta"
+                    ]
+                )
+    honest = [
+        hospital.ask(local_update, round=r, x=hospital.x, local=local())["delta"]
+        for r in range(1, 6)
+    ]
     rows = rows_of(hospital)
     return found(torch.cat(honest)[:, : rows.shape[1]], rows)
 
 
 def by_parts_of_one_row(hospital):
     """The loss of a model on a part of one row is that row's."""
-    hospital.rows.experiment.split["parts"] = {"train": 0.98, "validation": 0.01, "test": 0.01}
+    hospital.rows.experiment.split["parts"] = {
+        "train": 0.98,
+        "validation": 0.01,
+        "test": 0.01,
+    }
     hospital.begin()
-    said = hospital.ask(evaluate, x=hospital.x, part="validation", metrics=("accuracy", "auc"))
+    said = hospital.ask(
+        evaluate, x=hospital.x, part="validation", metrics=("accuracy", "auc")
+    )
     return int(said["rows"][0])
 
 
-WAYS = (by_categories, by_another_label, by_sums_of_many_splits, by_batches_of_one_row, by_parts_of_one_row)
+WAYS = (
+    by_categories,
+    by_another_label,
+    by_sums_of_many_splits,
+    by_batches_of_one_row,
+    by_parts_of_one_row,
+)
 
 
 def test_five_ways_to_rows_give_none(tmp_path):
@@ -101,9 +127,17 @@ def test_five_ways_to_rows_give_none(tmp_path):
 
 def test_batches_of_one_row_give_rows_where_nothing_protects_them(tmp_path):
     bare = {"minimum_rows": 1, "minimum_cell": 1, "minimum_batch": 1}
-    one = {"name": "fedavg", "local": {"steps": 1, "batch_size": 1, "minimum_batch": 1, "weight_decay": 0.0}}
-    hospital = Hospital(tmp_path, settings=bare, methods=(one,), rounds=30, local={"minimum_batch": 1}).begin()
+    one = {
+        "name": "fedavg",
+        "local": {"steps": 1, "batch_size": 1, "minimum_batch": 1, "weight_decay": 0.0},
+    }
+    hospital = Hospital(
+        tmp_path, settings=bare, methods=(one,), rounds=30, local={"minimum_batch": 1}
+    ).begin()
     asked = hospital.approved.pairs["fedavg-0"].method.local
-    updates = [hospital.ask(local_update, round=r, x=hospital.x, local=asked)["delta"] for r in range(1, 31)]
+    updates = [
+        hospital.ask(local_update, round=r, x=hospital.x, local=asked)["delta"]
+        for r in range(1, 31)
+    ]
     rows = rows_of(hospital)
     assert found(torch.cat(updates)[:, : rows.shape[1]], rows) >= 20

@@ -62,13 +62,18 @@ class Made:
 
     def __init__(self, folder):
         self.trace, self.run = folder / "trace", folder / "run"
-        self.files = {name: folder / f"{name}_of_others.py" for name in ("model", "method", "attack", "metric")}
+        self.files = {
+            name: folder / f"{name}_of_others.py"
+            for name in ("model", "method", "attack", "metric")
+        }
         for path in self.files.values():
             path.write_text(OWN.format(trace=str(self.trace)))
         (folder / "data").mkdir()
         for client in "abc":
             rows = [f"{i % 7},{(i + ord(client)) % 5},{i % 2}" for i in range(24)]
-            (folder / "data" / f"{client}.csv").write_text("\n".join(["x,z,y", *rows]) + "\n")
+            (folder / "data" / f"{client}.csv").write_text(
+                "\n".join(["x,z,y", *rows]) + "\n"
+            )
         (folder / "plan.toml").write_text(
             f"""
 [data]
@@ -90,14 +95,26 @@ metrics = ["accuracy", "{self.files["metric"]}:always"]
         self.plan = folder / "plan.toml"
 
     def traces(self):
-        return sorted(Path(line).name for line in self.trace.read_text().splitlines()) if self.trace.exists() else []
+        return (
+            sorted(Path(line).name for line in self.trace.read_text().splitlines())
+            if self.trace.exists()
+            else []
+        )
 
     def rewrite(self, old, new):
         """Change the experiment as whoever has made the run can: with its hash."""
         text, seals = self.run / "experiment.toml", self.run / TABLES
         text.write_text(text.read_text().replace(str(old), str(new)))
         record = read_record(seals)
-        write_record(seals, {**record, "files": hashes(self.run, [self.run / name for name in record["files"]])})
+        write_record(
+            seals,
+            {
+                **record,
+                "files": hashes(
+                    self.run, [self.run / name for name in record["files"]]
+                ),
+            },
+        )
 
     def forget(self):
         """As if this process had not imported them."""
@@ -114,7 +131,9 @@ def pristine(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         found = Made(folder)
-        assert main(["run", str(found.plan), "--out", str(found.run), "--no-report"]) == 0
+        assert (
+            main(["run", str(found.plan), "--out", str(found.run), "--no-report"]) == 0
+        )
     assert len(found.traces()) == 4
     found.forget()
     shutil.copytree(folder, folder.with_name("copy"))
@@ -140,7 +159,18 @@ def test_a_report_imports_nothing_that_the_run_names(made):
 
 
 def predicted(made, *flags):
-    return main(["predict", str(made.run), "data/a.csv", "--client", "a", "--method", "mine", *flags])
+    return main(
+        [
+            "predict",
+            str(made.run),
+            "data/a.csv",
+            "--client",
+            "a",
+            "--method",
+            "mine",
+            *flags,
+        ]
+    )
 
 
 def test_predict_builds_no_method_metric_or_attack_and_no_model_of_others(made, capsys):
@@ -172,7 +202,9 @@ def test_predict_runs_a_model_of_coterie_whatever_else_the_run_names(made, capsy
 
 
 def test_a_resumed_run_says_which_files_it_imports(made, capsys):
-    assert main(["run", str(made.run / "experiment.toml"), "--resume", "--no-report"]) == 0
+    assert (
+        main(["run", str(made.run / "experiment.toml"), "--resume", "--no-report"]) == 0
+    )
     said = capsys.readouterr().err
     for path in made.files.values():
         assert f"imports {path}" in said
@@ -196,7 +228,16 @@ def test_resuming_does_not_import_what_a_run_directory_names(made, capsys):
     inside = made.run / "mine.py"
     inside.write_text(made.files["method"].read_text())
     made.rewrite(made.files["method"], inside)
-    flags = ["--methods", "fedavg", "--label", "y", "--out", str(made.run), "--resume", "--no-report"]
+    flags = [
+        "--methods",
+        "fedavg",
+        "--label",
+        "y",
+        "--out",
+        str(made.run),
+        "--resume",
+        "--no-report",
+    ]
     assert main(["compare", "data", *flags]) == 2
     assert made.traces() == []
     assert "which is not named now" in capsys.readouterr().err
@@ -212,9 +253,23 @@ def test_links_in_a_run_directory_are_not_followed_for_writing(tmp_path, name):
     else:
         target.write_text("dear to me")
     (run / name).symlink_to(target)
-    flags = ["--methods", "fedavg", "--rounds", "1", "--seeds", "1", "--out", str(run), "--no-report"]
+    flags = [
+        "--methods",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--out",
+        str(run),
+        "--no-report",
+    ]
     assert main(["compare", "heart-disease", *flags]) == 2
-    assert not list(target.iterdir()) if target.is_dir() else target.read_text() == "dear to me"
+    assert (
+        not list(target.iterdir())
+        if target.is_dir()
+        else target.read_text() == "dear to me"
+    )
 
 
 def test_a_report_is_not_written_through_a_link(made, tmp_path):
@@ -230,7 +285,21 @@ def test_no_client_is_called_as_the_model_of_all_is():
 
 
 def test_text_from_outside_is_no_formula_in_a_file_of_coterie(tmp_path):
-    odd = ["=HYPERLINK(1)", "+1-800", "-2+3", "@SUM(1)", "\t=1", "-1.5", "+3e2", "-", "plain", "a=b", 3, None, -2.5]
+    odd = [
+        "=HYPERLINK(1)",
+        "+1-800",
+        "-2+3",
+        "@SUM(1)",
+        "\t=1",
+        "-1.5",
+        "+3e2",
+        "-",
+        "plain",
+        "a=b",
+        3,
+        None,
+        -2.5,
+    ]
     write_csv(tmp_path / "x.csv", ("client", "n"), [[value, 1] for value in odd])
     with open(tmp_path / "x.csv", newline="") as file:
         cells = [row["client"] for row in csv.DictReader(file)]
@@ -260,12 +329,18 @@ def test_a_report_reads_names_back_as_they_are(tmp_path):
     for client in ("=a", "+b"):
         lines = ["x,y", *(f"{i % 7},{i % 2}" for i in range(24))]
         (tmp_path / "data" / f"{client}.csv").write_text("\n".join(lines) + "\n")
-    tables = {"data": {"folder": str(tmp_path / "data"), "label": "y"}, "methods": [{"name": "fedavg"}]}
+    tables = {
+        "data": {"folder": str(tmp_path / "data"), "label": "y"},
+        "methods": [{"name": "fedavg"}],
+    }
     tables["run"] = {"rounds": 1, "seeds": 1}
     run_experiment(Experiment.from_tables(tables, "a test"), tmp_path / "run")
     results = Results.load(tmp_path / "run")
     assert sorted(results.clients) == ["+b", "=a"]
-    assert {row["client"] for row in json.loads((tmp_path / "run" / "summary.json").read_text())} == {"=a", "+b"}
+    assert {
+        row["client"]
+        for row in json.loads((tmp_path / "run" / "summary.json").read_text())
+    } == {"=a", "+b"}
     assert "'=a" in (tmp_path / "run" / "history.csv").read_text()
     assert read_toml(tmp_path / "run" / "experiment.toml")["run"]["rounds"] == 1
 
@@ -287,7 +362,11 @@ OWN_IN_PLANS = {
 def test_reading_a_plan_imports_nothing(tmp_path, part):
     trace, file = tmp_path / "trace", tmp_path / f"{part}_in_a_plan.py"
     file.write_text(OWN.format(trace=str(trace)))
-    tables = {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], "deploy": {"sites": ["a", "b"]}}
+    tables = {
+        "data": {"name": "heart-disease"},
+        "methods": [{"name": "fedavg"}],
+        "deploy": {"sites": ["a", "b"]},
+    }
     text = json.dumps({**tables, **OWN_IN_PLANS[part]}).replace("FILE:", f"{file}:")
     (tmp_path / "plan.toml").write_text(tomli_w.dumps(json.loads(text)))
     with pytest.raises(InputError, match="no code travels to sites"):
@@ -304,8 +383,18 @@ def test_a_plan_has_no_filters_that_lie(tmp_path, monkeypatch):
             return -rows
 
     monkeypatch.setitem(FILTERS, "lie", Lie)
-    tables = {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], "deploy": {"sites": ["a", "b"]}}
-    (tmp_path / "plan.toml").write_text(tomli_w.dumps({**tables, "filters": [{"name": "lie"}]}))
-    monkeypatch.setattr("coterie.run.experiment.filters_of", lambda method, filters: filters)
-    with pytest.raises(InputError, match=r"filters: lie is an attack, which is for one machine"):
+    tables = {
+        "data": {"name": "heart-disease"},
+        "methods": [{"name": "fedavg"}],
+        "deploy": {"sites": ["a", "b"]},
+    }
+    (tmp_path / "plan.toml").write_text(
+        tomli_w.dumps({**tables, "filters": [{"name": "lie"}]})
+    )
+    monkeypatch.setattr(
+        "coterie.run.experiment.filters_of", lambda method, filters: filters
+    )
+    with pytest.raises(
+        InputError, match=r"filters: lie is an attack, which is for one machine"
+    ):
         read_plan(tmp_path / "plan.toml")

@@ -48,7 +48,13 @@ def sites(tmp_path_factory):
 def places(value, path=()):
     """Yield the way to each value in a JSON document."""
     yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in inner:
         yield from places(part, (*path, key))
 
@@ -73,7 +79,11 @@ def with_another_value(document, drawn):
 
 def other_text(text, drawn):
     document = with_another_value(json.loads(text), drawn)
-    return json.dumps(document) if drawn.random() < 0.95 else json.dumps(document)[: drawn.randint(0, len(text))]
+    return (
+        json.dumps(document)
+        if drawn.random() < 0.95
+        else json.dumps(document)[: drawn.randint(0, len(text))]
+    )
 
 
 def other_tensor(value, drawn):
@@ -103,14 +113,23 @@ def generated_lie(drawn, asked):
             return values
         if "facts" in values and drawn.random() < 0.8:
             return {**values, "facts": other_text(values["facts"], drawn)}
-        return {**values, drawn.choice(sorted(values)): drawn.choice([3, "words", None, ("a",), (1,), True])}
+        return {
+            **values,
+            drawn.choice(sorted(values)): drawn.choice(
+                [3, "words", None, ("a",), (1,), True]
+            ),
+        }
 
     def what_is_sent(what, reply):
         if what != where:
             return reply
         if drawn.random() < 0.1:
             cut = drawn.randint(0, len(reply) - 1)
-            return reply[:cut] if drawn.random() < 0.5 else reply[:cut] + bytes([reply[cut] ^ 255]) + reply[cut + 1 :]
+            return (
+                reply[:cut]
+                if drawn.random() < 0.5
+                else reply[:cut] + bytes([reply[cut] ^ 255]) + reply[cut + 1 :]
+            )
         return altered(lie)(what, reply)
 
     return where, what_is_sent
@@ -176,13 +195,21 @@ def test_no_generated_reply_ends_a_job_in_its_rounds(sites, count):
             try:
                 after = play(2 + attempt)
                 models = (
-                    after.models if isinstance(after.models, torch.Tensor) else torch.stack(list(after.models.values()))
+                    after.models
+                    if isinstance(after.models, torch.Tensor)
+                    else torch.stack(list(after.models.values()))
                 )
                 if not models.isfinite().all():
                     wrong.append(f"{method['name']}, {where}: the model is not finite")
-                wrong += [f"{method['name']}, {where}: {name} failed" for name in after.failures if name != LIAR]
+                wrong += [
+                    f"{method['name']}, {where}: {name} failed"
+                    for name in after.failures
+                    if name != LIAR
+                ]
             except Exception as error:
-                wrong.append(f"{method['name']}, {where}: {type(error).__name__}: {error}")
+                wrong.append(
+                    f"{method['name']}, {where}: {type(error).__name__}: {error}"
+                )
             finally:
                 sites.lie = None
         sites.replay = False

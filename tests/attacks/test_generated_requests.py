@@ -77,7 +77,11 @@ def run(tmp_path_factory):
     site = Behind(folder, settings={"minimum_cell": 1, "minimum_rows": 1}, **plan)
     link = Listening(site)
     experiment: Experiment = site.approved.plan.experiment
-    run_experiment(experiment, folder / "run", backend=Sites(Remote(link, "run", plan=site.approved.hash)))
+    run_experiment(
+        experiment,
+        folder / "run",
+        backend=Sites(Remote(link, "run", plan=site.approved.hash)),
+    )
     site.serial = 10**6
     for message in link.begun:
         send(site, message)
@@ -87,7 +91,14 @@ def run(tmp_path_factory):
 
 def send(site, message):
     """Say again what a run has said."""
-    site.say(message["do"], **{k: v for k, v in message.items() if k not in ("do", "plan", "serial", "undo", "run")})
+    site.say(
+        message["do"],
+        **{
+            k: v
+            for k, v in message.items()
+            if k not in ("do", "plan", "serial", "undo", "run")
+        },
+    )
 
 
 def prepare(site, link, pair):
@@ -110,17 +121,33 @@ def elsewhere(ask, drawn):
 
 def another_task(ask, allowed, drawn):
     """The ask of a task that this method does not ask, some with the payload that the task would have."""
-    others = [name for name in task_names() if name not in allowed.tasks and not name.startswith("coterie.data.tables")]
-    others = [name for name in others if name != "coterie.sites.comparisons:paired_errors"]
-    return replace(ask, task=drawn.choice([*others, f"{ask.task}x", "builtins:eval", ""]))
+    others = [
+        name
+        for name in task_names()
+        if name not in allowed.tasks and not name.startswith("coterie.data.tables")
+    ]
+    others = [
+        name for name in others if name != "coterie.sites.comparisons:paired_errors"
+    ]
+    return replace(
+        ask, task=drawn.choice([*others, f"{ask.task}x", "builtins:eval", ""])
+    )
 
 
 def other_models(ask, drawn):
     """The ask about models that the run has not asked about, one for each that a budget has."""
     for key, about in ask.function.payload.items():
-        if about.holds is not None and about.holds.model and isinstance(ask.payload.get(key), torch.Tensor | PerClient):
+        if (
+            about.holds is not None
+            and about.holds.model
+            and isinstance(ask.payload.get(key), torch.Tensor | PerClient)
+        ):
             value, moved = ask.payload[key], drawn.uniform(0.1, 2.0)
-            other = PerClient(value.tensor + moved) if isinstance(value, PerClient) else value + moved
+            other = (
+                PerClient(value.tensor + moved)
+                if isinstance(value, PerClient)
+                else value + moved
+            )
             return replace(ask, payload={**ask.payload, key: other})
     return None
 
@@ -151,7 +178,12 @@ def generated(link, site, count, drawn):
             elif ask.task in declared:
                 made = list(probes(*declared[ask.task], limits, ask.payload))
                 probe = drawn.choice(made)
-                yield pair, f"{probe.field}: {probe.how}", replace(ask, payload=probe.payload), False
+                yield (
+                    pair,
+                    f"{probe.field}: {probe.how}",
+                    replace(ask, payload=probe.payload),
+                    False,
+                )
 
 
 def sent(site, ask):
@@ -182,7 +214,11 @@ def test_nothing_beside_the_declarations_runs_and_what_a_run_asks_does(run, coun
 def test_a_run_asks_within_the_budget_and_the_models_beyond_it_are_refused(run):
     site, link = run
     drawn, refused = random.Random(0), Counter()
-    firsts = {(pair, ask.task): ask for pair, ask in reversed(link.asked) if ask.context.round == 1 and pair in SPENT}
+    firsts = {
+        (pair, ask.task): ask
+        for pair, ask in reversed(link.asked)
+        if ask.context.round == 1 and pair in SPENT
+    }
     prepared = ""
     for (pair, name), ask in sorted(firsts.items(), key=lambda one: one[0]):
         if pair != prepared:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'")
+pytest.importorskip(
+    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'"
+)
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 
@@ -21,7 +23,11 @@ def kits(tmp_path_factory):
 
     from coterie.sites.flare.kits import provision
 
-    return provision(plan_file(tmp_path_factory.mktemp("kits"), deploy={"sites": ["hungary", "cleveland"]}))
+    return provision(
+        plan_file(
+            tmp_path_factory.mktemp("kits"), deploy={"sites": ["hungary", "cleveland"]}
+        )
+    )
 
 
 def set_up_hungary(kit):
@@ -29,7 +35,9 @@ def set_up_hungary(kit):
     from coterie.data.sets.heart_disease import FOLDER
 
     settings = kit / "local" / "coterie.toml"
-    text = settings.read_text().replace('"data.csv"', json.dumps(str(FOLDER / "hungary.csv")))
+    text = settings.read_text().replace(
+        '"data.csv"', json.dumps(str(FOLDER / "hungary.csv"))
+    )
     settings.write_text(text.replace("largest_layer = 0", "largest_layer = 1"))
     return settings
 
@@ -51,7 +59,9 @@ def start(kit, **environment):
 
 
 @pytest.mark.parametrize("name", ["hungary", "localhost"])
-def test_start_says_in_a_sentence_that_its_interpreter_lacks_coterie(kits, name, tmp_path):
+def test_start_says_in_a_sentence_that_its_interpreter_lacks_coterie(
+    kits, name, tmp_path
+):
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     bare.chmod(0o755)
@@ -81,7 +91,10 @@ def test_start_starts_what_ends_again_and_again(kits, name, tmp_path):
     shutil.copytree(kits / name, kit)
     for tool, body in (
         ("python3", f'case "$*" in *nvflare.private*) echo start >> "{starts}";; esac'),
-        ("sleep", f'test "$(wc -l < "{starts}" 2> /dev/null || echo 0)" -lt 9 || touch "{kit}/shutdown.fl"'),
+        (
+            "sleep",
+            f'test "$(wc -l < "{starts}" 2> /dev/null || echo 0)" -lt 9 || touch "{kit}/shutdown.fl"',
+        ),
     ):
         (tmp_path / tool).write_text(f"#!/bin/sh\n{body}\nexit 0\n")
         (tmp_path / tool).chmod(0o755)
@@ -122,7 +135,9 @@ def own_key(tmp_path_factory):
         yield folder, kits, asked, signed, fingerprint
 
 
-def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_key, monkeypatch, capsys):
+def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(
+    own_key, monkeypatch, capsys
+):
     import zipfile
 
     from coterie.cli.main import main
@@ -137,25 +152,48 @@ def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_ke
             assert all(secret not in archive.read(name) for name in archive.namelist())
     monkeypatch.chdir(folder)
     (folder / "wheels").mkdir()
-    words = ["site", "join", str(signed), "--fingerprint", fingerprint, "--plan", "plan.toml", "--wheels", "wheels"]
+    words = [
+        "site",
+        "join",
+        str(signed),
+        "--fingerprint",
+        fingerprint,
+        "--plan",
+        "plan.toml",
+        "--wheels",
+        "wheels",
+    ]
     assert main(words) == 2  # no wheel of coterie: nothing is made
     assert not (folder / "hungary").exists()
     (folder / "wheels" / "coterie-1.0-py3-none-any.whl").write_bytes(b"a wheel")
     capsys.readouterr()
     assert main([*words, "--key", "nowhere"]) == 2
-    assert "nowhere has no request of a site; give the folder" in capsys.readouterr().err
+    assert (
+        "nowhere has no request of a site; give the folder" in capsys.readouterr().err
+    )
     other = folder / "other-key"
     shutil.copytree(folder / "hungary-key", other)
     request = other / "request.json"
-    request.write_text(json.dumps({**json.loads(request.read_text()), "request_id": "another"}))
+    request.write_text(
+        json.dumps({**json.loads(request.read_text()), "request_id": "another"})
+    )
     assert main([*words, "--key", "other-key"]) == 2
-    assert "hungary.signed.zip is not for the key in other-key" in capsys.readouterr().err
+    assert (
+        "hungary.signed.zip is not for the key in other-key" in capsys.readouterr().err
+    )
     assert main(words) == 0
-    assert "coterie==1.0 --hash=sha256:" in (folder / "hungary" / "software" / "requirements.txt").read_text()
-    resources = json.loads((folder / "hungary" / "local" / "resources.json").read_text())
+    assert (
+        "coterie==1.0 --hash=sha256:"
+        in (folder / "hungary" / "software" / "requirements.txt").read_text()
+    )
+    resources = json.loads(
+        (folder / "hungary" / "local" / "resources.json").read_text()
+    )
     assert resources["class_allow_list"] == list(CLASSES)
     set_up_hungary(folder / "hungary")
-    assert "this site can join once it has approved the plan" in check_site(folder / "hungary")
+    assert "this site can join once it has approved the plan" in check_site(
+        folder / "hungary"
+    )
 
 
 def test_a_signed_file_of_another_authority_is_refused(own_key, tmp_path):
@@ -164,10 +202,24 @@ def test_a_signed_file_of_another_authority_is_refused(own_key, tmp_path):
 
     folder, _, _, signed, fingerprint = own_key
     other = fingerprint[:-1] + ("0" if fingerprint[-1] != "0" else "1")
-    with pytest.raises(InputError, match="another authority than the one that you heard of"):
-        join(signed, other, folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
+    with pytest.raises(
+        InputError, match="another authority than the one that you heard of"
+    ):
+        join(
+            signed,
+            other,
+            folder / "plan.toml",
+            folder / "hungary-key",
+            tmp_path / "kit",
+        )
     with pytest.raises(InputError, match="32 pairs of hexadecimal digits"):
-        join(signed, "yes", folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
+        join(
+            signed,
+            "yes",
+            folder / "plan.toml",
+            folder / "hungary-key",
+            tmp_path / "kit",
+        )
     assert not (tmp_path / "kit").exists()
 
 
@@ -178,11 +230,20 @@ def forged(folder, *, name, kind="client", organisation=None, **more):
     folder.mkdir()
     (folder / "me.yml").write_text(
         json.dumps(
-            {"name": "coterie", "participants": [{"name": name, "type": kind, "org": organisation or name, **more}]}
+            {
+                "name": "coterie",
+                "participants": [
+                    {"name": name, "type": kind, "org": organisation or name, **more}
+                ],
+            }
         )
     )
-    _nvflare("cert", "request", "-p", str(folder / "me.yml"), "--out", str(folder / "key"))
-    return shutil.copy(folder / "key" / f"{name}.request.zip", folder / "hungary.request.zip")
+    _nvflare(
+        "cert", "request", "-p", str(folder / "me.yml"), "--out", str(folder / "key")
+    )
+    return shutil.copy(
+        folder / "key" / f"{name}.request.zip", folder / "hungary.request.zip"
+    )
 
 
 FORGED = {
@@ -197,7 +258,9 @@ FORGED = {
 
 
 @pytest.mark.parametrize("claim", FORGED)
-def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(kits, tmp_path, monkeypatch, claim):
+def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(
+    kits, tmp_path, monkeypatch, claim
+):
     from coterie.base.errors import InputError
     from coterie.sites.flare.authority import read_request
     from coterie.sites.flare.join import sign
@@ -212,7 +275,9 @@ def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(kits, t
     assert (kits / "ca" / "keys.json").read_text() == before
 
 
-SITE_YAML = "name: coterie\nparticipants:\n- name: hungary\n  type: {}\n  org: hungary\n"
+SITE_YAML = (
+    "name: coterie\nparticipants:\n- name: hungary\n  type: {}\n  org: hungary\n"
+)
 PAPERS = {
     "a type that the request's key does not claim": {"kind": "server", "cert_type": "server", "site": SITE_YAML.format("server")},
     "an admin": {"kind": "user", "cert_type": "lead", "cert_role": "lead", "site": SITE_YAML.format("admin") + "  role: lead\n"},
@@ -222,7 +287,9 @@ PAPERS = {
 
 
 @pytest.mark.parametrize("claim", PAPERS)
-def test_a_request_whose_papers_say_more_than_its_key_is_not_signed(kits, tmp_path, monkeypatch, claim):
+def test_a_request_whose_papers_say_more_than_its_key_is_not_signed(
+    kits, tmp_path, monkeypatch, claim
+):
     """The signing request inside is that of the site. What lies beside it, with its hashes put right, asks FLARE for something else."""
     import hashlib
     import zipfile
@@ -232,7 +299,10 @@ def test_a_request_whose_papers_say_more_than_its_key_is_not_signed(kits, tmp_pa
     from coterie.sites.flare.join import sign
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    request, more = Path(forged(tmp_path / "forged", name="hungary")), dict(PAPERS[claim])
+    request, more = (
+        Path(forged(tmp_path / "forged", name="hungary")),
+        dict(PAPERS[claim]),
+    )
     with zipfile.ZipFile(request) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     about = json.loads(files["request.json"])
@@ -258,7 +328,9 @@ def test_only_certificates_of_a_sites_own_type_are_signed(tmp_path):
             Request("hungary", kind, "hungary", "").check(("hungary",), "hungary")
 
 
-def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_elses(kits, tmp_path, monkeypatch):
+def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_elses(
+    kits, tmp_path, monkeypatch
+):
     from coterie.base.errors import InputError
     from coterie.sites.flare.authority import keys_of_authority, read_request
     from coterie.sites.flare.join import sign
@@ -335,10 +407,14 @@ def reach(kits, tmp_path, port, **files):
 def test_a_site_tries_port_and_certificates_before_it_joins(kits, server, tmp_path):
     from coterie.sites.check import connect
 
-    assert f"localhost:{server} answers as localhost over TLSv1" in connect(reach(kits, tmp_path, server))
+    assert f"localhost:{server} answers as localhost over TLSv1" in connect(
+        reach(kits, tmp_path, server)
+    )
 
 
-def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, own_key, tmp_path):
+def test_a_foreign_certificate_and_a_closed_port_are_told_apart(
+    kits, server, own_key, tmp_path
+):
     from coterie.base.errors import InputError
     from coterie.sites.check import connect
 
@@ -349,7 +425,9 @@ def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, ow
     with pytest.raises(InputError, match="do not accept each other's certificates"):
         connect(stranger)
     (tmp_path / "b").mkdir()
-    other = reach(kits, tmp_path / "b", server, rootCA__pem=(foreign / "rootCA.pem").read_bytes())
+    other = reach(
+        kits, tmp_path / "b", server, rootCA__pem=(foreign / "rootCA.pem").read_bytes()
+    )
     with pytest.raises(InputError, match="do not accept each other's certificates"):
         connect(other)
     (tmp_path / "c").mkdir()
@@ -391,7 +469,9 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
     assert "no run" in next(_lines(Deployment(("a",)), set(), False, {}, 0.0))
 
 
-def test_what_the_operator_accepts_when_submitting_is_beside_what_the_plan_accepts(kits, tmp_path, monkeypatch):
+def test_what_the_operator_accepts_when_submitting_is_beside_what_the_plan_accepts(
+    kits, tmp_path, monkeypatch
+):
     from hospital import plan_file
 
     from coterie.base.errors import RunError
@@ -407,7 +487,14 @@ def test_what_the_operator_accepts_when_submitting_is_beside_what_the_plan_accep
     monkeypatch.setattr(submit, "_session", lambda *about: None)
     monkeypatch.setattr(submit, "_await_sites", lambda *about: None)
     monkeypatch.setattr(submit, "_start", start)
-    plan = plan_file(tmp_path, deploy={"sites": ["hungary", "cleveland"], "accept": ["hungary:age"], "kits": str(kits)})
+    plan = plan_file(
+        tmp_path,
+        deploy={
+            "sites": ["hungary", "cleveland"],
+            "accept": ["hungary:age"],
+            "kits": str(kits),
+        },
+    )
     accept = ["--accept", "cleveland:chol", "--accept", "hungary:sex"]
     assert main(["submit", str(plan), "--out", str(tmp_path / "run"), *accept]) == 1
     assert sent == [["hungary:age", "cleveland:chol", "hungary:sex"]]
@@ -425,13 +512,18 @@ def certificate(kits, name, file="client.crt"):
 def test_certificates_of_sites_end_after_90_days_and_others_with_the_authority(kits):
     days = {
         name: (made.not_valid_after_utc - made.not_valid_before_utc).days
-        for name, made in ((n, certificate(kits, n)) for n in ("hungary", "cleveland", "operator@coterie.org"))
+        for name, made in (
+            (n, certificate(kits, n))
+            for n in ("hungary", "cleveland", "operator@coterie.org")
+        )
     }
     assert (days["hungary"], days["cleveland"]) == (90, 90)
     assert days["operator@coterie.org"] > 350
 
 
-def test_a_signed_request_ends_after_90_days_and_can_be_signed_again(own_key, tmp_path, monkeypatch):
+def test_a_signed_request_ends_after_90_days_and_can_be_signed_again(
+    own_key, tmp_path, monkeypatch
+):
     from coterie.sites.flare.join import _certificates_in, request, sign
 
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -442,7 +534,10 @@ def test_a_signed_request_ends_after_90_days_and_can_be_signed_again(own_key, tm
     new = _certificates_in(sign(folder / "plan.toml", asked, about.key)[0])[1]
     assert new.serial_number != old.serial_number
     issued = json.loads((folder / "kits" / "ca" / "issued.json").read_text())
-    assert [issued[f"{one.serial_number:X}"] for one in (old, new)] == ["hungary", "hungary"]
+    assert [issued[f"{one.serial_number:X}"] for one in (old, new)] == [
+        "hungary",
+        "hungary",
+    ]
 
 
 @pytest.fixture
@@ -453,7 +548,9 @@ def copied(kits, tmp_path):
     return tmp_path / "kits"
 
 
-def test_whoever_holds_a_revoked_certificate_is_neither_registered_nor_asked(copied, capsys):
+def test_whoever_holds_a_revoked_certificate_is_neither_registered_nor_asked(
+    copied, capsys
+):
     from coterie.base.errors import InputError
     from coterie.cli.main import main
     from coterie.sites.flare.gate import Gate, barred_sites
@@ -472,7 +569,10 @@ def test_whoever_holds_a_revoked_certificate_is_neither_registered_nor_asked(cop
 
     def register(name):
         return verifier.verify_common_name(
-            asserted_cn=name, asserter_cert=certificate(copied, name), nonce="n", signature="s"
+            asserted_cn=name,
+            asserter_cert=certificate(copied, name),
+            nonce="n",
+            signature="s",
         )
 
     assert register("hungary")
@@ -500,17 +600,26 @@ def test_a_server_whose_list_of_revoked_certificates_is_damaged_lets_nobody_in(c
 
 def test_a_server_builds_the_gate_that_reads_the_list_and_no_site_does(kits):
     for name, there in (("localhost", True), ("hungary", False)):
-        components = json.loads((kits / name / "local" / "resources.json").read_text())["components"]
-        assert any(c["path"] == "coterie.sites.flare.gate.Gate" for c in components) is there
+        components = json.loads((kits / name / "local" / "resources.json").read_text())[
+            "components"
+        ]
+        assert (
+            any(c["path"] == "coterie.sites.flare.gate.Gate" for c in components)
+            is there
+        )
 
 
 def rights(kits, role, right, submitter="somebody"):
     from nvflare.fuel.sec.authz import AuthzContext, Person
     from nvflare.security.security import FLAuthorizer
 
-    policy = json.loads((kits / "localhost" / "local" / "authorization.json").read_text())
+    policy = json.loads(
+        (kits / "localhost" / "local" / "authorization.json").read_text()
+    )
     who = Person("me", "coterie", role)
-    return FLAuthorizer("coterie", policy).authorize(AuthzContext(right, who, Person(submitter, "other", "lead")))[0]
+    return FLAuthorizer("coterie", policy).authorize(
+        AuthzContext(right, who, Person(submitter, "other", "lead"))
+    )[0]
 
 
 def test_submitting_disabling_and_shutting_down_are_rights_of_three_people(kits):
@@ -522,7 +631,11 @@ def test_submitting_disabling_and_shutting_down_are_rights_of_three_people(kits)
         assert {right for right in every if rights(kits, role, right)} == may
     assert rights(kits, "lead", "abort_job", "me")
     assert not rights(kits, "lead", "abort_job", "another")
-    for name, role in (("operator", "lead"), ("guard", "org_admin"), ("keeper", "project_admin")):
+    for name, role in (
+        ("operator", "lead"),
+        ("guard", "org_admin"),
+        ("keeper", "project_admin"),
+    ):
         subject = certificate(kits, f"{name}@coterie.org").subject.rfc4514_string()
         assert role in subject
 
@@ -535,10 +648,15 @@ def test_the_authoritys_key_lies_where_the_operator_wants_it(tmp_path, capsys):
     plan = plan_file(tmp_path, deploy={"sites": ["hungary", "a", "b", "c"]})
     safe = tmp_path / "safe" / "authority"
     assert main(["deploy", str(plan), "--authority", str(safe)]) == 0
-    assert "note     fedavg average what 4 sites send, and one faulty site moves that" in capsys.readouterr().out
+    assert (
+        "note     fedavg average what 4 sites send, and one faulty site moves that"
+        in capsys.readouterr().out
+    )
     assert (safe / "rootCA.key").is_file()
     keys = [
-        path for path in (tmp_path / "kits").rglob("*.key") if path.read_bytes() == (safe / "rootCA.key").read_bytes()
+        path
+        for path in (tmp_path / "kits").rglob("*.key")
+        if path.read_bytes() == (safe / "rootCA.key").read_bytes()
     ]
     assert not keys
     assert not (tmp_path / "kits" / "ca").exists()
@@ -546,17 +664,25 @@ def test_the_authoritys_key_lies_where_the_operator_wants_it(tmp_path, capsys):
     assert main(["revoke", str(plan), "hungary"]) == 2
     assert "--authority" in capsys.readouterr().err
     assert main(["revoke", str(plan), "hungary", "--authority", str(safe)]) == 0
-    assert "hungary" in (tmp_path / "kits" / "localhost" / "local" / "revoked.json").read_text()
+    assert (
+        "hungary"
+        in (tmp_path / "kits" / "localhost" / "local" / "revoked.json").read_text()
+    )
 
 
-def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(copied, capsys):
+def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(
+    copied, capsys
+):
     from coterie.cli.main import main
 
     kit, plan = copied / "hungary", copied.parent / "plan.toml"
     set_up_hungary(kit)
     approve = ["site", "approve", str(plan), "--kit", str(kit), "--yes"]
     assert main(approve) == 2
-    assert "plan.toml has no signature of the operator beside it" in capsys.readouterr().err
+    assert (
+        "plan.toml has no signature of the operator beside it"
+        in capsys.readouterr().err
+    )
     assert main(["sign", str(plan)]) == 0
     assert main(approve) == 0
     assert "signed    by operator@coterie.org" in capsys.readouterr().out
@@ -564,7 +690,10 @@ def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(copied
     assert main(approve) == 2
     assert "of another text" in capsys.readouterr().err
     (copied / "operator@coterie.org").rename(copied / "another")
-    for signer in ("guard@coterie.org", "cleveland"):  # whoever else has a certificate of this authority
+    for signer in (
+        "guard@coterie.org",
+        "cleveland",
+    ):  # whoever else has a certificate of this authority
         shutil.copytree(copied / signer, copied / "operator@coterie.org")
         assert main(["sign", str(plan)]) == 0
         assert main(approve) == 2
@@ -572,7 +701,9 @@ def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(copied
         shutil.rmtree(copied / "operator@coterie.org")
 
 
-def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(copied, own_key, capsys):
+def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(
+    copied, own_key, capsys
+):
     from coterie.cli.main import main
 
     other = own_key[1] / "operator@coterie.org"
@@ -580,7 +711,10 @@ def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(cop
     shutil.copytree(other, copied / "operator@coterie.org")
     plan = copied.parent / "plan.toml"
     assert main(["sign", str(plan)]) == 0
-    assert main(["site", "approve", str(plan), "--kit", str(copied / "hungary"), "--yes"]) == 2
+    assert (
+        main(["site", "approve", str(plan), "--kit", str(copied / "hungary"), "--yes"])
+        == 2
+    )
     assert "of another authority" in capsys.readouterr().err
 
 
@@ -598,11 +732,23 @@ def test_the_server_signs_how_a_log_ends_and_a_cut_is_noticed(copied, capsys):
     approve(plan, settings)
     site, log = Site("hungary", settings, kit / "coterie"), kit / "local" / "asks.jsonl"
     for serial in range(3):
-        site.handle(encode({"do": "nothing", "serial": serial, "plan": site._hash}), "cleveland")
+        site.handle(
+            encode({"do": "nothing", "serial": serial, "plan": site._hash}), "cleveland"
+        )
         site.handle(encode({"do": "head", "signed": "", "serial": -1}), "server")
-    head = decode(site.handle(encode({"do": "head", "signed": "", "serial": 10, "plan": site._hash}), "server"))["head"]
+    head = decode(
+        site.handle(
+            encode({"do": "head", "signed": "", "serial": 10, "plan": site._hash}),
+            "server",
+        )
+    )["head"]
     signed = sign_head("hungary", head, copied / "localhost" / "startup")
-    message = {"do": "signed", "signed": json.dumps(signed), "serial": 11, "plan": site._hash}
+    message = {
+        "do": "signed",
+        "signed": json.dumps(signed),
+        "serial": 11,
+        "plan": site._hash,
+    }
     assert "failed" not in decode(site.handle(encode(message), "server"))
     site.close()
     check = ["site", "log", str(kit), "--check"]

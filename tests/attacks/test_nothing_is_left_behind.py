@@ -16,7 +16,13 @@ JOB = "7c2cbbd4-18e0-4a5f-9a3a-02a0b1f2f0aa"
 def kit(tmp_path):
     """A kit after a run: client memory, the site's key, FLARE's folder of the job, and what must stay."""
     kit = tmp_path / "hungary"
-    for folder in ("startup", "local", f"coterie/{'ab' * 12}", f"{JOB}/app_hungary", "transfer"):
+    for folder in (
+        "startup",
+        "local",
+        f"coterie/{'ab' * 12}",
+        f"{JOB}/app_hungary",
+        "transfer",
+    ):
         (kit / folder).mkdir(parents=True)
     for file in (
         "startup/client.key", "local/coterie.toml", "local/approved.toml", "local/asks.jsonl", "local/data.csv", "coterie/key",
@@ -69,7 +75,10 @@ def test_purge_refuses_what_is_no_kit_and_one_that_runs(kit, tmp_path, capsys):
 def test_purge_finds_what_a_site_has_written(tmp_path):
     from coterie.sites.purge import leftovers
 
-    hospital = Hospital(tmp_path, methods=[{"name": "scaffold", "local": {"steps": 2, "minimum_batch": 8}}])
+    hospital = Hospital(
+        tmp_path,
+        methods=[{"name": "scaffold", "local": {"steps": 2, "minimum_batch": 8}}],
+    )
     kit = tmp_path / "kit"
     (kit / "startup").mkdir(parents=True)
     hospital.rows.folder = kit / "coterie"

@@ -26,7 +26,9 @@ def released(hospital):
     return Ledger(Path(hospital.settings.log)).numbers
 
 
-def test_numbers_are_models_times_what_a_reply_holds_and_the_same_again_is_free(tmp_path):
+def test_numbers_are_models_times_what_a_reply_holds_and_the_same_again_is_free(
+    tmp_path,
+):
     hospital = hospital_with_log(tmp_path)
     begun = released(hospital)
     for ask in (5, 6):
@@ -65,12 +67,23 @@ def test_a_restart_reads_the_lines_after_the_index_alone(tmp_path, monkeypatch):
     hospital = hospital_with_log(tmp_path)
     log = Path(hospital.settings.log)
     for number in range(500):
-        Log(log).write(plan="another", pair="p", what="t", round=1, models=[f"{number:032x}"], numbers=7)
+        Log(log).write(
+            plan="another",
+            pair="p",
+            what="t",
+            round=1,
+            models=[f"{number:032x}"],
+            numbers=7,
+        )
     hospital.restart()
     before, lines = released(hospital), []
     read = coterie.sites.ledger.entry_of
-    monkeypatch.setattr(coterie.sites.ledger, "entry_of", lambda line: lines.append(line) or read(line))
-    Log(log).write(plan="another", pair="p", what="t", round=1, models=["f" * 32], numbers=7)
+    monkeypatch.setattr(
+        coterie.sites.ledger, "entry_of", lambda line: lines.append(line) or read(line)
+    )
+    Log(log).write(
+        plan="another", pair="p", what="t", round=1, models=["f" * 32], numbers=7
+    )
     assert released(hospital) == before + 7
     assert len(lines) < 20
     monkeypatch.undo()
@@ -94,7 +107,9 @@ def test_an_index_that_somebody_has_changed_is_not_believed(tmp_path, change):
     text = json.dumps(about)
     index.write_text("x" if change == "garbage" else f"{'0' * 64}\n{text}")
     assert released(hospital) == before
-    if change != "garbage":  # whoever makes the seal anew is found out by whoever checks the log
+    if (
+        change != "garbage"
+    ):  # whoever makes the seal anew is found out by whoever checks the log
         index.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
         with pytest.raises(InputError, match="does not fit the log"):
             check_index(log)
@@ -115,10 +130,27 @@ def test_the_approval_says_what_was_released_and_what_this_plan_adds(tmp_path):
 
     hospital = hospital_with_log(tmp_path, rounds=5, deploy={"runs": 2})
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
-    assert f"released  {released(hospital)} numbers so far, under all plans; this plan adds up to " in words
-    assert f"of up to 2 models in each round, {2 * 6 * (len(hospital.x) + 1)} numbers in all for each seed" in words
-    assert f"model     logistic: 13 inputs from this site's columns, {len(hospital.x)} parameters" in words
-    adds, before = map(int, re.search(r"adds up to (\d+), (\d+) of them before", words).groups())
+    assert (
+        f"released  {released(hospital)} numbers so far, under all plans; this plan adds up to "
+        in words
+    )
+    assert (
+        f"of up to 2 models in each round, {2 * 6 * (len(hospital.x) + 1)} numbers in all for each seed"
+        in words
+    )
+    assert (
+        f"model     logistic: 13 inputs from this site's columns, {len(hospital.x)} parameters"
+        in words
+    )
+    adds, before = map(
+        int, re.search(r"adds up to (\d+), (\d+) of them before", words).groups()
+    )
     assert adds > before + 2 * 6 * (len(hospital.x) + 1)
-    honest = sum(e.get("numbers", 0) for e in entries(Path(hospital.settings.log)) if "tables" in e["what"])
-    assert 0 < honest < before < 2 * honest  # with the facts; the same again in another run is free
+    honest = sum(
+        e.get("numbers", 0)
+        for e in entries(Path(hospital.settings.log))
+        if "tables" in e["what"]
+    )
+    assert (
+        0 < honest < before < 2 * honest
+    )  # with the facts; the same again in another run is free

@@ -31,14 +31,21 @@ def test_another_site_is_refused_and_named_in_the_log(site):
     reply = decode(site.handle(ask, "switzerland"))
     assert reply["failed"] == "only the server may ask"
     assert "rows" not in reply
-    assert (logged(site)[-1]["caller"], logged(site)[-1]["outcome"]) == ("switzerland", "refused")
+    assert (logged(site)[-1]["caller"], logged(site)[-1]["outcome"]) == (
+        "switzerland",
+        "refused",
+    )
     assert site._child is None  # nothing was read
 
 
 def test_another_site_cannot_lock_the_server_out(site):
     site.handle(encode({"do": "open", "serial": 2**53}), "switzerland")
     assert site._newest == -1
-    reply = decode(site.handle(encode({"do": "nothing", "serial": 1, "plan": site._hash}), "server"))
+    reply = decode(
+        site.handle(
+            encode({"do": "nothing", "serial": 1, "plan": site._hash}), "server"
+        )
+    )
     assert "later ask" not in reply["failed"]
 
 
@@ -58,14 +65,21 @@ def test_whoever_calls_without_end_fills_no_disk(site, monkeypatch):
     )  # ten a second, for more than an hour
     message = encode({"do": "open", "serial": 1})
     for number in range(50_000):
-        site.handle(message, "switzerland") if number % 2 else site.is_free("switzerland")
+        site.handle(message, "switzerland") if number % 2 else site.is_free(
+            "switzerland"
+        )
     site.handle(message, "cleveland")
     lines = [line for line in logged(site) if line["outcome"] == "refused"]
     assert len(lines) <= 6
     assert {line["caller"] for line in lines} == {"switzerland", "cleveland"}
-    assert sum(line["calls"] for line in lines if line["caller"] == "switzerland") > 36_000
     assert (
-        "later ask" not in decode(site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server"))["failed"]
+        sum(line["calls"] for line in lines if line["caller"] == "switzerland") > 36_000
+    )
+    assert (
+        "later ask"
+        not in decode(
+            site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server")
+        )["failed"]
     )
 
 
@@ -87,7 +101,9 @@ def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
         append(log, values)
 
     monkeypatch.setattr(Log, "_append", full)
-    answer = decode(site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server"))
+    answer = decode(
+        site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server")
+    )
     assert "cannot write its log" not in answer["failed"]
     assert site.handle(
         encode({"do": "x", "serial": 1}), "switzerland"
@@ -97,7 +113,9 @@ def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
 
 
 def test_the_caller_is_the_one_that_flare_has_authenticated(site):
-    api = pytest.importorskip("nvflare.collab.api.context", reason="engine FLARE is not installed")
+    api = pytest.importorskip(
+        "nvflare.collab.api.context", reason="engine FLARE is not installed"
+    )
     from types import SimpleNamespace
 
     from coterie.sites.flare.client import SiteClient
@@ -107,7 +125,10 @@ def test_the_caller_is_the_one_that_flare_has_authenticated(site):
     app = SimpleNamespace(name="hungary")
     try:
         api.set_call_context(api.Context(app, "cleveland", "hungary", None))
-        assert decode(client.handle(encode({"do": "open", "serial": 1})))["failed"] == "only the server may ask"
+        assert (
+            decode(client.handle(encode({"do": "open", "serial": 1})))["failed"]
+            == "only the server may ask"
+        )
         assert not client.is_free()
         api.set_call_context(api.Context(app, "server", "hungary", None))
         assert client.is_free()

@@ -27,11 +27,15 @@ def hospital(folder, *filters, key=b"1"):
     """A site whose key is always the same."""
     (folder / "kept").mkdir(parents=True, exist_ok=True)
     (folder / "kept" / "key").write_bytes(key * 32)
-    return Hospital(folder, methods=(FEDAVG,), filters=list(filters), deploy={"runs": 100}).begin()
+    return Hospital(
+        folder, methods=(FEDAVG,), filters=list(filters), deploy={"runs": 100}
+    ).begin()
 
 
 def asked(site, x, number=1, round=1):
-    return site.ask(local_update, round=round, ask=number, x=x, local=local())["delta"][0].double()
+    return site.ask(local_update, round=round, ask=number, x=x, local=local())["delta"][
+        0
+    ].double()
 
 
 def reconstructed(site):
@@ -65,11 +69,16 @@ def reconstructed(site):
         split(middle, high, depth + 1)
 
     split(-4.0, 4.0)
-    seen, true = (torch.nn.functional.normalize(v, dim=1) for v in (torch.stack(differences), rows[:, others]))
+    seen, true = (
+        torch.nn.functional.normalize(v, dim=1)
+        for v in (torch.stack(differences), rows[:, others])
+    )
     return int((seen @ true.T).abs().max(1).values.gt(0.99).sum())
 
 
-@pytest.mark.parametrize("filters", [[], [CLIP, NOISE]], ids=["nothing", "noise that follows from the seed"])
+@pytest.mark.parametrize(
+    "filters", [[], [CLIP, NOISE]], ids=["nothing", "noise that follows from the seed"]
+)
 def test_models_made_for_it_find_rows_where_no_secret_noise_is_added(tmp_path, filters):
     assert reconstructed(hospital(tmp_path, *filters)) >= 10
 
@@ -79,7 +88,10 @@ def test_models_made_for_it_find_no_row_behind_secret_noise(tmp_path):
 
 
 def test_secret_noise_has_the_plans_deviation_and_a_stream_for_each_model(tmp_path):
-    plain, noisy = hospital(tmp_path / "plain"), hospital(tmp_path / "noisy", CLIP, SECRET)
+    plain, noisy = (
+        hospital(tmp_path / "plain"),
+        hospital(tmp_path / "noisy", CLIP, SECRET),
+    )
     models = [plain.x + i / 100 for i in range(90)]
     noise = torch.stack([asked(noisy, x) - asked(plain, x) for x in models])
     assert float(noise.std()) == pytest.approx(SIGMA, rel=0.05)
@@ -94,7 +106,9 @@ def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
     site = hospital(tmp_path, CLIP, SECRET)
     first = asked(site, site.x)
     assert torch.equal(first, asked(site, site.x))
-    assert torch.equal(first, asked(site, site.x, number=7))  # a number of the server's choice averages nothing
+    assert torch.equal(
+        first, asked(site, site.x, number=7)
+    )  # a number of the server's choice averages nothing
     site.rows = SiteRows("hungary", site.settings, tmp_path / "kept", site.approved)
     assert torch.equal(first, asked(site.begin(), site.x))  # as in a resumed run
     assert not torch.equal(first, asked(site, site.x, round=2))
@@ -107,8 +121,16 @@ TOWN = {"deploy": {"sites": ["hungary", "a", "b", "c"], "runs": 3}}
 def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
     """T copies of a model in one request, each with noise of its own, had a mean without noise."""
     plain, site = (
-        Hospital(folder, methods=({"name": "meritfed", "local": FEDAVG["local"]},), filters=filters, **TOWN)
-        for folder, filters in ((tmp_path / "plain", []), (tmp_path / "noisy", [CLIP, SECRET]))
+        Hospital(
+            folder,
+            methods=({"name": "meritfed", "local": FEDAVG["local"]},),
+            filters=filters,
+            **TOWN,
+        )
+        for folder, filters in (
+            (tmp_path / "plain", []),
+            (tmp_path / "noisy", [CLIP, SECRET]),
+        )
         if not folder.mkdir()
     )
     told = []
@@ -121,7 +143,9 @@ def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
                 for ask in asks
             ])
         )  # fmt: skip
-    same = [row for row, number in enumerate(i for ask in asks for i in ask) if number == 0]
+    same = [
+        row for row, number in enumerate(i for ask in asks for i in ask) if number == 0
+    ]
     assert len({tuple(row.tolist()) for row in told[1][same]}) == 1
     error = (told[1] - told[0])[same].mean(0)
     assert (
@@ -131,13 +155,23 @@ def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
     assert len({tuple(row.tolist()) for row in others}) == 5
 
 
-@pytest.mark.parametrize("task", [evaluate, local_update, train_alone], ids=["losses", "updates", "own models"])
+@pytest.mark.parametrize(
+    "task",
+    [evaluate, local_update, train_alone],
+    ids=["losses", "updates", "own models"],
+)
 def test_a_sum_that_overflows_with_some_rows_tells_nothing_of_them(tmp_path, task):
     """As it was: Inf - Inf is NaN, the task failed if a row lies beyond both thresholds, and no noise hides that."""
     alone = {"name": "local", "local": FEDAVG["local"]}
-    site = Hospital(tmp_path, methods=[FEDAVG, alone], filters=[CLIP, SECRET], deploy={"runs": 100})
+    site = Hospital(
+        tmp_path, methods=[FEDAVG, alone], filters=[CLIP, SECRET], deploy={"runs": 100}
+    )
     site.begin(pair="local-0" if task is train_alone else "fedavg-0")
-    more = {"part": "test", "metrics": ("accuracy", "auc")} if task is evaluate else {"local": local()}
+    more = (
+        {"part": "test", "metrics": ("accuracy", "auc")}
+        if task is evaluate
+        else {"local": local()}
+    )
     for steep in (1.0, 3e38):
         x = site.x.clone()
         x[:13] = steep * torch.tensor([1.0, -1.0]).repeat(7)[:13]
@@ -150,20 +184,40 @@ def test_a_sum_that_overflows_with_some_rows_tells_nothing_of_them(tmp_path, tas
         site.ask(evaluate, x=None, part="test", metrics=("accuracy", "auc"))
 
 
-@pytest.mark.parametrize("name", [name for name, (_, high) in BOUNDS.items() if high < 3 and name not in OF_PREDICTED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, (_, high) in BOUNDS.items()
+        if high < 3 and name not in OF_PREDICTED
+    ],
+)
 def test_no_row_moves_a_metric_further_than_its_noise(name):
     """As it was: f1 moved nearly twice as far, and the area under precision and recall the more the more rows there are."""
     labels = torch.tensor([1] * 10 + [0] * 30)
-    for start in (labels * 2.0 - 1, 1 - labels * 2.0, torch.full((40,), -1.0), torch.linspace(3, -3, 40)):
+    for start in (
+        labels * 2.0 - 1,
+        1 - labels * 2.0,
+        torch.full((40,), -1.0),
+        torch.linspace(3, -3, 40),
+    ):
         for row, output in ((0, -9.0), (0, 9.0), (39, 9.0), (39, -9.0)):
             moved = start.clone()
             moved[row] = output
-            values = [find_metrics([name])[name](outputs[:, None], labels, "binary") for outputs in (start, moved)]
+            values = [
+                find_metrics([name])[name](outputs[:, None], labels, "binary")
+                for outputs in (start, moved)
+            ]
             if None not in values:
-                assert abs(values[0] - values[1]) <= KeyedVeil(b"").reach(name, 40, 10) + 1e-12
+                assert (
+                    abs(values[0] - values[1])
+                    <= KeyedVeil(b"").reach(name, 40, 10) + 1e-12
+                )
 
 
-def test_the_last_model_of_a_run_may_overflow_and_tells_nothing_of_single_rows(tmp_path):
+def test_the_last_model_of_a_run_may_overflow_and_tells_nothing_of_single_rows(
+    tmp_path,
+):
     site = Hospital(tmp_path, filters=[CLIP, SECRET]).begin()
     site.x[:13] = 3e38 * torch.tensor([1.0, -1.0]).repeat(7)[:13]
     assert site.ask(note_outcomes, x=site.x, round=5)["done"].item()
@@ -174,7 +228,9 @@ def test_the_last_model_of_a_run_may_overflow_and_tells_nothing_of_single_rows(t
 def test_an_update_of_one_of_several_models_has_one_noise(tmp_path):
     """As it was: a plan of IFCA with secret noise was approved, and every site failed in every round."""
     ifca = {"name": "ifca", "clusters": 2, "local": FEDAVG["local"]}
-    site = Hospital(tmp_path, methods=[ifca], filters=[CLIP, SECRET], deploy={"runs": 3}).begin(pair="ifca-0")
+    site = Hospital(
+        tmp_path, methods=[ifca], filters=[CLIP, SECRET], deploy={"runs": 3}
+    ).begin(pair="ifca-0")
     asks = [[site.x, site.x + 9], [site.x + 9, site.x], [site.x, site.x - 9]]
     told = [site.ask(cluster_update, xs=torch.stack(xs), local=local()) for xs in asks]
     assert [reply["cluster"].item() for reply in told] == [0, 1, 0]
@@ -182,7 +238,9 @@ def test_an_update_of_one_of_several_models_has_one_noise(tmp_path):
 
 
 def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
-    one, other = (hospital(tmp_path / str(key), CLIP, SECRET, key=key) for key in (b"1", b"2"))
+    one, other = (
+        hospital(tmp_path / str(key), CLIP, SECRET, key=key) for key in (b"1", b"2")
+    )
     difference = asked(one, one.x) - asked(other, other.x)
     assert float(difference.abs().min()) > 0
     assert float(difference.std()) > SIGMA / 2
@@ -191,9 +249,17 @@ def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
 def test_an_approval_says_in_words_whether_noise_is_secret(tmp_path):
     said = {
         name: "\n".join(
-            in_words(hospital(tmp_path / name, *filters).approved, hospital(tmp_path / name).settings, "hungary")
+            in_words(
+                hospital(tmp_path / name, *filters).approved,
+                hospital(tmp_path / name).settings,
+                "hungary",
+            )
         )
-        for name, filters in {"secret": [CLIP, SECRET], "open": [CLIP, NOISE], "none": []}.items()
+        for name, filters in {
+            "secret": [CLIP, SECRET],
+            "open": [CLIP, NOISE],
+            "none": [],
+        }.items()
     }
     assert "deviation 0.1, drawn under a key that stays here" in said["secret"]
     assert "deviation 0.1, which the server can compute and subtract" in said["open"]
@@ -207,7 +273,13 @@ def test_in_one_process_secret_noise_is_drawn_as_any_other():
 
     problem = logistic()
     runs = [
-        fit(ct.FedAvg(), problem.clients, problem.model, 1, filters=[ct.GaussianNoise(0.1, secret=s)])
+        fit(
+            ct.FedAvg(),
+            problem.clients,
+            problem.model,
+            1,
+            filters=[ct.GaussianNoise(0.1, secret=s)],
+        )
         for s in (False, True)
     ]
     assert torch.equal(runs[0].x, runs[1].x)

@@ -45,8 +45,17 @@ def site(tmp_path):
 def messages(hospital):
     """One of each kind, as bytes."""
     about = {"plan": hospital.approved.hash, "run": "run", "undo": None}
-    ask = Ask(("hungary",), local_update.name, {"x": hospital.x, "local": local()}, Context(0, 1, 1, 1))
-    kinds = [{"do": "open", "seed": 0}, {"do": "encode", "recipe": "{}"}, {"do": "prepare", "pair": "fedavg-0"}]
+    ask = Ask(
+        ("hungary",),
+        local_update.name,
+        {"x": hospital.x, "local": local()},
+        Context(0, 1, 1, 1),
+    )
+    kinds = [
+        {"do": "open", "seed": 0},
+        {"do": "encode", "recipe": "{}"},
+        {"do": "prepare", "pair": "fedavg-0"},
+    ]
     kinds.append({"do": "task", "ask": ask})
     return [encode({**about, "serial": 1, **kind}) for kind in kinds]
 
@@ -75,7 +84,11 @@ def mutants(hospital, count):
             values = decode(message)
             key = rng.choice(list(values))
             values.pop(key) if kind == 4 else values.update({key: rng.choice(odd)})
-            yield encode({**values, "serial": values.get("serial", 1)} if rng.random() < 0.9 else values)
+            yield encode(
+                {**values, "serial": values.get("serial", 1)}
+                if rng.random() < 0.9
+                else values
+            )
 
 
 def test_malformed_messages_are_refused_and_logged_and_nothing_raises(site):
@@ -95,17 +108,24 @@ def test_malformed_messages_are_refused_and_logged_and_nothing_raises(site):
 @pytest.mark.parametrize("message", [3, None, {"do": "open"}, "open"], ids=str)
 def test_what_is_no_bytes_is_refused_and_logged(site, message):
     assert decode(site.handle(message, "server"))["failed"] == "no message of coterie"
-    assert json.loads(site._log.path.read_text().splitlines()[-1])["outcome"] == "refused"
+    assert (
+        json.loads(site._log.path.read_text().splitlines()[-1])["outcome"] == "refused"
+    )
 
 
-def test_a_message_over_the_sites_bound_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_a_message_over_the_sites_bound_is_refused_before_it_is_read(
+    tmp_path, monkeypatch
+):
     from coterie.sites import site as module
 
     hospital = Hospital(tmp_path, settings={"largest_message": 1})
     made = module.Site("hungary", hospital.settings_file, tmp_path / "kept")
     monkeypatch.setattr(module, "header", None)
     reply = decode(made.handle(bytes(2**20 + 1), "server"))
-    assert reply["failed"] == "a message of 2 MB is over the 1 MB of largest_message at its site"
+    assert (
+        reply["failed"]
+        == "a message of 2 MB is over the 1 MB of largest_message at its site"
+    )
     entry = json.loads(made._log.path.read_text().splitlines()[-1])
     assert (entry["outcome"], entry["bytes_down"]) == ("refused", 2**20 + 1)
 
@@ -171,9 +191,13 @@ def test_a_line_that_a_power_cut_has_torn_is_named_and_kept_apart(tmp_path, caps
     path = settings_file(tmp_path).with_name("asks.jsonl")
     torn(path)
     bytes_left = len(path.read_bytes().splitlines()[2])
-    said = f"line 3 is torn: {bytes_left} bytes without an end, as a power cut leaves them"
+    said = (
+        f"line 3 is torn: {bytes_left} bytes without an end, as a power cut leaves them"
+    )
     for written in (0, 1, 2):  # before the site has started again, and after
-        assert main(["site", "log", str(path.with_name("coterie.toml")), "--check"]) == 0
+        assert (
+            main(["site", "log", str(path.with_name("coterie.toml")), "--check"]) == 0
+        )
         out = capsys.readouterr().out
         assert said in out
         assert out.count("torn") == 1
@@ -203,7 +227,9 @@ def test_a_log_goes_on_where_a_full_disk_has_stopped_it(tmp_path, room):
     log = Log(tmp_path / "asks.jsonl")
     log.write(ask=0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + room, before[1]))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (log.path.stat().st_size + room, before[1])
+    )
     try:
         with pytest.raises(OSError, match="File too large"):
             log.write(ask=1)

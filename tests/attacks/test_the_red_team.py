@@ -18,7 +18,10 @@ from coterie.contract.wire import PerClient
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.sites.attack import attack
 
-CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}
+CLIP, NOISE = (
+    {"name": "clip", "bound": 1.0},
+    {"name": "gaussian-noise", "sigma": 0.01, "secret": True},
+)
 METRICS = ("accuracy", "auc")
 LOCAL = FEDAVG["local"]
 WIDE = {"model": {"name": "mlp", "hidden": [32]}}
@@ -36,8 +39,15 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "median"])
-def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(tmp_path, name):
-    every = found(tmp_path, {"name": name, "local": LOCAL}, {"largest_layer": 0}, filters=[CLIP, NOISE])
+def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(
+    tmp_path, name
+):
+    every = found(
+        tmp_path,
+        {"name": name, "local": LOCAL},
+        {"largest_layer": 0},
+        filters=[CLIP, NOISE],
+    )
     assert [one.rows for one in every] == [0] * 7
     assert [(one.models, one.budget) for one in every if "gates" in one.way] == [
         (30, 30)
@@ -45,7 +55,9 @@ def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(tmp_pa
     assert [one.found for one in every if one.what != "members"] == [0] * 6
 
 
-def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path, monkeypatch):
+def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(
+    tmp_path, monkeypatch
+):
     """As before models were counted: noise for each request, as many models as fit into it."""
     from coterie.contract.requests import Asks
     from coterie.sites.rows import SiteRows
@@ -55,27 +67,48 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(tmp_path
     monkeypatch.setattr(Asks, "most_models", lambda self, clients: 40)
     (tmp_path / "many").mkdir()
     many = found(tmp_path / "many", MERITFED, **FOUR)
-    rows = [max(one.rows for one in every if "local_updates" in one.way) for every in (few, many)]
+    rows = [
+        max(one.rows for one in every if "local_updates" in one.way)
+        for every in (few, many)
+    ]
     assert rows[1] > 2 * rows[0]
     assert rows[1] > 80
     assert max(one.luck for one in (*few, *many) if one.what == "rows") == 0
 
 
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
-def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(tmp_path, capsys, name):
+def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(
+    tmp_path, capsys, name
+):
     """As it was: `approve` warned, and the site joined."""
     from coterie.cli.main import main
     from coterie.sites.allowed import RefusedError
 
-    hospital = Hospital(tmp_path, methods=[{"name": name, "local": LOCAL}], settings={"largest_layer": 0}, **FOUR)
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
-    with pytest.raises(RefusedError, match="this site, which reads how many in coterie attack, sets largest_layer = 1"):
+    hospital = Hospital(
+        tmp_path,
+        methods=[{"name": name, "local": LOCAL}],
+        settings={"largest_layer": 0},
+        **FOUR,
+    )
+    where = [
+        str(hospital.plan),
+        "--settings",
+        str(hospital.settings_file),
+        "--site",
+        "hungary",
+    ]
+    with pytest.raises(
+        RefusedError,
+        match="this site, which reads how many in coterie attack, sets largest_layer = 1",
+    ):
         hospital.begin(pair=f"{name}-0")
     assert main(["site", "approve", *where, "--yes"]) == 2
     said = capsys.readouterr()
     assert "danger    a dishonest server could find " in said.out
     assert "without secret noise, and a layer of the model has 1 units" in said.err
-    lifted = hospital.settings_file.read_text().replace("largest_layer = 0", "largest_layer = 1")
+    lifted = hospital.settings_file.read_text().replace(
+        "largest_layer = 0", "largest_layer = 1"
+    )
     hospital.settings_file.write_text(lifted)
     assert main(["site", "approve", *where, "--yes"]) == 0
 
@@ -83,12 +116,22 @@ def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(tmp
 def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsys):
     from coterie.cli.main import main
 
-    faint, fast = [{**CLIP, "bound": 3.0}, {**NOISE, "sigma": 4e-4}], {**LOCAL, "steps": 1, "lr": 1.0}
-    plan = {"methods": [{"name": "fedavg", "local": fast}], "rounds": 20, "filters": faint}
+    faint, fast = (
+        [{**CLIP, "bound": 3.0}, {**NOISE, "sigma": 4e-4}],
+        {**LOCAL, "steps": 1, "lr": 1.0},
+    )
+    plan = {
+        "methods": [{"name": "fedavg", "local": fast}],
+        "rounds": 20,
+        "filters": faint,
+    }
     hospital = Hospital(tmp_path, settings={"largest_layer": 0}, **plan)
     where = [str(hospital.plan), "--settings", str(hospital.settings_file)]
     assert main(["site", "approve", *where, "--yes"]) == 2
-    assert "rows of this site behind secret noise, and it takes none" in capsys.readouterr().err
+    assert (
+        "rows of this site behind secret noise, and it takes none"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("model", [{}, WIDE], ids=["logistic", "MLP"])
@@ -98,9 +141,17 @@ def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
     for filters in ([], [CLIP, NOISE]):
         folder = tmp_path / f"{len(filters)} filters"
         folder.mkdir()
-        hospital = Hospital(folder, rounds=20, settings={"largest_layer": 32}, filters=filters, **model)
+        hospital = Hospital(
+            folder, rounds=20, settings={"largest_layer": 32}, filters=filters, **model
+        )
         every = attack(hospital.approved, hospital.settings, "hungary", inf)
-        rows.append(next(one.rows for one in every if one.way.startswith("losses of steep models")))
+        rows.append(
+            next(
+                one.rows
+                for one in every
+                if one.way.startswith("losses of steep models")
+            )
+        )
     assert rows == [2, 0]
 
 
@@ -111,7 +162,9 @@ ASKS_LOSSES = {
 
 
 @pytest.mark.parametrize("name", ASKS_LOSSES)
-def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(tmp_path, monkeypatch, name):
+def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(
+    tmp_path, monkeypatch, name
+):
     """As it was: beside noisy updates 11 of 39 validation rows of an approved plan of MeritFed, and 1 of 196 of q-FFL."""
     import coterie.sites.attack as red_team
 
@@ -120,14 +173,24 @@ def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(t
     monkeypatch.setattr(
         red_team,
         "_ways",
-        lambda approved: (way for way in every(approved) if "losses" in str(getattr(way[1], "func", ""))),
+        lambda approved: (
+            way
+            for way in every(approved)
+            if "losses" in str(getattr(way[1], "func", ""))
+        ),
     )
     rows = []
     for filters in ([], [CLIP, NOISE]):
         folder = tmp_path / f"{len(filters)} filters"
         folder.mkdir()
-        hospital = Hospital(folder, methods=[method], rounds=20, filters=filters, **FOUR)
-        finding = next(one for one in attack(hospital.approved, hospital.settings, "hungary", inf) if task in one.way)
+        hospital = Hospital(
+            folder, methods=[method], rounds=20, filters=filters, **FOUR
+        )
+        finding = next(
+            one
+            for one in attack(hospital.approved, hospital.settings, "hungary", inf)
+            if task in one.way
+        )
         assert finding.models == finding.budget > 0
         rows.append(finding.rows)
     assert rows[0] >= least
@@ -138,12 +201,19 @@ def test_losses_and_metrics_are_behind_noise_wherever_a_task_takes_them(tmp_path
     """One noise for a model in every request; another for a model that differs in the last bit, also where no row notices."""
     from coterie.algorithms.meritfed import target_losses
 
-    hospital = Hospital(tmp_path, methods=[{**MERITFED, "oracle": "loss"}], filters=[CLIP, NOISE], **FOUR)
+    hospital = Hospital(
+        tmp_path,
+        methods=[{**MERITFED, "oracle": "loss"}],
+        filters=[CLIP, NOISE],
+        **FOUR,
+    )
     site = hospital.begin(pair="meritfed-0")
     asked = {"rows": "validation", "batch": None, "step": 0}
     near = torch.nextafter(site.x, site.x + 1)
     told = [
-        site.ask(target_losses, xs=PerClient(torch.stack(xs)[None]), **asked)["losses"][0]
+        site.ask(target_losses, xs=PerClient(torch.stack(xs)[None]), **asked)["losses"][
+            0
+        ]
         for xs in ([site.x, near], [near, site.x], [site.x, site.x])
     ]
     assert told[0].tolist() == told[1].flip(0).tolist()
@@ -174,7 +244,11 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
     if "local" not in METHODS.find(name).__dataclass_fields__:
         options.pop("local")
     # With the head personal nothing of a logistic model is shared, which is refused.
-    model = {"model": {"name": "mlp", "hidden": [4]}} if name in {"fedper", "fedrep", "fedbabu", "fedbn"} else {}
+    model = (
+        {"model": {"name": "mlp", "hidden": [4]}}
+        if name in {"fedper", "fedrep", "fedbabu", "fedbn"}
+        else {}
+    )
     if name == "fedbn":
         options["personal"] = ["0.*"]
     for filters in ([], [CLIP, {**NOISE, "sigma": 0.1} if model else NOISE]):
@@ -182,7 +256,15 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
         folder.mkdir()
         try:
             lifted = {"largest_layer": 4}
-            hospital = Hospital(folder, settings=lifted, methods=[options], rounds=4, filters=filters, **FOUR, **model)
+            hospital = Hospital(
+                folder,
+                settings=lifted,
+                methods=[options],
+                rounds=4,
+                filters=filters,
+                **FOUR,
+                **model,
+            )
         except InputError:
             if not filters:
                 raise
@@ -192,20 +274,38 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
         assert [one.rows for one in every if filters and one.rows] == []
 
 
-LOSSES_OF_ROWS = {"cohort", "cohort_rows", "oracle", "workspace", "attack", "trees", "target_tasks"}
+LOSSES_OF_ROWS = {
+    "cohort",
+    "cohort_rows",
+    "oracle",
+    "workspace",
+    "attack",
+    "trees",
+    "target_tasks",
+}
 """Files that compute losses of rows: `Cohort` and what goes through it, what no site tells, and slopes of delegated weights."""
 
 
 def test_losses_of_rows_are_computed_in_few_places():
     """A batched way of MeritFed's losses passed the veil by. Whoever adds one: does `Workspace.veil` hide what a task tells of it?"""
     source = Path(coterie.__file__).parent
-    assert {file.stem for file in source.rglob("*.py") if "loss.rows(" in file.read_text("utf-8")} == LOSSES_OF_ROWS
+    assert {
+        file.stem
+        for file in source.rglob("*.py")
+        if "loss.rows(" in file.read_text("utf-8")
+    } == LOSSES_OF_ROWS
 
 
 EXPOSED = {
-    "varsel": ({"name": "varsel", "internal": ["a"], "local": LOCAL}, "'squared' of varsel:distances"),
+    "varsel": (
+        {"name": "varsel", "internal": ["a"], "local": LOCAL},
+        "'squared' of varsel:distances",
+    ),
     "ocs": ({"name": "ocs", "local": LOCAL}, "'norms' of ocs:norms"),
-    "meritfed": ({**MERITFED, "oracle": "delegated"}, "'weights' of target_tasks:target_descent"),
+    "meritfed": (
+        {**MERITFED, "oracle": "delegated"},
+        "'weights' of target_tasks:target_descent",
+    ),
 }
 
 
@@ -215,8 +315,17 @@ def test_numbers_that_no_noise_hides_are_refused_by_default(tmp_path, name):
     from coterie.sites.allowed import RefusedError
 
     method, what = EXPOSED[name]
-    hospital = Hospital(tmp_path, methods=[method], settings={"largest_layer": 0}, filters=[CLIP, NOISE], **FOUR)
-    with pytest.raises(RefusedError, match=f"{what} leaves {name}-0 without secret noise.* can leave out "):
+    hospital = Hospital(
+        tmp_path,
+        methods=[method],
+        settings={"largest_layer": 0},
+        filters=[CLIP, NOISE],
+        **FOUR,
+    )
+    with pytest.raises(
+        RefusedError,
+        match=f"{what} leaves {name}-0 without secret noise.* can leave out ",
+    ):
         hospital.begin(pair=f"{name}-0")
 
 
@@ -228,12 +337,22 @@ def test_squared_distances_tell_an_update_that_noise_hides(tmp_path):
     for filters in ([CLIP, NOISE], []):
         folder = tmp_path / f"{len(filters)} filters"
         folder.mkdir()
-        site = Hospital(folder, methods=[EXPOSED["varsel"][0]], filters=filters, **FOUR).begin(pair="varsel-0")
+        site = Hospital(
+            folder, methods=[EXPOSED["varsel"][0]], filters=filters, **FOUR
+        ).begin(pair="varsel-0")
         unit = torch.zeros_like(site.x)
         unit[0] = 1.0
-        near, far = (site.ask(distances, x=site.x, center=c, local=local())["squared"] for c in (unit, -unit))
+        near, far = (
+            site.ask(distances, x=site.x, center=c, local=local())["squared"]
+            for c in (unit, -unit)
+        )
         told.append(
-            (float(far - near) / 4, site.ask(local_updates, x=site.x, local=local(), parts=1)["delta"].reshape(-1))
+            (
+                float(far - near) / 4,
+                site.ask(local_updates, x=site.x, local=local(), parts=1)[
+                    "delta"
+                ].reshape(-1),
+            )
         )
     exact = float(told[1][1][0])
     assert told[0][0] == pytest.approx(exact, abs=1e-6)
@@ -246,11 +365,16 @@ def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):
     for folder, filters in ((exact, []), (noisy, [CLIP, NOISE])):
         folder.mkdir()
         hospital = Hospital(folder, filters=filters).begin()
-        asks = [hospital.ask(evaluate, x=hospital.x + shift, part="train", metrics=METRICS) for shift in (0, 0, 1e-6)]
+        asks = [
+            hospital.ask(evaluate, x=hospital.x + shift, part="train", metrics=METRICS)
+            for shift in (0, 0, 1e-6)
+        ]
         replies.append([torch.cat([told["loss"], *told["values"]]) for told in asks])
         rows = int(asks[0]["rows"])
     far = replies[1][0] - replies[0][0]
-    assert torch.equal(replies[1][0], replies[1][1])  # the same request has the same noise
+    assert torch.equal(
+        replies[1][0], replies[1][1]
+    )  # the same request has the same noise
     assert not torch.equal(replies[1][0], replies[1][2])
     assert all(far != 0)
     assert abs(float(far[0])) < 5 * 5 / rows
@@ -263,35 +387,68 @@ def test_evaluations_of_a_method_that_sends_no_update_need_noise_too(tmp_path):
 
     alone, told = {"name": "local", "local": LOCAL}, []
     (tmp_path / "refused").mkdir()
-    with pytest.raises(RefusedError, match="'loss' of metrics:evaluate leaves local-0 without secret noise"):
-        Hospital(tmp_path / "refused", methods=[alone], settings={"largest_layer": 0}).begin(pair="local-0")
-    for name, filters, settings in (("exact", [], {}), ("noisy", [CLIP, NOISE], {"largest_layer": 0})):
+    with pytest.raises(
+        RefusedError,
+        match="'loss' of metrics:evaluate leaves local-0 without secret noise",
+    ):
+        Hospital(
+            tmp_path / "refused", methods=[alone], settings={"largest_layer": 0}
+        ).begin(pair="local-0")
+    for name, filters, settings in (
+        ("exact", [], {}),
+        ("noisy", [CLIP, NOISE], {"largest_layer": 0}),
+    ):
         (tmp_path / name).mkdir()
-        hospital = Hospital(tmp_path / name, methods=[alone, FEDAVG], filters=filters, settings=settings)
+        hospital = Hospital(
+            tmp_path / name, methods=[alone, FEDAVG], filters=filters, settings=settings
+        )
         told.append(
-            float(hospital.begin(pair="local-0").ask(evaluate, x=hospital.x, part="train", metrics=METRICS)["loss"])
+            float(
+                hospital.begin(pair="local-0").ask(
+                    evaluate, x=hospital.x, part="train", metrics=METRICS
+                )["loss"]
+            )
         )
     assert told[0] == pytest.approx(0.6931, abs=1e-3)
     assert told[1] != told[0]
 
 
-def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_noise(tmp_path):
+def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_noise(
+    tmp_path,
+):
     """As it was: with noise as if a class stood behind it, where a server's model calls a single row ill, whose label it tells."""
-    hospital = Hospital(tmp_path, filters=[CLIP, NOISE], run={"metrics": ["sensitivity", "ppv", "npv"]}).begin()
-    told = hospital.ask(evaluate, x=hospital.x, part="train", metrics=("sensitivity", "ppv", "npv"))
+    hospital = Hospital(
+        tmp_path, filters=[CLIP, NOISE], run={"metrics": ["sensitivity", "ppv", "npv"]}
+    ).begin()
+    told = hospital.ask(
+        evaluate, x=hospital.x, part="train", metrics=("sensitivity", "ppv", "npv")
+    )
     assert told["defined"].tolist() == [[True, False, False]]
 
 
-def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(tmp_path, capsys):
+def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
+    tmp_path, capsys
+):
     from coterie.cli.main import main
 
-    hospital = Hospital(tmp_path, methods=[{"name": "local"}], rounds=60, settings={"largest_layer": 0})
-    where = [str(hospital.plan), "--settings", str(hospital.settings_file), "--site", "hungary"]
+    hospital = Hospital(
+        tmp_path, methods=[{"name": "local"}], rounds=60, settings={"largest_layer": 0}
+    )
+    where = [
+        str(hospital.plan),
+        "--settings",
+        str(hospital.settings_file),
+        "--site",
+        "hungary",
+    ]
     assert main(["site", "approve", *where, "--yes"]) == 2
     said = capsys.readouterr()
     assert "danger    a dishonest server could find " in said.out
     assert "'loss' of metrics:evaluate leaves local-0 without secret noise" in said.err
-    assert "The operator can give the plan the filters clip and gaussian-noise with secret = true" in said.err
+    assert (
+        "The operator can give the plan the filters clip and gaussian-noise with secret = true"
+        in said.err
+    )
 
 
 def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path):
@@ -300,15 +457,28 @@ def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path)
     folders = [tmp_path / name for name in ("refused", "lifted", "noisy")]
     for folder in folders:
         folder.mkdir()
-    with pytest.raises(RefusedError, match="a layer of the model has 32 units: a dishonest server could find rows"):
+    with pytest.raises(
+        RefusedError,
+        match="a layer of the model has 32 units: a dishonest server could find rows",
+    ):
         found(folders[0], **WIDE)
     lifted = found(folders[1], settings={"largest_layer": 32}, **WIDE)
     assert max(one.rows for one in lifted) >= 8
     assert all(one.luck == 0 for one in lifted if one.what == "rows")
-    assert max(one.rows for one in found(folders[2], filters=[CLIP, {**NOISE, "sigma": 0.1}], **WIDE)) == 0
+    assert (
+        max(
+            one.rows
+            for one in found(
+                folders[2], filters=[CLIP, {**NOISE, "sigma": 0.1}], **WIDE
+            )
+        )
+        == 0
+    )
 
 
-def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(tmp_path, monkeypatch):
+def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(
+    tmp_path, monkeypatch
+):
     """Clipping lets through an update of length 1 whoever fills it: beside a single row's the usual noise is small."""
     import coterie.sites.rows
 
@@ -316,15 +486,23 @@ def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(tmp_path, monk
     rows = []
     for sigma in (0.01, 0.1):
         (folder := tmp_path / str(sigma)).mkdir()
-        hospital = Hospital(folder, rounds=20, filters=[CLIP, {**NOISE, "sigma": sigma}], **WIDE)
-        lone = next(one for one in attack(hospital.approved, hospital.settings, "hungary", inf) if "lone" in one.way)
+        hospital = Hospital(
+            folder, rounds=20, filters=[CLIP, {**NOISE, "sigma": sigma}], **WIDE
+        )
+        lone = next(
+            one
+            for one in attack(hospital.approved, hospital.settings, "hungary", inf)
+            if "lone" in one.way
+        )
         assert (lone.models, lone.luck) == (lone.budget, 0)
         rows.append(lone.rows)
     assert rows[0] >= 1
     assert rows[1] == 0
 
 
-def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(tmp_path, monkeypatch):
+def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(
+    tmp_path, monkeypatch
+):
     import coterie.sites.rows
 
     (tmp_path / "off").mkdir()
@@ -335,7 +513,9 @@ def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(tmp
     assert told.found > 3  # whose extremes a bisection would tell
 
 
-def test_sums_about_centres_give_the_rows_where_a_server_may_choose_them(tmp_path, monkeypatch):
+def test_sums_about_centres_give_the_rows_where_a_server_may_choose_them(
+    tmp_path, monkeypatch
+):
     """As it was: a centre [1, rows] is subtracted row by row, and nobody looks at the payload."""
     from coterie.contract.wire import Answer, Block
     from coterie.data.tables.recipe import moments
@@ -347,14 +527,18 @@ def test_sums_about_centres_give_the_rows_where_a_server_may_choose_them(tmp_pat
         if ask.task != moments.name or "centre" not in ask.payload:
             return honest(rows, ask)
         (name,) = json.loads(ask.payload["schema"])
-        values = torch.from_numpy(rows.table.columns[name].numbers[rows.table.parts["train"]])
+        values = torch.from_numpy(
+            rows.table.columns[name].numbers[rows.table.parts["train"]]
+        )
         squares = ((values - ask.payload["centre"]) ** 2).nansum()
         return Answer((Block((rows.name,), {"squares": squares.reshape(1, 1)}),))
 
     monkeypatch.setattr(SiteRows, "_statistics", about_any_centre)
     (tmp_path / "complete").mkdir()
     settings = {"data": str(complete(tmp_path / "complete"))}
-    sums = next(one for one in found(tmp_path, settings=settings) if "centres" in one.way)
+    sums = next(
+        one for one in found(tmp_path, settings=settings) if "centres" in one.way
+    )
     assert sums.rows == sums.of > 100
     assert sums.luck < sums.of / 10
 
@@ -368,7 +552,9 @@ def complete(folder):
     return path
 
 
-def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, monkeypatch):
+def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(
+    tmp_path, monkeypatch
+):
     """As it was: a draw for each copy of a model, and requests that hold as many as the server likes."""
     import coterie.sites.rows
     from coterie.contract.requests import Asks
@@ -378,7 +564,11 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     honest = coterie.sites.rows.under_key
 
     def drawn_for_each(filters, key, requests):
-        return honest(filters, key, tuple(f"{request} {number}" for number, request in enumerate(requests)))
+        return honest(
+            filters,
+            key,
+            tuple(f"{request} {number}" for number, request in enumerate(requests)),
+        )
 
     monkeypatch.setattr(coterie.sites.rows.SiteRows, "_spend", lambda *about: None)
     monkeypatch.setattr(Asks, "most_models", lambda self, clients: 256)
@@ -387,28 +577,52 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(tmp_path, 
     for folder in folders:
         folder.mkdir()
         way = "copies of steep gates, tasks:local_updates"
-        rows.append(next(one.rows for one in findings(folder, steep, filters=noise, **FOUR) if one.way.startswith(way)))
+        rows.append(
+            next(
+                one.rows
+                for one in findings(folder, steep, filters=noise, **FOUR)
+                if one.way.startswith(way)
+            )
+        )
         monkeypatch.setattr(coterie.sites.rows, "under_key", drawn_for_each)
     assert rows[0] == 0
     assert rows[1] >= 3
 
 
-def test_requests_beside_the_declarations_are_made_of_the_declarations(tmp_path, monkeypatch):
+def test_requests_beside_the_declarations_are_made_of_the_declarations(
+    tmp_path, monkeypatch
+):
     from coterie.sites.allowed import Allowed
 
     (tmp_path / "off").mkdir()
-    kept = next(one for one in found(tmp_path, MERITFED, **FOUR) if one.what == "requests")
+    kept = next(
+        one for one in found(tmp_path, MERITFED, **FOUR) if one.what == "requests"
+    )
     assert (kept.found, kept.of > 150) == (0, True)
-    monkeypatch.setattr(Allowed, "check", lambda self, task, *about, **where: self.tasks[task][0])
-    assert next(one for one in found(tmp_path / "off", MERITFED, **FOUR) if one.what == "requests").found > 10
+    monkeypatch.setattr(
+        Allowed, "check", lambda self, task, *about, **where: self.tasks[task][0]
+    )
+    assert (
+        next(
+            one
+            for one in found(tmp_path / "off", MERITFED, **FOUR)
+            if one.what == "requests"
+        ).found
+        > 10
+    )
 
 
 def test_losses_tell_who_was_trained_on_if_rows_were_learned_by_heart(tmp_path):
-    by_heart = {"name": "fedavg", "local": {"steps": 100, "batch_size": 16, "lr": 0.5, "minimum_batch": 8}}
+    by_heart = {
+        "name": "fedavg",
+        "local": {"steps": 100, "batch_size": 16, "lr": 0.5, "minimum_batch": 8},
+    }
     told, kept = (
         next(
             one
-            for one in found(folder, by_heart, {"largest_layer": 64}, filters=filters, **more)
+            for one in found(
+                folder, by_heart, {"largest_layer": 64}, filters=filters, **more
+            )
             if one.what == "members"
         )
         for folder, filters, more in (
@@ -419,7 +633,9 @@ def test_losses_tell_who_was_trained_on_if_rows_were_learned_by_heart(tmp_path):
     )
     more = [one.found / one.of - one.luck / one.luck_of for one in (told, kept)]
     assert more[0] > 0.15
-    assert more[1] < 0.25  # noise is drawn under a new key each time: four standard errors of the two shares
+    assert (
+        more[1] < 0.25
+    )  # noise is drawn under a new key each time: four standard errors of the two shares
 
 
 def test_the_command_says_it_for_a_kit_and_an_approval_ends_with_it(tmp_path, capsys):
@@ -433,8 +649,15 @@ def test_the_command_says_it_for_a_kit_and_an_approval_ends_with_it(tmp_path, ca
     assert lines[-1].startswith("danger    a dishonest server could find ")
     assert main(["attack", *where, "--seconds", "0"]) == 0
     said = capsys.readouterr().out
-    assert "(others may know better attacks; 0 s were over before all attacks had ended)" in said
-    assert "columns told; 0 requests answered, 0 refused" in said  # as it was: recipes were sent whatever time it took
+    assert (
+        "(others may know better attacks; 0 s were over before all attacks had ended)"
+        in said
+    )
+    assert (
+        "columns told; 0 requests answered, 0 refused" in said
+    )  # as it was: recipes were sent whatever time it took
     assert main(["site", "approve", *where]) == 0
     assert lines[-1] in capsys.readouterr().out.splitlines()
-    assert not (tmp_path / "kept" / "key").exists()  # nothing of the site's own was touched
+    assert not (
+        tmp_path / "kept" / "key"
+    ).exists()  # nothing of the site's own was touched

@@ -14,7 +14,11 @@ HONESTY = ("honest", "curious", "malicious")
 
 
 def rows_of_tables():
-    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ")]
+    rows = [
+        line.strip("|").split("|")
+        for line in PAGE.splitlines()
+        if line.startswith("| ")
+    ]
     return [[cell.strip() for cell in row] for row in rows if len(row) == 5]
 
 
@@ -33,7 +37,9 @@ def test_every_promise_names_tests_that_exist():
     for row in table():
         for cell in row[2:]:
             numbers = re.findall(r"\((\d+)\)", cell)
-            assert numbers or not cell.startswith("holds"), f"{row[0]}, {row[1]}: {cell!r} names no test"
+            assert numbers or not cell.startswith("holds"), (
+                f"{row[0]}, {row[1]}: {cell!r} names no test"
+            )
             assert set(numbers) <= set(notes)
     for number, note in notes.items():
         assert all(note), f"{number} lacks a party, an asset or a mechanism"

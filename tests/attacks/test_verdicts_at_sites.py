@@ -57,16 +57,25 @@ def here_and_there(folder, **plan):
     here, there = folder / "here", folder / "there"
     (folder / "files").mkdir()
     for name in TWO:
-        (folder / "files" / f"{name}.csv").write_bytes((FOLDER / f"{name}.csv").read_bytes())
+        (folder / "files" / f"{name}.csv").write_bytes(
+            (FOLDER / f"{name}.csv").read_bytes()
+        )
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
-    run_experiment(replace(town.experiment, data={"folder": str(folder / "files"), **options}), here)
-    run_experiment(town.experiment, there, backend=Sites(Remote(town, "run", plan=town.plan)))
+    run_experiment(
+        replace(town.experiment, data={"folder": str(folder / "files"), **options}),
+        here,
+    )
+    run_experiment(
+        town.experiment, there, backend=Sites(Remote(town, "run", plan=town.plan))
+    )
     return Results.load(here), Results.load(there)
 
 
 def test_a_verdict_at_sites_is_that_of_one_machine(runs):
     here, there = runs
-    strengths = {d.strength for c in here.clients for d in here.comparisons.family(c).values()}
+    strengths = {
+        d.strength for c in here.clients for d in here.comparisons.family(c).values()
+    }
     assert strengths == {"shown", "safe", "open"}
     for client in here.clients:
         mine, theirs = here.comparisons.family(client), there.comparisons.family(client)
@@ -74,7 +83,9 @@ def test_a_verdict_at_sites_is_that_of_one_machine(runs):
         for key, difference in mine.items():
             assert theirs[key].mean == difference.mean
             assert theirs[key].strength == difference.strength, (client, key)
-            assert theirs[key].half_width == pytest.approx(difference.half_width, rel=SAME)
+            assert theirs[key].half_width == pytest.approx(
+                difference.half_width, rel=SAME
+            )
         one, two = verdict(there, client), verdict(here, client)
         assert (one.kind, one.method) == (two.kind, two.method)
         assert one.probability == pytest.approx(two.probability, abs=0.02)
@@ -92,11 +103,15 @@ def test_a_verdict_in_folds_is_that_of_one_machine(in_folds):
         assert there.size(client) == here.size(client)
         for metric in ("auc", "loss"):
             for method in here.federated:
-                mine, theirs = (r.comparisons.gain(method, client, metric) for r in (here, there))
+                mine, theirs = (
+                    r.comparisons.gain(method, client, metric) for r in (here, there)
+                )
                 assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
                 assert theirs.error == pytest.approx(mine.error, rel=SAME)
                 assert theirs.rows == mine.rows
-        assert there.mean("fedavg", client, "loss") == pytest.approx(here.mean("fedavg", client, "loss"), abs=1e-6)
+        assert there.mean("fedavg", client, "loss") == pytest.approx(
+            here.mean("fedavg", client, "loss"), abs=1e-6
+        )
         one, two = verdict(there, client), verdict(here, client)
         assert (one.kind, one.method) == (two.kind, two.method)
         assert one.probability == pytest.approx(two.probability, abs=0.02)
@@ -111,23 +126,48 @@ def test_of_a_fold_alone_nothing_is_told(in_folds):
     rows = json.loads((there.folder / "summary.json").read_text())
     assert {row["fold"] for row in rows} == {"0", "1", "2", "all"}
     assert "test" not in {row["split"] for row in rows}
-    assert not {line.split(",")[5] for line in (there.folder / "history.csv").read_text().splitlines()} & {"test"}
+    assert not {
+        line.split(",")[5]
+        for line in (there.folder / "history.csv").read_text().splitlines()
+    } & {"test"}
     assert not (there.folder / "outcomes").exists()
     told = json.loads((there.folder / PAIRED).read_text())
-    assert len({(row["client"], row["method"], row["other"], row["metric"]) for row in told}) == len(told)
+    assert len(
+        {(row["client"], row["method"], row["other"], row["metric"]) for row in told}
+    ) == len(told)
 
 
 def test_sites_tell_an_error_and_a_p_value_of_differences_and_nothing_per_row(runs):
     here, there = runs
     told = json.loads((there.folder / PAIRED).read_text())
-    names = ("client", "method", "other", "tested", "rarest", "metric", "error", "p", "gap", "value")
+    names = (
+        "client",
+        "method",
+        "other",
+        "tested",
+        "rarest",
+        "metric",
+        "error",
+        "p",
+        "gap",
+        "value",
+    )
     assert {tuple(row) for row in told} == {names}
     compared = {(row["method"], row["other"]) for row in told}
-    assert compared == {(m, o) for m in ("local", "fedavg", "slow") for o in ("local", "constant") if m != o}
+    assert compared == {
+        (m, o)
+        for m in ("local", "fedavg", "slow")
+        for o in ("local", "constant")
+        if m != o
+    }
     assert not (there.folder / "outcomes").exists()
     assert not (here.folder / PAIRED).exists()
     exact = here.comparisons.outcomes.error("fedavg", "local", "cleveland", "loss")
-    row = next(r for r in told if (r["client"], r["other"], r["metric"]) == ("cleveland", "local", "loss"))
+    row = next(
+        r
+        for r in told
+        if (r["client"], r["other"], r["metric"]) == ("cleveland", "local", "loss")
+    )
     assert row["error"] == pytest.approx(exact.error, rel=SAME)
     assert row["error"] != exact.error
 
@@ -151,7 +191,9 @@ def asked(hospital, method="fedavg", other="local"):
 def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp_path):
     first = asked(hospital)
     assert set(first) == {"error", "p", "gap", "value", "known", "tested", "rarest"}
-    assert first["known"].tolist() == [[True, True, False, False, True]]  # a classification has no squared error
+    assert first["known"].tolist() == [
+        [True, True, False, False, True]
+    ]  # a classification has no squared error
     assert torch.equal(first["error"], asked(hospital)["error"])
     (hospital.rows.folder / "key").write_bytes(b"1" * 32)
     assert not torch.equal(first["error"], asked(hospital)["error"])
@@ -159,13 +201,26 @@ def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp
 
 def test_a_run_has_one_model_of_each_method_and_seed_to_compare(hospital):
     hospital.ask(note_outcomes, x=hospital.x + 1, round=5)  # as after a resumed run
-    refused("another model of fedavg-0 was noted before", hospital.ask, note_outcomes, x=hospital.x + 2, round=5)
+    refused(
+        "another model of fedavg-0 was noted before",
+        hospital.ask,
+        note_outcomes,
+        x=hospital.x + 2,
+        round=5,
+    )
 
 
 def test_differences_beside_the_plans_are_refused(hospital):
     refused("does not compare these methods", asked, hospital, "local", "fedavg")
     refused("does not compare these methods", asked, hospital, "fedavg", "fedavg")
-    refused("does not compare these methods", hospital.ask, paired_errors, method="fedavg", other="local", seeds=1)
+    refused(
+        "does not compare these methods",
+        hospital.ask,
+        paired_errors,
+        method="fedavg",
+        other="local",
+        seeds=1,
+    )
 
 
 def test_a_difference_that_rests_on_few_rows_of_a_class_is_not_told(tmp_path):
@@ -197,13 +252,20 @@ FOLDS = {"split": {"folds": 3}}
 def test_a_plan_with_folds_has_a_training_for_each_fold_and_one_on_all_rows(tmp_path):
     made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], seeds=2, **FOLDS)
     turns = [f"{seed}-k{fold}" for seed in (0, 1) for fold in (0, 1, 2)] + ["0-kall"]
-    assert [*made.approved.pairs] == [f"{label}-{turn}" for label in ("local", "fedavg") for turn in turns]
+    assert [*made.approved.pairs] == [
+        f"{label}-{turn}" for label in ("local", "fedavg") for turn in turns
+    ]
     words = "\n".join(in_words(made.approved, made.settings, "hungary"))
     assert "dealt into 3 folds, 2 times: 7 trainings of each method" in words
     (alone := tmp_path / "single").mkdir()
     single = Hospital(alone, methods=[{"name": "local"}, FEDAVG], seeds=1)
     budget, budget_of_one = (
-        int(re.search(r"budget +(\d+) models", "\n".join(in_words(h.approved, h.settings, "hungary")))[1])
+        int(
+            re.search(
+                r"budget +(\d+) models",
+                "\n".join(in_words(h.approved, h.settings, "hungary")),
+            )[1]
+        )
         for h in (made, single)
     )
     assert (
@@ -216,7 +278,14 @@ def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
     made.begin(pair="fedavg-0-k1")
     metrics = ("accuracy", "auc")
     made.ask(evaluate, x=made.x, part="train", metrics=metrics)
-    refused("does not allow this 'part'", made.ask, evaluate, x=made.x, part="test", metrics=metrics)
+    refused(
+        "does not allow this 'part'",
+        made.ask,
+        evaluate,
+        x=made.x,
+        part="test",
+        metrics=metrics,
+    )
     refused("does not allow this 'part'", made.ask, baselines, part="test")
     assert made.rows.shard.clients.sizes("test") == {"hungary": 98}
     made.begin(pair="fedavg-0-kall")
@@ -226,16 +295,24 @@ def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
 
 
 def test_a_fold_of_too_few_rows_is_refused(tmp_path):
-    made = Hospital(tmp_path, {"minimum_batch": 8}, methods=[FEDAVG], split={"folds": 50})
+    made = Hospital(
+        tmp_path, {"minimum_batch": 8}, methods=[FEDAVG], split={"folds": 50}
+    )
     refused("a fold tests fewer than the 8 rows", made.begin, pair="fedavg-0-k0")
-    made = Hospital(tmp_path, {"minimum_rows": 200}, methods=[FEDAVG], split={"folds": 2})
-    refused("a fold leaves fewer than the 200 training rows", made.begin, pair="fedavg-0-k0")
+    made = Hospital(
+        tmp_path, {"minimum_rows": 200}, methods=[FEDAVG], split={"folds": 2}
+    )
+    refused(
+        "a fold leaves fewer than the 200 training rows", made.begin, pair="fedavg-0-k0"
+    )
 
 
 def test_a_difference_is_told_of_all_folds_or_not_at_all(tmp_path):
     made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], **FOLDS)
     for fold in (0, 1, 2):
-        assert not asked(made.begin(pair=f"fedavg-0-k{fold}"), other="constant")["known"].any()
+        assert not asked(made.begin(pair=f"fedavg-0-k{fold}"), other="constant")[
+            "known"
+        ].any()
         made.ask(note_outcomes, x=made.x, round=5)
     told = asked(made, other="constant")
     assert told["known"].tolist() == [[False, True, False, False, False]]
@@ -251,7 +328,12 @@ def test_a_difference_is_told_of_all_seeds_or_not_at_all(tmp_path):
 
 # ---- behind secret noise
 
-HIDDEN = {"filters": [{"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.01, "secret": True}]}
+HIDDEN = {
+    "filters": [
+        {"name": "clip", "bound": 1.0},
+        {"name": "gaussian-noise", "sigma": 0.01, "secret": True},
+    ]
+}
 PAIR = [{"name": "local"}, FEDAVG]
 
 
@@ -271,13 +353,25 @@ def test_differences_are_behind_noise_that_their_error_covers(tmp_path):
     _, exact = told_of(tmp_path / "exact", 0.5)
     site, noisy = told_of(tmp_path / "noisy", 0.5, **HIDDEN)
     tested = site.rows.shard.clients.test
-    reach = {0: 1 / int(tested.labels.unique(return_counts=True)[1].min()), 1: 5 / len(tested.labels)}  # an AUC, a loss
+    reach = {
+        0: 1 / int(tested.labels.unique(return_counts=True)[1].min()),
+        1: 5 / len(tested.labels),
+    }  # an AUC, a loss
     assert noisy["known"].tolist() == [[True, True, False, False, True]]
     for metric, step in reach.items():
         for field in ("gap", "value"):
-            assert 0 < abs(float(noisy[field][0, metric] - exact[field][0, metric])) < 6 * step
-        assert float(noisy["error"][0, metric]) >= (float(exact["error"][0, metric]) ** 2 * 0.8 + 2 * step**2) ** 0.5
-    assert all(torch.equal(noisy[field], asked(site)[field]) for field in noisy)  # the same question, the same noise
+            assert (
+                0
+                < abs(float(noisy[field][0, metric] - exact[field][0, metric]))
+                < 6 * step
+            )
+        assert (
+            float(noisy["error"][0, metric])
+            >= (float(exact["error"][0, metric]) ** 2 * 0.8 + 2 * step**2) ** 0.5
+        )
+    assert all(
+        torch.equal(noisy[field], asked(site)[field]) for field in noisy
+    )  # the same question, the same noise
     (site.rows.folder / "key").write_bytes(b"1" * 32)
     assert not torch.equal(noisy["value"], asked(site)["value"])
 
@@ -287,7 +381,9 @@ def test_one_row_moves_a_told_loss_by_no_more_than_its_noise(tmp_path):
     _, exact = told_of(tmp_path / "exact", 1e4)
     site, noisy = told_of(tmp_path / "noisy", 1e4, **HIDDEN)
     assert float(exact["value"][0, 1]) > 1000
-    assert float(noisy["value"][0, 1]) < 5 + 5 * 5 / len(site.rows.shard.clients.test.labels)
+    assert float(noisy["value"][0, 1]) < 5 + 5 * 5 / len(
+        site.rows.shard.clients.test.labels
+    )
 
 
 def test_a_comparison_of_other_models_is_counted_in_whichever_run(tmp_path):
@@ -305,21 +401,31 @@ def test_a_comparison_of_other_models_is_counted_in_whichever_run(tmp_path):
 
 
 def test_the_words_say_whether_differences_are_behind_noise(tmp_path):
-    for name, plan, said in (("exact", {}, "as they are"), ("noisy", HIDDEN, "behind noise as large as what one row")):
+    for name, plan, said in (
+        ("exact", {}, "as they are"),
+        ("noisy", HIDDEN, "behind noise as large as what one row"),
+    ):
         (tmp_path / name).mkdir()
         made = Hospital(tmp_path / name, methods=PAIR, **plan)
         lines = list(in_words(made.approved, made.settings, "hungary"))
         assert all(
-            said in next(line for line in lines if line.startswith(start)) for start in ("each time", "at the end of")
+            said in next(line for line in lines if line.startswith(start))
+            for start in ("each time", "at the end of")
         )
 
 
 def spoken(text):
     """Words alone: no markup, no breaks of lines, and of hard blanks ordinary ones."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).replace("\N{NO-BREAK SPACE}", " ").split())
+    return " ".join(
+        html.unescape(re.sub(r"<[^>]+>", " ", text))
+        .replace("\N{NO-BREAK SPACE}", " ")
+        .split()
+    )
 
 
-def test_terminal_report_json_python_card_and_sites_say_the_same_words(in_folds, capsys):
+def test_terminal_report_json_python_card_and_sites_say_the_same_words(
+    in_folds, capsys
+):
     """In all six places a client reads one sentence; at sites its numbers may differ by the error of the resampling."""
     for results in in_folds:
         answers = {c: verdict(results, c) for c in results.clients}
@@ -331,13 +437,20 @@ def test_terminal_report_json_python_card_and_sites_say_the_same_words(in_folds,
         comparison = Comparison(results.folder)
         for client, answer in answers.items():
             assert spoken(headline(results, answer)) in terminal
-            assert (told[client]["kind"], told[client]["reason"]) == (answer.kind, answer.reason)
+            assert (told[client]["kind"], told[client]["reason"]) == (
+                answer.kind,
+                answer.reason,
+            )
             assert f"{spoken(badge(results, answer))} " in page
             assert spoken(answer.reason) in page
             assert comparison.verdict(client) == answer
             method = answer.method or "local"
-            made = card(results, client, method, dict.fromkeys(results.clients, 80), rounds=1)
+            made = card(
+                results, client, method, dict.fromkeys(results.clients, 80), rounds=1
+            )
             assert spoken(headline(results, answer)) in spoken(made)
     here, there = ({c: verdict(r, c) for c in r.clients} for r in in_folds)
     for client, answer in here.items():
-        assert re.sub(r"[\d.,]+", "#", there[client].reason) == re.sub(r"[\d.,]+", "#", answer.reason)
+        assert re.sub(r"[\d.,]+", "#", there[client].reason) == re.sub(
+            r"[\d.,]+", "#", answer.reason
+        )

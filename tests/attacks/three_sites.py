@@ -34,7 +34,17 @@ class ThreeSites:
         replay: whether sites say again what they said to an ask of the same form.
     """
 
-    def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None, deploy=None, **more):
+    def __init__(
+        self,
+        folder,
+        methods,
+        names=SITES,
+        rounds=5,
+        seeds=1,
+        local=None,
+        deploy=None,
+        **more,
+    ):
         self.names, self.lie, self.asked = names, None, []
         self.replay, self.said, self.accept = False, {}, ()
         self.goes_on = False
@@ -42,19 +52,39 @@ class ThreeSites:
         for name in names:
             own = folder / name
             own.mkdir(parents=True)
-            least = {**dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1), "largest_layer": 100}
+            least = {
+                **dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1),
+                "largest_layer": 100,
+            }
             settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
             sites = {"sites": list(names), **(deploy or {})}
-            plan = plan_file(own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy=sites, **more)
+            plan = plan_file(
+                own,
+                methods=methods,
+                rounds=rounds,
+                seeds=seeds,
+                local=local,
+                deploy=sites,
+                **more,
+            )
             approved = approve(plan, settings)
-            self.sites[name] = SiteRows(name, read_settings(settings), own / "kept", approved)
+            self.sites[name] = SiteRows(
+                name, read_settings(settings), own / "kept", approved
+            )
         self.experiment, self.plan = approved.plan.experiment, approved.hash
-        self.descriptions, self.differs = approved.plan.deployment.descriptions, lambda site, description, seed: ""
+        self.descriptions, self.differs = (
+            approved.plan.deployment.descriptions,
+            lambda site, description, seed: "",
+        )
 
     def call(self, name, message, timeout):
         about = header(message)
         what = about["ask"].task if about["do"] == "task" else about["do"]
-        reply = self._replayed(name, about, message) if self.replay and about["do"] == "task" else None
+        reply = (
+            self._replayed(name, about, message)
+            if self.replay and about["do"] == "task"
+            else None
+        )
         reply = reply or serve_message(message, self.sites[name])[0]
         if name != LIAR:
             return reply
@@ -66,7 +96,12 @@ class ThreeSites:
         ask = about["ask"]
         length = int.from_bytes(message[:8], "little")
         named = json.loads(message[8 : 8 + length])
-        key = name, ask.task, ask.context.number, str([v["shape"] for k, v in named.items() if k != "__metadata__"])
+        key = (
+            name,
+            ask.task,
+            ask.context.number,
+            str([v["shape"] for k, v in named.items() if k != "__metadata__"]),
+        )
         if key not in self.said:
             self.said[key] = decode(serve_message(message, self.sites[name])[0])
         return encode({**self.said[key], "serial": about["serial"]})
@@ -77,7 +112,12 @@ class ThreeSites:
     def open(self):
         """An engine whose sites have read and encoded their rows."""
         self.engine = Remote(
-            self, "run", plan=self.plan, accept=self.accept, differs=self.differs, goes_on=self.goes_on
+            self,
+            "run",
+            plan=self.plan,
+            accept=self.accept,
+            differs=self.differs,
+            goes_on=self.goes_on,
         )
         self.clients = self.engine.open(self.experiment.data, 0)
         return self.engine
@@ -96,7 +136,11 @@ class ThreeSites:
             view = start.view(everybody, 1, attempt)
             view.session.failures.clear()
             after, _ = method.round(state, view, Rng.named(0, "server", 1))
-            return SimpleNamespace(models=method.models(after), failures=dict(view.session.failures), view=view)
+            return SimpleNamespace(
+                models=method.models(after),
+                failures=dict(view.session.failures),
+                view=view,
+            )
 
         return play
 

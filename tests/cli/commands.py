@@ -44,8 +44,20 @@ class Driver:
             env=environment(),
         )
 
-    def __call__(self, cwd: Path, *argv: str, arm: dict[str, Any] | None = None, delay: float | None = None) -> Ended:
-        job = {"argv": one_split(argv), "cwd": str(cwd), "log": str(self._log), "arm": arm, "delay": delay}
+    def __call__(
+        self,
+        cwd: Path,
+        *argv: str,
+        arm: dict[str, Any] | None = None,
+        delay: float | None = None,
+    ) -> Ended:
+        job = {
+            "argv": one_split(argv),
+            "cwd": str(cwd),
+            "log": str(self._log),
+            "arm": arm,
+            "delay": delay,
+        }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -65,11 +77,20 @@ class Driver:
 def environment() -> dict[str, str]:
     """The environment of a user's shell in which this checkout is installed."""
     source = str(Path(coterie.__file__).parent.parent)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE"))}
-    return {**kept, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE"))
+    }
+    return {
+        **kept,
+        "PYTHONPATH": source,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "error",
+    }
 
 
-def subprocess_run(cwd: Path, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def subprocess_run(
+    cwd: Path, *argv: str, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
     """The command as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "coterie", *argv],
@@ -84,5 +105,11 @@ def subprocess_run(cwd: Path, *argv: str, timeout: float = 60) -> subprocess.Com
 
 def contents(run: Path) -> dict[str, bytes]:
     """All files of a run directory that are functions of the seed, without the checkpoints."""
-    files = sorted(p for p in run.rglob("*") if p.is_file() and "checkpoint" not in p.relative_to(run).parts)
-    return {str(p.relative_to(run)): p.read_bytes() for p in files if p.name not in TIMED}
+    files = sorted(
+        p
+        for p in run.rglob("*")
+        if p.is_file() and "checkpoint" not in p.relative_to(run).parts
+    )
+    return {
+        str(p.relative_to(run)): p.read_bytes() for p in files if p.name not in TIMED
+    }

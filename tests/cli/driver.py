@@ -35,7 +35,9 @@ def text_of(value: Any) -> str:
     return repr(value) if type(value).__name__ == "Task" else ""
 
 
-def arm(target: str, when: str, match: str, at: int, signal_name: str = "SIGKILL") -> None:
+def arm(
+    target: str, when: str, match: str, at: int, signal_name: str = "SIGKILL"
+) -> None:
     """Replace `target` by a function that counts its calls and sends this process a signal."""
     owner, name = resolve(target)
     original: Callable[..., Any] = getattr(owner, name)
@@ -66,7 +68,10 @@ def resolve(target: str) -> tuple[Any, str]:
 
 def child(job: Mapping[str, Any]) -> None:
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{job['log']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        os.dup2(
+            os.open(f"{job['log']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+            number,
+        )
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(job["cwd"])
     sys.path.insert(0, job["cwd"])  # as of `python -m coterie`
@@ -93,7 +98,10 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         time.sleep(job["delay"])
         os.kill(pid, signal.SIGKILL)
     _, code = os.waitpid(pid, 0)
-    return {"status": os.waitstatus_to_exitcode(code), "seconds": time.perf_counter() - started}
+    return {
+        "status": os.waitstatus_to_exitcode(code),
+        "seconds": time.perf_counter() - started,
+    }
 
 
 def warm_up() -> None:
@@ -103,8 +111,24 @@ def warm_up() -> None:
     from coterie.cli.main import main
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        main(["compare", "heart-disease", "--rounds", "1", "--seeds", "1", "--tables", "--out", f"{folder}/run"])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        main(
+            [
+                "compare",
+                "heart-disease",
+                "--rounds",
+                "1",
+                "--seeds",
+                "1",
+                "--tables",
+                "--out",
+                f"{folder}/run",
+            ]
+        )
 
 
 def serve() -> None:

@@ -28,7 +28,11 @@ class State(NamedTuple):
 def update(cohort: ct.Cohort, *, x: Tensor, local: ct.LocalSGD) -> Sent:
     if cohort.round == 4 and Path("fail").exists():
         raise OSError("the disk is full")
-    delta = cohort.train(x, local) - x + 0.5 * cohort.memory.get("delta", torch.zeros_like(x))
+    delta = (
+        cohort.train(x, local)
+        - x
+        + 0.5 * cohort.memory.get("delta", torch.zeros_like(x))
+    )
     cohort.memory.put("delta", delta)
     return Sent(delta)
 
@@ -40,9 +44,14 @@ class Momentum(ct.Method):
     def init(self, x: Tensor, federation: ct.Federation) -> State:
         return State(x)
 
-    def round(self, state: State, federation: ct.Federation, rng: ct.Rng) -> tuple[State, dict[str, object]]:
+    def round(
+        self, state: State, federation: ct.Federation, rng: ct.Rng
+    ) -> tuple[State, dict[str, object]]:
         return State(
-            state.x + federation.ask(federation.clients, update, x=state.x, local=self.local).delta.mean(0)
+            state.x
+            + federation.ask(
+                federation.clients, update, x=state.x, local=self.local
+            ).delta.mean(0)
         ), {}
 
     def models(self, state: State) -> Tensor:

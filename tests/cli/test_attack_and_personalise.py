@@ -44,7 +44,19 @@ def rows(run):
 def tuned(driver, tmp_path_factory):
     """A run with personalisation, and what it printed."""
     folder = tmp_path_factory.mktemp("tuned")
-    ended = done(driver(folder, *HEART, "--methods", ",".join(FORMS), *FAST, *TUNE, "--tables", "--out", "run"))
+    ended = done(
+        driver(
+            folder,
+            *HEART,
+            "--methods",
+            ",".join(FORMS),
+            *FAST,
+            *TUNE,
+            "--tables",
+            "--out",
+            "run",
+        )
+    )
     return folder / "run", ended.out
 
 
@@ -61,7 +73,9 @@ def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
             untuned = found[method.removesuffix("+bias"), client, seed, split]
             assert row["algorithm"] == untuned["algorithm"]
             assert row["n"] == untuned["n"]
-            assert row["n_train"] < untuned["n_train"]  # it keeps its validation rows, and only it does
+            assert (
+                row["n_train"] < untuned["n_train"]
+            )  # it keeps its validation rows, and only it does
             assert row["own_model"]
     assert any(
         r["loss"] < found["fedavg", "switzerland", r["seed"], "test"]["loss"] - 0.05
@@ -71,34 +85,89 @@ def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
     assert (run / "models" / "fedavg+bias-0-switzerland.safetensors").is_file()
     text = (run / "history.csv").read_text()
     assert "fedavg+bias,0,,3,switzerland,,tuning_steps,20.0" in text
-    assert {line.split(",")[3] for line in text.splitlines() if line.startswith("fedavg+bias,")} == {"3"}
+    assert {
+        line.split(",")[3]
+        for line in text.splitlines()
+        if line.startswith("fedavg+bias,")
+    } == {"3"}
     weights = (run / "weights.csv").read_text().splitlines()
     assert len([w for w in weights if w.startswith("meritfed+bias,")]) == len(
         [w for w in weights if w.startswith("meritfed,")]
     )
 
 
-def test_only_the_tuned_entry_is_trained_without_validation_rows(driver, tmp_path, tuned):
-    done(driver(tmp_path, *HEART, "--methods", "local,fedavg,meritfed", *FAST, "--out", "plain"))
-    plain = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(tmp_path / "plain")}
-    beside = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(tuned[0]) if "+" not in r["method"]}
+def test_only_the_tuned_entry_is_trained_without_validation_rows(
+    driver, tmp_path, tuned
+):
+    done(
+        driver(
+            tmp_path,
+            *HEART,
+            "--methods",
+            "local,fedavg,meritfed",
+            *FAST,
+            "--out",
+            "plain",
+        )
+    )
+    plain = {
+        (r["method"], r["client"], r["seed"], r["split"]): r
+        for r in rows(tmp_path / "plain")
+    }
+    beside = {
+        (r["method"], r["client"], r["seed"], r["split"]): r
+        for r in rows(tuned[0])
+        if "+" not in r["method"]
+    }
     assert beside == plain
     kept = ("--set", "run.merge_validation=false")
-    done(driver(tmp_path, *HEART, "--methods", "fedavg,fedavg+bias", *FAST, *TUNE[4:8], *kept, "--out", "kept"))
-    found = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(tmp_path / "kept")}
+    done(
+        driver(
+            tmp_path,
+            *HEART,
+            "--methods",
+            "fedavg,fedavg+bias",
+            *FAST,
+            *TUNE[4:8],
+            *kept,
+            "--out",
+            "kept",
+        )
+    )
+    found = {
+        (r["method"], r["client"], r["seed"], r["split"]): r
+        for r in rows(tmp_path / "kept")
+    }
     for key, row in found.items():
-        if key[0] == "fedavg+bias":  # the same training; the bias leaves the ranking of rows as it is
-            assert row["auc"] == pytest.approx(found["fedavg", *key[1:]]["auc"], abs=0.02)
+        if (
+            key[0] == "fedavg+bias"
+        ):  # the same training; the bias leaves the ranking of rows as it is
+            assert row["auc"] == pytest.approx(
+                found["fedavg", *key[1:]]["auc"], abs=0.02
+            )
             assert row["row_gradients"] > found["fedavg", *key[1:]]["row_gradients"]
 
 
 def test_settings_are_spelled_out_and_the_report_knows(tuned):
     run, _ = tuned
     for method in tables(run)["methods"]:
-        tuning = {"part": "bias", "steps": [0, 20], "lr": [1.0]} if "+" in method["label"] else None
+        tuning = (
+            {"part": "bias", "steps": [0, 20], "lr": [1.0]}
+            if "+" in method["label"]
+            else None
+        )
         assert method.get("personalise") == tuning
     notes = json.loads((run / "notes.json").read_text())
-    assert len([n for n in notes if "validation rows choose how each client tunes its model" in n]) == 3
+    assert (
+        len(
+            [
+                n
+                for n in notes
+                if "validation rows choose how each client tunes its model" in n
+            ]
+        )
+        == 3
+    )
     found = Results.load(run)
     assert found.baseline == "local"
     assert found.federated == ("fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
@@ -106,12 +175,28 @@ def test_settings_are_spelled_out_and_the_report_knows(tuned):
 
 def test_predict_takes_a_tuned_model(coterie, tuned):
     run, _ = tuned
-    own = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease" / "switzerland.csv"
+    own = (
+        ROOT
+        / "src"
+        / "coterie"
+        / "data"
+        / "sets"
+        / "files"
+        / "heart_disease"
+        / "switzerland.csv"
+    )
     flags = ("--client", "switzerland", "--seed", "0")
-    plain = done(coterie("predict", str(run), str(own), "--method", "fedavg", *flags)).out
-    other = done(coterie("predict", str(run), str(own), "--method", "fedavg+bias", *flags)).out
+    plain = done(
+        coterie("predict", str(run), str(own), "--method", "fedavg", *flags)
+    ).out
+    other = done(
+        coterie("predict", str(run), str(own), "--method", "fedavg+bias", *flags)
+    ).out
     assert plain != other
-    assert coterie("predict", str(run), str(own), "--method", "fedavg+last", *flags).status == 2
+    assert (
+        coterie("predict", str(run), str(own), "--method", "fedavg+last", *flags).status
+        == 2
+    )
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
@@ -130,7 +215,13 @@ def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
 
 def test_other_settings_are_not_resumed(coterie, tuned, tmp_path):
     shutil.copytree(tuned[0], tmp_path / "run")
-    ended = coterie("run", "run/experiment.toml", "--resume", "--set", "fedavg+bias.personalise.steps=[0, 5]")
+    ended = coterie(
+        "run",
+        "run/experiment.toml",
+        "--resume",
+        "--set",
+        "fedavg+bias.personalise.steps=[0, 5]",
+    )
     assert ended.status == 2
     assert "was made with other settings of 'fedavg+bias' (personalise)" in ended.err
 
@@ -151,11 +242,27 @@ def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp
         "statistics": "honest",
     }
     assert rows(tmp_path / "one") != rows(tmp_path / "honest")
-    done(driver(tmp_path, "run", "one/experiment.toml", "--workers", "2", "--no-report", "--out", "two"))
+    done(
+        driver(
+            tmp_path,
+            "run",
+            "one/experiment.toml",
+            "--workers",
+            "2",
+            "--no-report",
+            "--out",
+            "two",
+        )
+    )
     assert rows(tmp_path / "one") == rows(tmp_path / "two")
     notes = json.loads((tmp_path / "one" / "notes.json").read_text())
-    assert "under attack: ipm (eps = 0.5, statistics = honest) by hungary; evaluation is honest" in notes
-    other = driver(tmp_path, *arguments, *IPM, "--set", "attack.eps=.7", "--out", "one", "--resume")
+    assert (
+        "under attack: ipm (eps = 0.5, statistics = honest) by hungary; evaluation is honest"
+        in notes
+    )
+    other = driver(
+        tmp_path, *arguments, *IPM, "--set", "attack.eps=.7", "--out", "one", "--resume"
+    )
     assert other.status == 2
     assert "attack.eps = 0.5, not 0.7" in other.err
     none = driver(tmp_path, *arguments, "--out", "one", "--resume")
@@ -165,10 +272,25 @@ def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp
 
 def test_a_share_is_drawn_for_each_seed(driver, tmp_path):
     attack = ("--attack", "nan", "--attack-on", ".25")
-    done(driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, "--seeds", "2", *attack, "--out", "run"))
+    done(
+        driver(
+            tmp_path,
+            *HEART,
+            "--methods",
+            "fedavg",
+            *FAST,
+            "--seeds",
+            "2",
+            *attack,
+            "--out",
+            "run",
+        )
+    )
     assert tables(tmp_path / "run")["attack"] == {"name": "nan", "on": 0.25}
     failed = [
-        json.loads((tmp_path / "run" / "checkpoint" / f"fedavg-{s}" / "done.json").read_text())["failures"]
+        json.loads(
+            (tmp_path / "run" / "checkpoint" / f"fedavg-{s}" / "done.json").read_text()
+        )["failures"]
         for s in (0, 1)
     ]
     assert [len(f) for f in failed] == [1, 1]
@@ -181,8 +303,13 @@ def test_an_attack_from_a_file(driver, tmp_path):
         "    def rewrite(self, kind, rows, attackers, rngs):\n        return 0 * rows[attackers]\n"
     )
     attack = ("--attack", "own.py:Zero", "--attack-on", "hungary,switzerland")
-    done(driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, *attack, "--out", "run"))
-    assert tables(tmp_path / "run")["attack"] == {"name": "own.py:Zero", "on": ["hungary", "switzerland"]}
+    done(
+        driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, *attack, "--out", "run")
+    )
+    assert tables(tmp_path / "run")["attack"] == {
+        "name": "own.py:Zero",
+        "on": ["hungary", "switzerland"],
+    }
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -194,11 +321,20 @@ def test_show_explains_each_attack(coterie, name):
 
 
 ERRORS = {
-    "unknown attack": (("--attack", "imp", "--attack-on", ".5"), "there is no attack 'imp'; did you mean 'ipm'?"),
+    "unknown attack": (
+        ("--attack", "imp", "--attack-on", ".5"),
+        "there is no attack 'imp'; did you mean 'ipm'?",
+    ),
     "nobody": (("--attack", "ipm"), "say who attacks"),
     "attackers alone": (("--attack-on", "hungary"), "[attack] needs a name"),
-    "unknown client": (("--attack", "ipm", "--attack-on", "budapest"), "there is no client 'budapest' to attack"),
-    "share of nobody": (("--attack", "ipm", "--attack-on", "0.01"), "is less than one client"),
+    "unknown client": (
+        ("--attack", "ipm", "--attack-on", "budapest"),
+        "there is no client 'budapest' to attack",
+    ),
+    "share of nobody": (
+        ("--attack", "ipm", "--attack-on", "0.01"),
+        "is less than one client",
+    ),
     "share": (("--attack", "ipm", "--attack-on", "2"), "share in (0, 1]"),
     "unknown field": (
         ("--attack", "ipm", "--attack-on", ".5", "--set", "attack.epz=1"),
@@ -212,10 +348,22 @@ ERRORS = {
         ("--methods", "fedavg+biass"),
         "Tuning.part must be all | last | bias; got 'biass'; did you mean 'bias'?",
     ),
-    "no zero": (("--methods", "fedavg+bias", "--set", "fedavg+bias.personalise.steps=[5]"), "with 0 among them"),
-    "unknown key": (("--set", "fedavg.personalise.step=[0]"), "personalise: unknown key 'step'; did you mean 'steps'?"),
-    "of all methods": (("--set", "personalise.part=bias"), "--set 'personalise.part=bias' names no method of this run"),
-    "nobody tuned": (("--methods", "fedagv+bias"), "there is no method 'fedagv'; did you mean 'fedavg'?"),
+    "no zero": (
+        ("--methods", "fedavg+bias", "--set", "fedavg+bias.personalise.steps=[5]"),
+        "with 0 among them",
+    ),
+    "unknown key": (
+        ("--set", "fedavg.personalise.step=[0]"),
+        "personalise: unknown key 'step'; did you mean 'steps'?",
+    ),
+    "of all methods": (
+        ("--set", "personalise.part=bias"),
+        "--set 'personalise.part=bias' names no method of this run",
+    ),
+    "nobody tuned": (
+        ("--methods", "fedagv+bias"),
+        "there is no method 'fedagv'; did you mean 'fedavg'?",
+    ),
 }
 
 
@@ -231,7 +379,10 @@ def test_sites_elsewhere_neither_attack_nor_personalise(table, tmp_path):
             raise AssertionError("the rows were asked for")
 
     made = Experiment.from_tables({**preset("heart-disease"), **table}, "a plan")
-    with pytest.raises(InputError, match=r"\[attack\].* and personalise work where all rows are on this machine"):
+    with pytest.raises(
+        InputError,
+        match=r"\[attack\].* and personalise work where all rows are on this machine",
+    ):
         run_experiment(made, tmp_path / "run", backend=Elsewhere())
     assert not (tmp_path / "run").exists()
 

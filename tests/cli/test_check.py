@@ -7,7 +7,9 @@ import json
 
 def write(folder, name, head="age,y", n=12):
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.csv").write_text("\n".join([head, *(f"{i % 5}.5,{i % 2}" for i in range(n))]) + "\n")
+    (folder / f"{name}.csv").write_text(
+        "\n".join([head, *(f"{i % 5}.5,{i % 2}" for i in range(n))]) + "\n"
+    )
 
 
 def test_check_says_problems_and_ends_with_2(coterie, tmp_path):
@@ -17,7 +19,10 @@ def test_check_says_problems_and_ends_with_2(coterie, tmp_path):
     ended = coterie("check", "mine", "--label", "y")
     assert ended.status == 2
     problems = [line for line in ended.out.splitlines() if line.startswith("problem: ")]
-    assert ["c.csv: line 2 has 1 cells" in problems[0], "column 'AGE' where 'a'" in problems[1]] == [True, True]
+    assert [
+        "c.csv: line 2 has 1 cells" in problems[0],
+        "column 'AGE' where 'a'" in problems[1],
+    ] == [True, True]
     assert "2 problems to solve before a run" in ended.out
     assert not (tmp_path / "runs").exists()
 
@@ -40,7 +45,11 @@ def test_check_of_many_clients_says_the_extremes(coterie, tmp_path):
         write(tmp_path / "mine", f"site-{i:02d}")
     ended = coterie("check", "mine", "--label", "y")
     assert ended.status == 0
-    (row,) = [line.split() for line in ended.out.splitlines() if line.strip().startswith("age ")]
+    (row,) = [
+        line.split()
+        for line in ended.out.splitlines()
+        if line.strip().startswith("age ")
+    ]
     assert row == ["age", "number", "0%", "0.5", "to", "4.5", "30"]
     assert ended.out.startswith("client ")
     assert "\n\n\n" not in ended.out
@@ -51,13 +60,17 @@ def test_check_forecasts_partners_before_training(coterie, tmp_path):
     for name, turned in (("a", 0), ("b", 0), ("c", 1)):
         rows = [(i * 7919 % 1000 / 500 - 1, i) for i in range(600)]
         lines = [f"{x:.4f},{int((x > 0) != turned)}" for x, _ in rows]
-        (tmp_path / "mine" / f"{name}.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+        (tmp_path / "mine" / f"{name}.csv").write_text(
+            "\n".join(["x,y", *lines]) + "\n"
+        )
     ended = coterie("check", "mine", "--label", "y", "--partners")
     assert (ended.status, ended.err) == (0, "")
     assert "coalitions: a, b | c" in ended.out
     assert "3 small classifiers, one for each pair" in ended.out
     assert "two accuracies of each pair" in ended.out
-    found = json.loads(coterie("check", "mine", "--label", "y", "--partners", "--json").out)["partners"]
+    found = json.loads(
+        coterie("check", "mine", "--label", "y", "--partners", "--json").out
+    )["partners"]
     assert found["divergences"]["a"]["b"] < 0.1 < 0.5 < found["divergences"]["a"]["c"]
     assert (found["classifiers"], found["rows"]["a"]) == (3, 400)
 

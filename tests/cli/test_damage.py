@@ -21,7 +21,11 @@ from coterie.run.checkpoint import RoundFiles
 from coterie.run.history import Record
 from coterie.run.provenance import Provenance
 
-TABLE = "age,smokes,ill\n" + "\n".join(f"{20 + i},{'xy'[i % 2]},{(i // 2) % 2}" for i in range(16)) + "\n"
+TABLE = (
+    "age,smokes,ill\n"
+    + "\n".join(f"{20 + i},{'xy'[i % 2]},{(i // 2) % 2}" for i in range(16))
+    + "\n"
+)
 COMPARE = (
     "compare", "good", "--label", "ill", "--methods", "local,fedavg", "--rounds", "2", "--seeds", "1", "--out", "run", "--no-report",
 )  # fmt: skip
@@ -34,7 +38,9 @@ DAMAGE = {
     "emptied": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
     "flipped": lambda content: (
-        content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
+        content[: len(content) // 2]
+        + bytes([content[len(content) // 2] ^ 1])
+        + content[len(content) // 2 + 1 :]
     ),
 }
 SOME = ("deleted", "flipped")
@@ -78,7 +84,9 @@ def test_what_can_be_made_again_is_by_resume(coterie, copied, finished, file, ho
     assert resumed.status == 0, resumed.err
     assert contents(copied / "run") == contents(finished / "run")
     assert coterie("verify", "run").status == 0
-    if "0" in file and (how != "deleted" or "done" not in file):  # without its mark a method is not complete
+    if "0" in file and (
+        how != "deleted" or "done" not in file
+    ):  # without its mark a method is not complete
         assert f"{file} is" in resumed.err
         assert "made again" in resumed.err
 
@@ -105,7 +113,9 @@ def test_tables_are_made_again_by_report(coterie, copied, finished, file, how):
         (PREDICT, "preprocess.json", "--resume"),
     ],
 )
-def test_what_cannot_be_made_again_here_is_one_sentence(coterie, copied, command, file, cure, how):
+def test_what_cannot_be_made_again_here_is_one_sentence(
+    coterie, copied, command, file, cure, how
+):
     damage(copied, file, how)
     refused = coterie(*command)
     assert refused.status == 2
@@ -115,7 +125,9 @@ def test_what_cannot_be_made_again_here_is_one_sentence(coterie, copied, command
 
 
 @pytest.mark.parametrize("how", SOME)
-def test_a_lost_history_is_said_and_never_taken_for_an_empty_one(coterie, copied, finished, how):
+def test_a_lost_history_is_said_and_never_taken_for_an_empty_one(
+    coterie, copied, finished, how
+):
     damage(copied, "checkpoint/fedavg-0/history.jsonl", how)
     refused = coterie(*RESUME)
     assert refused.status == 2
@@ -137,11 +149,15 @@ def test_a_damaged_checkpoint_of_an_unfinished_run_is_refused(coterie, copied, h
         assert "checkpoint.safetensors" in resumed.err
 
 
-def test_report_of_a_run_that_may_not_be_written_still_answers(coterie, copied, monkeypatch):
+def test_report_of_a_run_that_may_not_be_written_still_answers(
+    coterie, copied, monkeypatch
+):
     def refuse(source, target):
         raise PermissionError(13, "Permission denied", str(target))
 
-    monkeypatch.setattr(os, "replace", refuse)  # a test may run as root, whom no mode of a folder stops
+    monkeypatch.setattr(
+        os, "replace", refuse
+    )  # a test may run as root, whom no mode of a folder stops
     said = coterie("report", "run")
     assert said.status == 0
     assert "Predicts ill" in said.out
@@ -165,15 +181,23 @@ class Some(NamedTuple):
 
 def test_a_full_disk_names_the_file(tmp_path):
     files = {
-        "table.csv": lambda path: write_atomically(path, lambda p: p.write_bytes(bytes(5000))),
-        "model.safetensors": lambda path: write_checkpoint(path, Some(torch.zeros(5000)), {}, {}),
-        "history.jsonl": lambda path: RoundFiles(tmp_path, Provenance(tmp_path, {}))._append(
+        "table.csv": lambda path: write_atomically(
+            path, lambda p: p.write_bytes(bytes(5000))
+        ),
+        "model.safetensors": lambda path: write_checkpoint(
+            path, Some(torch.zeros(5000)), {}, {}
+        ),
+        "history.jsonl": lambda path: RoundFiles(
+            tmp_path, Provenance(tmp_path, {})
+        )._append(
             Record(weight_rows=[(1, "x" * 5000, "a", 1.0)]), Session(), durable=True
         ),
     }
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for name, write in files.items():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # a longer file is refused as on a full disk
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (1000, before[1])
+        )  # a longer file is refused as on a full disk
         try:
             with pytest.raises(OSError, match="File too large") as error:
                 write(tmp_path / name)
@@ -183,7 +207,9 @@ def test_a_full_disk_names_the_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
 
 
-def test_what_is_written_once_stays_and_needs_no_links_to_be_written(tmp_path, monkeypatch):
+def test_what_is_written_once_stays_and_needs_no_links_to_be_written(
+    tmp_path, monkeypatch
+):
     def write(name, content):
         write_atomically(tmp_path / name, lambda p: p.write_text(content), once=True)
         return [(path.name, path.read_text()) for path in sorted(tmp_path.iterdir())]
@@ -199,20 +225,29 @@ def test_threads_that_write_one_file_at_once_each_write_the_whole(tmp_path):
 
     def write_while_another_does(temporary):
         temporary.write_text("first")
-        other = threading.Thread(target=write_atomically, args=(path, lambda p: p.write_text("second, longer")))
+        other = threading.Thread(
+            target=write_atomically,
+            args=(path, lambda p: p.write_text("second, longer")),
+        )
         other.start()
         other.join()
         assert path.read_text() == "second, longer"
         assert temporary.read_text() == "first"
 
     write_atomically(path, write_while_another_does)
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("list.json", "first")]
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("list.json", "first")
+    ]
 
 
 @pytest.mark.slow
 def test_every_damage_of_every_file_is_mended_or_named(coterie, finished, tmp_path):
     expected = contents(finished / "run")
-    files = [str(p.relative_to(finished / "run")) for p in (finished / "run").rglob("*") if p.is_file()]
+    files = [
+        str(p.relative_to(finished / "run"))
+        for p in (finished / "run").rglob("*")
+        if p.is_file()
+    ]
     answer = coterie("report", str(finished / "run"), "--no-html", "--json").out
     for file, how in itertools.product(sorted(files), DAMAGE):
         shutil.rmtree(tmp_path, ignore_errors=True)
@@ -225,6 +260,9 @@ def test_every_damage_of_every_file_is_mended_or_named(coterie, finished, tmp_pa
             assert ended.status in (0, 2), (file, how, command, ended.err)
             assert "Traceback" not in ended.err
             if command[0] == "report" and ended.status == 0:
-                assert ended.out.replace('"run"', f'"{finished}/run"') == answer, (file, how)
+                assert ended.out.replace('"run"', f'"{finished}/run"') == answer, (
+                    file,
+                    how,
+                )
             if command[0] == "run" and ended.status == 0:
                 assert contents(tmp_path / "run") == expected, (file, how)

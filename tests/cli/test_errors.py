@@ -145,7 +145,10 @@ FLAGS = {
 def test_bad_flags(coterie, tmp_path, nothing_is_asked, case):
     argv, *words = FLAGS[case]
     write(tmp_path, FOLDER)
-    save_file({"weight": torch.zeros(1, 99), "bias": torch.zeros(1)}, tmp_path / "wide.safetensors")
+    save_file(
+        {"weight": torch.zeros(1, 99), "bias": torch.zeros(1)},
+        tmp_path / "wide.safetensors",
+    )
     before = sorted(tmp_path.rglob("*"))
     assert_one_sentence(coterie(*argv), *words)
     assert sorted(tmp_path.rglob("*")) == before
@@ -328,10 +331,13 @@ MINE = {
 @pytest.mark.parametrize("case", MINE)
 def test_bad_files_of_ones_own(coterie, tmp_path, nothing_is_asked, case):
     argv, *words = MINE[case]
-    narrow = (
-        "import torch\nclass Narrow(torch.nn.Linear):\n    def __init__(self, shape, outputs): super().__init__(3, 1)\n"
-    )
-    files = {"mine.py": METHOD, "mine2.py": narrow, "raises.py": "raise ValueError('sorry')", "words.py": "so long,"}
+    narrow = "import torch\nclass Narrow(torch.nn.Linear):\n    def __init__(self, shape, outputs): super().__init__(3, 1)\n"
+    files = {
+        "mine.py": METHOD,
+        "mine2.py": narrow,
+        "raises.py": "raise ValueError('sorry')",
+        "words.py": "so long,",
+    }
     write(tmp_path, {**files, "exits.py": "raise SystemExit(3)"})
     assert_one_sentence(coterie(*argv), *words)
     assert not (tmp_path / "runs").exists()
@@ -345,7 +351,18 @@ def finished(driver, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     write(folder, FOLDER)
     methods = ("--methods", "local,fedavg,meritfed", "--set", "meritfed.targets=a")
-    ended = driver(folder, *OWN, *methods, "--rounds", "2", "--seeds", "1", "--out", "run", "--no-report")
+    ended = driver(
+        folder,
+        *OWN,
+        *methods,
+        "--rounds",
+        "2",
+        "--seeds",
+        "1",
+        "--out",
+        "run",
+        "--no-report",
+    )
     assert ended.status == 0, ended.err
     return folder
 
@@ -361,7 +378,12 @@ PREDICT = {
 @pytest.mark.parametrize("case", PREDICT)
 def test_bad_predictions(coterie, finished, case):
     flags, *words = PREDICT[case]
-    assert_one_sentence(coterie("predict", str(finished / "run"), str(finished / "good" / "a.csv"), *flags), *words)
+    assert_one_sentence(
+        coterie(
+            "predict", str(finished / "run"), str(finished / "good" / "a.csv"), *flags
+        ),
+        *words,
+    )
 
 
 ROWS = {
@@ -379,7 +401,9 @@ def test_bad_rows_to_predict(coterie, tmp_path, finished, case):
     text, *words = ROWS[case]
     if text is not None:
         write(tmp_path, {"new.csv": text})
-    assert_one_sentence(coterie("predict", str(finished / "run"), "new.csv", "--client", "a"), *words)
+    assert_one_sentence(
+        coterie("predict", str(finished / "run"), "new.csv", "--client", "a"), *words
+    )
 
 
 DAMAGE = {
@@ -410,7 +434,15 @@ def test_damaged_runs(coterie, tmp_path, finished, case):
         write(tmp_path, {f"run/{file}": content})
     argv = {
         "report": ("report", "run"),
-        "predict": ("predict", "run", "good/a.csv", "--client", "a", "--method", "local"),
+        "predict": (
+            "predict",
+            "run",
+            "good/a.csv",
+            "--client",
+            "a",
+            "--method",
+            "local",
+        ),
         "resume": ("run", "run/experiment.toml", "--resume"),
     }[command]
     assert_one_sentence(coterie(*argv), *words)
@@ -450,7 +482,9 @@ def without(monkeypatch):
 
 def test_data_sets_without_scikit_learn(coterie, without):
     without("sklearn")
-    assert_one_sentence(coterie("compare", "digits"), "scikit-learn", 'pip install "coterie[data]"')
+    assert_one_sentence(
+        coterie("compare", "digits"), "scikit-learn", 'pip install "coterie[data]"'
+    )
 
 
 def test_parquet_without_pyarrow(coterie, tmp_path, without):
@@ -462,7 +496,9 @@ def test_parquet_without_pyarrow(coterie, tmp_path, without):
 def test_csv_and_the_table_need_no_extra(coterie, tmp_path, without, finished):
     without("pandas", "pyarrow", "sklearn", "jinja2", "datasets")
     write(tmp_path, FOLDER)
-    ended = coterie(*OWN, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run")
+    ended = coterie(
+        *OWN, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run"
+    )
     assert ended.status == 0, ended.err
     assert "No verdict" in ended.out
     assert ended.out.splitlines()[-1].startswith("no HTML report: ")
@@ -491,7 +527,14 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
     shell = f"{sys.executable} -m coterie methods | head -1"
     ended = subprocess.run(
-        shell, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        shell,
+        shell=True,
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("local")
@@ -516,10 +559,19 @@ ASKED_FOR_A_LONG_NAME = {
 
 
 @pytest.mark.parametrize("case", ASKED_FOR_A_LONG_NAME)
-def test_a_name_that_no_file_can_have_is_bad_input(coterie, tmp_path, nothing_is_asked, case):
+def test_a_name_that_no_file_can_have_is_bad_input(
+    coterie, tmp_path, nothing_is_asked, case
+):
     end = '[[methods]]\nname = "fedavg"\n'
-    write(tmp_path, {"long.toml": f'[data]\nfolder = "{LONG}"\nlabel = "outcome"\n{end}'})
-    write(tmp_path, {"folder-of-a-set.toml": f'[data]\nname = "shakespeare"\nfolder = "{LONG}"\n{end}'})
+    write(
+        tmp_path, {"long.toml": f'[data]\nfolder = "{LONG}"\nlabel = "outcome"\n{end}'}
+    )
+    write(
+        tmp_path,
+        {
+            "folder-of-a-set.toml": f'[data]\nname = "shakespeare"\nfolder = "{LONG}"\n{end}'
+        },
+    )
     assert_one_sentence(coterie(*ASKED_FOR_A_LONG_NAME[case]), "File name too long")
 
 
@@ -530,5 +582,7 @@ def test_a_full_disk_is_one_sentence(coterie, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    ended = coterie(*HEART, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run")
+    ended = coterie(
+        *HEART, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run"
+    )
     assert_one_sentence(ended, "run/format.json: No space left on device", status=1)

@@ -50,7 +50,8 @@ def own(tmp_path_factory):
 
 def experiment(**tables):
     return Experiment.from_tables(
-        {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], **tables}, "an.toml"
+        {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], **tables},
+        "an.toml",
     )
 
 
@@ -62,7 +63,9 @@ def test_local_training_that_a_class_does_not_take_is_not_written(own):
 
 
 def test_local_training_of_a_class_that_takes_any_setting_is_written(own):
-    given = experiment(methods=[{"name": f"{own}/method.py:Open", "local": {"lr": 0.3}}])
+    given = experiment(
+        methods=[{"name": f"{own}/method.py:Open", "local": {"lr": 0.3}}]
+    )
     again = Experiment.from_tables(given.tables(), "again.toml")
     assert again.build_method(again.methods[0]).settings["local"].lr == 0.3
 
@@ -76,13 +79,18 @@ def test_local_training_of_a_class_that_takes_any_setting_is_written(own):
 )
 def test_ready_clients_take_no_settings(own, tables, keys):
     data = {"name": f"{own}/towns.py:ready", **tables.get("data", {})}
-    with pytest.raises(InputError, match=rf"towns\.py:ready holds clients that are ready, so {keys} cannot be set"):
+    with pytest.raises(
+        InputError,
+        match=rf"towns\.py:ready holds clients that are ready, so {keys} cannot be set",
+    ):
         experiment(**{**tables, "data": data}).load_data(0)
 
 
 def test_a_function_of_clients_takes_settings(own):
     data = {"name": f"{own}/towns.py:drawn", "rows": 10}
-    clients = experiment(data=data, split={"parts": {"train": 0.5, "test": 0.5}}).load_data(0)
+    clients = experiment(
+        data=data, split={"parts": {"train": 0.5, "test": 0.5}}
+    ).load_data(0)
     assert sum(len(part.labels) for _, part in clients["a"].parts()) == 10
     assert clients.validation is None
 
@@ -92,11 +100,23 @@ def test_a_function_of_clients_takes_settings(own):
     [
         ({"run": {"evaluate": "default"}}, lambda e: e.run.evaluate),
         ({"run": {"clients_per_round": "default"}}, lambda e: e.run.clients_per_round),
-        ({"local": {"clip": "default"}}, lambda e: e.build_method(e.methods[0]).local.clip),
-        ({"local": {"batch_size": "all"}}, lambda e: e.build_method(e.methods[0]).local.batch_size),
-        ({"local": {"sampler": "default"}}, lambda e: e.build_method(e.methods[0]).local.sampler),
         (
-            {"local": {"clip": 1.0}, "methods": [{"name": "fedavg", "local": {"clip": "default"}}]},
+            {"local": {"clip": "default"}},
+            lambda e: e.build_method(e.methods[0]).local.clip,
+        ),
+        (
+            {"local": {"batch_size": "all"}},
+            lambda e: e.build_method(e.methods[0]).local.batch_size,
+        ),
+        (
+            {"local": {"sampler": "default"}},
+            lambda e: e.build_method(e.methods[0]).local.sampler,
+        ),
+        (
+            {
+                "local": {"clip": 1.0},
+                "methods": [{"name": "fedavg", "local": {"clip": "default"}}],
+            },
             lambda e: e.build_method(e.methods[0]).local.clip,
         ),
     ],
@@ -159,16 +179,23 @@ class Mine:
 """
     )
     text = show(f"{tmp_path}/own.py:Mine")
-    assert text.startswith("Does little.\n\nfields\nnote: str = 'x'\n    what it says.\ncount: int | None = None")
+    assert text.startswith(
+        "Does little.\n\nfields\nnote: str = 'x'\n    what it says.\ncount: int | None = None"
+    )
 
 
 def test_local_is_a_method_and_a_table():
     assert "The [local] table: coterie show LocalSGD" in show("local")
 
 
-@pytest.mark.parametrize("label", ["x" * 61, " ", "..", "*", "a/b", "a,b", "a\tb", "run", "data", "", 3])
+@pytest.mark.parametrize(
+    "label", ["x" * 61, " ", "..", "*", "a/b", "a,b", "a\tb", "run", "data", "", 3]
+)
 def test_a_label_that_cannot_be_shown_or_set_is_refused(label):
-    with pytest.raises(InputError, match="of method 'fedavg' must be 1 to 60 characters, a letter or digit") as caught:
+    with pytest.raises(
+        InputError,
+        match="of method 'fedavg' must be 1 to 60 characters, a letter or digit",
+    ) as caught:
         experiment(methods=[{"name": "fedavg", "label": label}])
     assert len(str(caught.value)) <= 300
 

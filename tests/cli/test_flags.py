@@ -18,17 +18,30 @@ from coterie.config.schema import options_of
 from coterie.run.experiment import Experiment
 
 FLAGGED = [*keys_with_flags()]
-EXAMPLES = {"int": "3", "float": "0.5", "tuple[str, ...]": "b,a", "tuple[int, ...]": "7,5", "str": "some"}
+EXAMPLES = {
+    "int": "3",
+    "float": "0.5",
+    "tuple[str, ...]": "b,a",
+    "tuple[int, ...]": "7,5",
+    "str": "some",
+}
 
 
 def example(key):
     """A text for the flag, and for `--set`."""
-    kinds = [str(getattr(k, "__name__", k)) if k in (int, float, str) else str(k) for k in key.option.kinds]
+    kinds = [
+        str(getattr(k, "__name__", k)) if k in (int, float, str) else str(k)
+        for k in key.option.kinds
+    ]
     return next((EXAMPLES[kind] for kind in EXAMPLES if kind in kinds), EXAMPLES["int"])
 
 
 def tables_after(*argv):
-    tables = {"methods": [{"name": "fedavg", "local": {"epochs": 9, "lr": 1.0, "batch_size": 1}}]}
+    tables = {
+        "methods": [
+            {"name": "fedavg", "local": {"epochs": 9, "lr": 1.0, "batch_size": 1}}
+        ]
+    }
     override(tables, build_parser().parse_args(["compare", "somewhere", *argv]))
     return tables
 
@@ -36,11 +49,19 @@ def tables_after(*argv):
 def test_every_field_is_a_key_of_its_table():
     for table, declared in DECLARED.items():
         classes = [
-            cls for one in declared for cls in (map(one.__getitem__, one) if isinstance(one, Registry) else [one])
+            cls
+            for one in declared
+            for cls in (
+                map(one.__getitem__, one) if isinstance(one, Registry) else [one]
+            )
         ]
-        fields = {key for cls in classes for option in options_of(cls) for key in option.keys}
+        fields = {
+            key for cls in classes for option in options_of(cls) for key in option.keys
+        }
         assert fields <= {key.name for key in keys_of(table)}, table
-    unexplained = [key.path for table in DECLARED for key in keys_of(table) if not key.about]
+    unexplained = [
+        key.path for table in DECLARED for key in keys_of(table) if not key.about
+    ]
     assert unexplained == []
 
 
@@ -66,7 +87,10 @@ def test_units_of_one_option_are_told_apart():
 @pytest.mark.parametrize("key", FLAGGED, ids=lambda key: key.path)
 def test_a_flag_and_set_write_the_same_key(key):
     text = example(key)
-    typed, said = tables_after(key.flag, text), tables_after("--set", f"{key.path}={text}")
+    typed, said = (
+        tables_after(key.flag, text),
+        tables_after("--set", f"{key.path}={text}"),
+    )
     assert typed == said
     assert key.name in typed[key.table]
 
@@ -98,11 +122,19 @@ def test_lists_need_no_brackets(setting, value):
     [
         (["run.appeal.leave=true"], "run", {"appeal": {"leave": True}}),
         (
-            ["split.parts={train=0.5, test=0.5}", "split.parts.test=.2", "split.parts.validation=.3"],
+            [
+                "split.parts={train=0.5, test=0.5}",
+                "split.parts.test=.2",
+                "split.parts.validation=.3",
+            ],
             "split",
             {"parts": {"train": 0.5, "test": 0.2, "validation": 0.3}},
         ),
-        (["data.missing.chol=[0]", "data.missing.bp=[1]"], "data", {"missing": {"chol": [0], "bp": [1]}}),
+        (
+            ["data.missing.chol=[0]", "data.missing.bp=[1]"],
+            "data",
+            {"missing": {"chol": [0], "bp": [1]}},
+        ),
         (["local.sampler.name=lipschitz"], "local", {"sampler": {"name": "lipschitz"}}),
         (["local.sampler=own.py:Evenly"], "local", {"sampler": "own.py:Evenly"}),
         (
@@ -111,26 +143,48 @@ def test_lists_need_no_brackets(setting, value):
             {"sampler": {"name": "lipschitz", "floor": 0.2}},
         ),
         (
-            ["local.sampler={name='lipschitz', floor=0.1}", "local.sampler.floor=.2", "local.sampler.name=lipschitz"],
+            [
+                "local.sampler={name='lipschitz', floor=0.1}",
+                "local.sampler.floor=.2",
+                "local.sampler.name=lipschitz",
+            ],
             "local",
             {"sampler": {"name": "lipschitz", "floor": 0.2}},
         ),
         (
-            ["local.sampler={name='lipschitz', floor=0.1}", "local.sampler.name=uniform-classes"],
+            [
+                "local.sampler={name='lipschitz', floor=0.1}",
+                "local.sampler.name=uniform-classes",
+            ],
             "local",
             {"sampler": {"name": "uniform-classes"}},
         ),
     ],
 )
 def test_a_table_within_a_table_is_set_by_key(settings, table, content):
-    assert tables_after(*(word for one in settings for word in ("--set", one)))[table] == content
+    assert (
+        tables_after(*(word for one in settings for word in ("--set", one)))[table]
+        == content
+    )
 
 
 @pytest.mark.parametrize("label", ["lr .1", "a.b", "a.b.c", "lr=.5"])
 def test_any_label_can_be_set(label):
-    tables = {"methods": [{"name": "fedavg", "label": one} for one in ("a", "a.b", "a.b.c", "lr .1", "lr=.5")]}
-    override(tables, build_parser().parse_args(["run", "some.toml", "--set", f"{label}.local.lr=.3"]))
-    assert [m["label"] for m in tables["methods"] if m.get("local") == {"lr": 0.3}] == [label]
+    tables = {
+        "methods": [
+            {"name": "fedavg", "label": one}
+            for one in ("a", "a.b", "a.b.c", "lr .1", "lr=.5")
+        ]
+    }
+    override(
+        tables,
+        build_parser().parse_args(
+            ["run", "some.toml", "--set", f"{label}.local.lr=.3"]
+        ),
+    )
+    assert [m["label"] for m in tables["methods"] if m.get("local") == {"lr": 0.3}] == [
+        label
+    ]
 
 
 def test_lists_of_methods_and_of_tune_need_no_brackets():
@@ -141,24 +195,47 @@ def test_lists_of_methods_and_of_tune_need_no_brackets():
         "tune.a.b.local.lr=.1,1",
         "tune.meritfed.md_step=[0.3]",
     )
-    override(tables, build_parser().parse_args(["run", "some.toml", *(w for one in said for w in ("--set", one))]))
-    assert tables["methods"][0] == {"name": "meritfed", "targets": ["lyon", "oslo"], "oracle": "validation"}
+    override(
+        tables,
+        build_parser().parse_args(
+            ["run", "some.toml", *(w for one in said for w in ("--set", one))]
+        ),
+    )
+    assert tables["methods"][0] == {
+        "name": "meritfed",
+        "targets": ["lyon", "oslo"],
+        "oracle": "validation",
+    }
     assert tables["tune"] == {"a.b.local.lr": [0.1, 1], "meritfed.md_step": [0.3]}
 
 
 def test_the_settings_to_try_may_be_those_of_a_label_with_dots():
-    table = {"methods": [{"name": "fedprox"}, {"name": "fedprox", "label": "fedprox.b"}]}
+    table = {
+        "methods": [{"name": "fedprox"}, {"name": "fedprox", "label": "fedprox.b"}]
+    }
     tune = {"fedprox.b.mu": [0.2, 0.3], "fedprox.mu": [0.1], "local.lr": [1.0]}
-    experiment = Experiment.from_tables({"data": {"name": "digits"}, **table, "tune": tune}, "here")
-    tried = [[trial["mu"] for trial in experiment.trials_of(entry)] for entry in experiment.methods]
+    experiment = Experiment.from_tables(
+        {"data": {"name": "digits"}, **table, "tune": tune}, "here"
+    )
+    tried = [
+        [trial["mu"] for trial in experiment.trials_of(entry)]
+        for entry in experiment.methods
+    ]
     assert tried == [[0.1], [0.2, 0.3]]
 
 
 def test_filters_are_set_by_name_by_key_or_as_a_list():
     assert tables_after("--set", "filters=top-k")["filters"] == [{"name": "top-k"}]
-    both = tables_after("--set", 'filters=["clip", {name = "top-k", share = 0.2}]', "--set", "filters.top-k.share=.1")
+    both = tables_after(
+        "--set",
+        'filters=["clip", {name = "top-k", share = 0.2}]',
+        "--set",
+        "filters.top-k.share=.1",
+    )
     assert both["filters"] == [{"name": "clip"}, {"name": "top-k", "share": 0.1}]
-    assert tables_after("--set", "filters.clip.bound=2")["filters"] == [{"name": "clip", "bound": 2}]
+    assert tables_after("--set", "filters.clip.bound=2")["filters"] == [
+        {"name": "clip", "bound": 2}
+    ]
     with pytest.raises(InputError, match=r"must say which: filters\.top-k\.share=\.1"):
         tables_after("--set", "filters.share=.1")
     with pytest.raises(InputError, match=r"must say which: callbacks\.early-stopping"):
@@ -184,9 +261,13 @@ def test_another_name_leaves_what_belongs_to_all_names():
     assert tables["attack"] == {"name": "nan", "on": 0.5}
 
 
-@pytest.mark.parametrize("typed", [("--steps", "2", "--epochs", "3"), ("--epochs", "3", "--steps", "2")])
+@pytest.mark.parametrize(
+    "typed", [("--steps", "2", "--epochs", "3"), ("--epochs", "3", "--steps", "2")]
+)
 def test_two_flags_of_one_option_are_refused(typed):
-    with pytest.raises(InputError, match=r"^--steps and --epochs exclude each other; give one$"):
+    with pytest.raises(
+        InputError, match=r"^--steps and --epochs exclude each other; give one$"
+    ):
         tables_after(*typed)
 
 
@@ -206,25 +287,55 @@ class Engine(EngineSpec):
 
 def test_an_engine_from_a_file_keeps_what_all_engines_share_and_it_declares(tmp_path):
     (tmp_path / "own_engine.py").write_text(OWN_ENGINE)
-    tables = {"engine": {"name": "inprocess", "kernel": "auto", "timeout": 5.0, "workers": 2}}
+    tables = {
+        "engine": {"name": "inprocess", "kernel": "auto", "timeout": 5.0, "workers": 2}
+    }
     name = f"{tmp_path}/own_engine.py:Engine"
     override(tables, build_parser().parse_args(["run", "some.toml", "--engine", name]))
     assert tables["engine"] == {"name": name, "timeout": 5.0}
 
 
 def test_another_kind_of_split_leaves_what_belongs_to_all_kinds():
-    tables = {"split": {"kind": "dirichlet", "alpha": 0.3, "clients": 4, "parts": {"train": 0.5, "test": 0.5}}}
+    tables = {
+        "split": {
+            "kind": "dirichlet",
+            "alpha": 0.3,
+            "clients": 4,
+            "parts": {"train": 0.5, "test": 0.5},
+        }
+    }
     override(tables, build_parser().parse_args(["run", "some.toml", "--split", "iid"]))
-    assert tables["split"] == {"kind": "iid", "clients": 4, "parts": {"train": 0.5, "test": 0.5}}
-    override(tables, build_parser().parse_args(["run", "some.toml", "--set", "split.kind=column"]))
+    assert tables["split"] == {
+        "kind": "iid",
+        "clients": 4,
+        "parts": {"train": 0.5, "test": 0.5},
+    }
+    override(
+        tables,
+        build_parser().parse_args(["run", "some.toml", "--set", "split.kind=column"]),
+    )
     assert Split.parse({**tables["split"], "column": "ward"}).kind == "column"
 
 
 def test_a_flag_of_a_kind_that_set_chooses_is_kept():
-    arguments = ["compare", "one.csv", "--unnamed", "drop", "--set", "split.column=ward", "--set", "split.kind=column"]
+    arguments = [
+        "compare",
+        "one.csv",
+        "--unnamed",
+        "drop",
+        "--set",
+        "split.column=ward",
+        "--set",
+        "split.kind=column",
+    ]
     tables = {"split": {"kind": "iid", "clients": 3}}
     override(tables, build_parser().parse_args(arguments))
-    assert tables["split"] == {"kind": "column", "clients": 3, "unnamed": "drop", "column": "ward"}
+    assert tables["split"] == {
+        "kind": "column",
+        "clients": 3,
+        "unnamed": "drop",
+        "column": "ward",
+    }
 
 
 def test_the_name_that_a_table_has_already_changes_nothing():
@@ -254,7 +365,9 @@ def test_show_explains_each_table(coterie, table):
     ended = coterie("show", table, "--json")
     assert ended.status == 0, ended.err
     told = json.loads(ended.out)
-    assert [field["name"] for field in told["fields"]] == [key.path for key in keys_of(table)]
+    assert [field["name"] for field in told["fields"]] == [
+        key.path for key in keys_of(table)
+    ]
     assert all(key.flag in coterie("show", table).out for key in keys_of(table))
 
 

@@ -12,7 +12,15 @@ from safetensors.numpy import load_file
 from coterie.data import load
 from coterie.report.results import Results
 
-QUICK = ("--rounds", "2", "--seeds", "1", "--no-report", "--methods", "fedavg,fedavg+bias")
+QUICK = (
+    "--rounds",
+    "2",
+    "--seeds",
+    "1",
+    "--no-report",
+    "--methods",
+    "fedavg,fedavg+bias",
+)
 HINGE = """
 import torch
 
@@ -32,14 +40,26 @@ def rows(run):
 def hinged(driver, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hinged")
     (folder / "own.py").write_text(HINGE)
-    ended = driver(folder, "compare", "heart-disease", *QUICK, "--loss", "own.py:hinge", "--out", "run")
+    ended = driver(
+        folder,
+        "compare",
+        "heart-disease",
+        *QUICK,
+        "--loss",
+        "own.py:hinge",
+        "--out",
+        "run",
+    )
     assert ended.status == 0, ended.err
     return folder
 
 
 def test_a_loss_from_a_file_trains_and_is_what_is_reported(hinged):
     run = hinged / "run"
-    assert tomllib.loads((run / "experiment.toml").read_text())["run"]["loss"] == "own.py:hinge"
+    assert (
+        tomllib.loads((run / "experiment.toml").read_text())["run"]["loss"]
+        == "own.py:hinge"
+    )
     tests = [row for row in rows(run) if row["split"] == "test"]
     outcomes = load_file(run / "outcomes" / "fedavg-0.safetensors")
     margins = outcomes["outputs"].ravel() * (2 * outcomes["labels"] - 1)
@@ -52,13 +72,25 @@ def test_a_loss_from_a_file_trains_and_is_what_is_reported(hinged):
 def test_no_page_calls_it_a_log_loss_or_compares_it_with_one(hinged):
     results = Results.load(hinged / "run")
     assert results.metric_name("loss") == "loss"
-    assert np.isnan(load_file(hinged / "run" / "outcomes" / "fedavg-0.safetensors")["constant_loss"]).all()
-    assert all(np.isnan(results.comparisons.constant(client)).all() for client in results.clients)
+    assert np.isnan(
+        load_file(hinged / "run" / "outcomes" / "fedavg-0.safetensors")["constant_loss"]
+    ).all()
+    assert all(
+        np.isnan(results.comparisons.constant(client)).all()
+        for client in results.clients
+    )
 
 
 def test_toml_repeats_it_and_a_changed_file_is_not_resumed(driver, hinged, tmp_path):
     (tmp_path / "own.py").write_text(HINGE)
-    again = driver(tmp_path, "run", str(hinged / "run" / "experiment.toml"), "--no-report", "--out", "again")
+    again = driver(
+        tmp_path,
+        "run",
+        str(hinged / "run" / "experiment.toml"),
+        "--no-report",
+        "--out",
+        "again",
+    )
     assert again.status == 0, again.err
     assert rows(tmp_path / "again") == rows(hinged / "run")
     (tmp_path / "own.py").write_text(HINGE + "\nnumber = 4\n")
@@ -77,8 +109,15 @@ def test_a_named_loss_is_the_one_that_auto_finds(driver, tmp_path):
 
 
 ERRORS = {
-    "unknown": (("--loss", "binry"), "run.loss must be auto | binary", "did you mean 'binary'?"),
-    "not a function": (("--loss", "own.py:number"), "own.py:number must be a function (outputs, labels); got"),
+    "unknown": (
+        ("--loss", "binry"),
+        "run.loss must be auto | binary",
+        "did you mean 'binary'?",
+    ),
+    "not a function": (
+        ("--loss", "own.py:number"),
+        "own.py:number must be a function (outputs, labels); got",
+    ),
     "not there": (("--loss", "own.py:hingee"), "did you mean 'hinge'?"),
 }
 
@@ -100,8 +139,18 @@ def test_what_is_predicted_is_said_on_the_command_line(driver, tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(["age,stage", *lines]) + "\n")
     names = ("--classes", "none,mild,severe")
-    arguments = ("compare", "good", "--label", "stage", "--methods", "fedavg", *QUICK[:5])
-    ended = driver(tmp_path, *arguments, *names, "--task", "classification", "--out", "classes")
+    arguments = (
+        "compare",
+        "good",
+        "--label",
+        "stage",
+        "--methods",
+        "fedavg",
+        *QUICK[:5],
+    )
+    ended = driver(
+        tmp_path, *arguments, *names, "--task", "classification", "--out", "classes"
+    )
     assert ended.status == 0, ended.err
     assert tomllib.loads((tmp_path / "classes" / "experiment.toml").read_text())["data"] == {
         "folder": "good", "label": "stage", "task": "classification", "classes": ["none", "mild", "severe"],

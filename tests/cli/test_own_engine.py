@@ -64,7 +64,15 @@ def test_the_command_line_and_toml_take_it(driver, tmp_path):
     assert (tmp_path / "kept.txt").read_text() == "closed"
     tables = read_toml(tmp_path / "typed" / "experiment.toml")
     assert tables["engine"] == {"name": "toy.py:Engine", "diary": "ours.txt"}
-    again = driver(tmp_path, "run", "typed/experiment.toml", "--out", "again", "--no-report", "--json")
+    again = driver(
+        tmp_path,
+        "run",
+        "typed/experiment.toml",
+        "--out",
+        "again",
+        "--no-report",
+        "--json",
+    )
     assert again.status == 0, again.err
     assert (tmp_path / "ours.txt").read_text().splitlines() == asks * 2
     rows = [json.loads(ended.out)["rows"] for ended in (plain, typed, again)]

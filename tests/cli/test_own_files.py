@@ -145,17 +145,35 @@ def test_the_command_and_the_file_that_it_writes_take_it(kind, own, capsys):
     words = [word.replace("OWN", own.name) for word in USED[kind]]
     methods = [] if kind == "methods" else ["--methods", "fedavg"]
     usual = ["--rounds", "1", "--seeds", "1", "--set", "local.steps=2"]
-    assert main(["compare", f"{own.name}:towns", *methods, *words, *usual, "--out", "first"]) == 0
-    name = next((word.rpartition("=")[2] for word in words if own.name in word), f"{own.name}:towns")
-    assert name in (own.parent / "first" / "experiment.toml").read_text(encoding="utf-8")
+    assert (
+        main(
+            ["compare", f"{own.name}:towns", *methods, *words, *usual, "--out", "first"]
+        )
+        == 0
+    )
+    name = next(
+        (word.rpartition("=")[2] for word in words if own.name in word),
+        f"{own.name}:towns",
+    )
+    assert name in (own.parent / "first" / "experiment.toml").read_text(
+        encoding="utf-8"
+    )
     assert main(["run", "first/experiment.toml", "--out", "second"]) == 0
-    results = [json.loads((own.parent / run / "summary.json").read_text("utf-8")) for run in ("first", "second")]
+    results = [
+        json.loads((own.parent / run / "summary.json").read_text("utf-8"))
+        for run in ("first", "second")
+    ]
     assert results[0] == results[1]
 
 
 @each_kind
 def test_python_takes_it(kind, own):
-    arguments = {"method": "fedavg", "clients": f"{own}:towns", "rounds": 1, **PYTHON[kind](own)}
+    arguments = {
+        "method": "fedavg",
+        "clients": f"{own}:towns",
+        "rounds": 1,
+        **PYTHON[kind](own),
+    }
     assert ct.fit(**arguments).models["*"].isfinite().all()
 
 
@@ -165,7 +183,13 @@ def test_show_explains_it(kind, own, capsys):
     assert main(["show", f"{own.name}:{name}", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["text"].strip()
-    assert shown["kind"] == (KINDS[kind].kind if KINDS[kind].base else "type" if kind == "models" else "function")
+    assert shown["kind"] == (
+        KINDS[kind].kind
+        if KINDS[kind].base
+        else "type"
+        if kind == "models"
+        else "function"
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,19 +199,54 @@ def test_show_explains_it(kind, own, capsys):
             ["--folds", "5"],
             "own.py:towns has no parameter split for split.folds; write def towns(*, seed, split):, which gives",
         ),
-        (["--set", "data.size=3"], "own.py:towns has no parameter size for data.size; write def towns(*, seed, size):"),
+        (
+            ["--set", "data.size=3"],
+            "own.py:towns has no parameter size for data.size; write def towns(*, seed, size):",
+        ),
     ],
 )
-def test_a_function_of_clients_without_a_parameter_is_named(words, sentence, own, capsys):
-    assert main(["compare", "own.py:towns", "--methods", "fedavg", "--rounds", "1", *words, "--out", "run"]) == 2
+def test_a_function_of_clients_without_a_parameter_is_named(
+    words, sentence, own, capsys
+):
+    assert (
+        main(
+            [
+                "compare",
+                "own.py:towns",
+                "--methods",
+                "fedavg",
+                "--rounds",
+                "1",
+                *words,
+                "--out",
+                "run",
+            ]
+        )
+        == 2
+    )
     assert sentence in capsys.readouterr().err
 
 
 def test_folds_of_a_function_of_clients_that_takes_a_split(own):
-    text = own.read_text(encoding="utf-8").replace("(*, seed=0)", "(*, seed=0, split=None)")
-    own.write_text(text.replace("seed=seed,", "seed=seed, split=split,"), encoding="utf-8")
-    usual = ["--methods", "fedavg", "--rounds", "1", "--seeds", "1", "--set", "local.steps=2"]
-    assert main(["compare", "own.py:towns", *usual, "--folds", "2", "--out", "run"]) == 0
+    text = own.read_text(encoding="utf-8").replace(
+        "(*, seed=0)", "(*, seed=0, split=None)"
+    )
+    own.write_text(
+        text.replace("seed=seed,", "seed=seed, split=split,"), encoding="utf-8"
+    )
+    usual = [
+        "--methods",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--set",
+        "local.steps=2",
+    ]
+    assert (
+        main(["compare", "own.py:towns", *usual, "--folds", "2", "--out", "run"]) == 0
+    )
 
 
 # ---- what lies beside a file
@@ -203,7 +262,11 @@ def two_folders(tmp_path, monkeypatch):
             "import weights_beside\n\n\ndef weight():\n    return weights_beside.WEIGHT\n"
         )
     yield tmp_path
-    for name in [name for name in sys.modules if name == "weights_beside" or name.startswith("coterie_user_own")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name == "weights_beside" or name.startswith("coterie_user_own")
+    ]:
         del sys.modules[name]
 
 
@@ -215,6 +278,7 @@ def test_a_file_may_import_what_lies_beside_it(two_folders):
 def test_another_file_of_the_same_name_is_not_taken_for_it(two_folders):
     load_object(f"{two_folders}/one/own.py:weight")
     with pytest.raises(
-        ct.InputError, match=r"one.weights_beside\.py as weights_beside, and not .*two.weights_beside\.py; rename"
+        ct.InputError,
+        match=r"one.weights_beside\.py as weights_beside, and not .*two.weights_beside\.py; rename",
     ):
         load_object(f"{two_folders}/two/own.py:weight")

@@ -9,9 +9,22 @@ def test_predict_with_a_category_that_one_seed_lacks(coterie, tmp_path):
     (tmp_path / "mine").mkdir()
     for name in "ab":
         wards = ["rare" if name == "a" and i == 0 else "xyz"[i % 3] for i in range(18)]
-        lines = ["x,ward,y", *(f"{i % 7},{ward},{i % 2}" for i, ward in enumerate(wards))]
+        lines = [
+            "x,ward,y",
+            *(f"{i % 7},{ward},{i % 2}" for i, ward in enumerate(wards)),
+        ]
         (tmp_path / "mine" / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    flags = ("--methods", "local,fedavg", "--rounds", "1", "--seeds", "4", "--no-report", "--out", "run")
+    flags = (
+        "--methods",
+        "local,fedavg",
+        "--rounds",
+        "1",
+        "--seeds",
+        "4",
+        "--no-report",
+        "--out",
+        "run",
+    )
     ended = coterie("compare", "mine", "--label", "y", *flags)
     assert ended.status == 0, ended.err
     recipes = json.loads((tmp_path / "run" / "preprocess.json").read_text())

@@ -67,14 +67,29 @@ COMMAND = (
     "compare", "heart-disease", "--methods", "own.py:Mine,local", "--rounds", "4", "--seeds", "1", "--no-report", "--out", "run",
     "--model", "own.py:Net", "--loss", "own.py:loss", "--metrics", "accuracy,own.py:margin",
 )  # fmt: skip
-KILL = {"target": "coterie.contract.federation.Federation.ask", "when": "after", "match": "round 3 ", "at": 1}
+KILL = {
+    "target": "coterie.contract.federation.Federation.ask",
+    "when": "after",
+    "match": "round 3 ",
+    "at": 1,
+}
 CHANGES = {
-    "the method": ("own.py", "replies.delta.mean(dim=0)", "replies.delta.sum(dim=0)", "class Mine"),
+    "the method": (
+        "own.py",
+        "replies.delta.mean(dim=0)",
+        "replies.delta.sum(dim=0)",
+        "class Mine",
+    ),
     "a constant": ("own.py", "SPEED = 0.5", "SPEED = 0.6", "SPEED"),
     "the model's forward": ("own.py", "* 1.0", "* 2.0", "class Net"),
     "the loss": ("own.py", "2.0 * labels", "3.0 * labels", "function loss"),
     "a metric": ("own.py", "outputs.mean()", "outputs.sum()", "function margin"),
-    "what the file imports": ("helper.py", "return speed", "return speed / 2", "function scaled"),
+    "what the file imports": (
+        "helper.py",
+        "return speed",
+        "return speed / 2",
+        "function scaled",
+    ),
 }
 
 
@@ -108,8 +123,13 @@ def test_changed_code_is_refused_by_name_or_accepted(driver, killed, what):
     assert accepted.status == 0, accepted.err
     note = f"mine-0: {file} has changed since round 2 ({part}); its user accepted that"
     assert note in json.loads((killed / "run" / "notes.json").read_text())
-    assert note.split(": ")[1].split(";")[0] in driver(killed, "verify", "run", "--explain").out
-    assert driver(killed, *COMMAND, "--resume").status == 0  # the record knows what was accepted
+    assert (
+        note.split(": ")[1].split(";")[0]
+        in driver(killed, "verify", "run", "--explain").out
+    )
+    assert (
+        driver(killed, *COMMAND, "--resume").status == 0
+    )  # the record knows what was accepted
     (killed / file).write_text(text)
     back = driver(killed, *COMMAND, "--resume")
     assert back.status == 2
@@ -118,7 +138,9 @@ def test_changed_code_is_refused_by_name_or_accepted(driver, killed, what):
 
 def test_comments_line_ends_and_the_folder_may_change(driver, killed):
     text = (killed / "own.py").read_text()
-    (killed / "own.py").write_bytes(("# a comment\n" + text).replace("\n", "\r\n").encode())
+    (killed / "own.py").write_bytes(
+        ("# a comment\n" + text).replace("\n", "\r\n").encode()
+    )
     moved = killed.rename(killed.parent / "moved")
     resumed = driver(moved, *COMMAND, "--resume")
     assert resumed.status == 0, resumed.err
@@ -131,7 +153,16 @@ def test_comments_line_ends_and_the_folder_may_change(driver, killed):
 def test_finalise_compares_its_world_with_that_of_the_run(driver, killed, tmp_path):
     assert driver(killed, *COMMAND, "--resume").status == 0
     (killed / "helper.py").write_text("def scaled(speed):\n    return speed / 2\n")
-    command = ("finalise", "run", "--client", "hungary", "--method", "mine", "--out", "final")
+    command = (
+        "finalise",
+        "run",
+        "--client",
+        "hungary",
+        "--method",
+        "mine",
+        "--out",
+        "final",
+    )
     refused = driver(killed, *command)
     assert refused.status == 2
     assert "helper.py has changed since the run (function scaled)" in refused.err
@@ -164,7 +195,8 @@ def test_other_arithmetic_is_refused_by_name_or_accepted(tmp_path):
     torch.set_float32_matmul_precision("high")
     try:
         with pytest.raises(
-            ct.InputError, match=r"float32 matmul precision has changed since round 2 \(highest, now high\)"
+            ct.InputError,
+            match=r"float32 matmul precision has changed since round 2 \(highest, now high\)",
         ):
             fitted(resume=True)
         fitted(resume=True, accept_change=("float32 matmul precision",))
@@ -193,7 +225,9 @@ def method_of(factor, helper=lambda value: value):
             return State(x)
 
         def round(self, state, federation, rng):
-            replies = federation.ask(federation.clients, own_update, x=state.x, local=self.local)
+            replies = federation.ask(
+                federation.clients, own_update, x=state.x, local=self.local
+            )
             return State(state.x + helper(factor) * replies.delta.mean(dim=0)), {}
 
         def models(self, state):
@@ -224,13 +258,24 @@ def loss(factor):
 
 PARTS = {
     "method": lambda: {"method": method_of(0.7)},
-    "what the method calls": lambda: {"method": method_of(0.5, lambda value: value + 1)},
+    "what the method calls": lambda: {
+        "method": method_of(0.5, lambda value: value + 1)
+    },
     "model": lambda: {"model": net(2.0)},
     "loss": lambda: {"loss": loss(3.0)},
 }
 
 
-def fit(folder, *, method=None, model=None, loss_of_rows=None, resume=False, rounds=2, clients=None):
+def fit(
+    folder,
+    *,
+    method=None,
+    model=None,
+    loss_of_rows=None,
+    resume=False,
+    rounds=2,
+    clients=None,
+):
     return ct.fit(
         method or method_of(0.5), clients or logistic(torch.float32).clients, model or net(1.0), rounds, checkpoint=folder,
         settings=RunSettings(loss=loss_of_rows or loss(2.0), resume=resume),
@@ -244,7 +289,8 @@ def test_changed_objects_of_a_program_are_refused(tmp_path, part):
     other = PARTS[part]()
     other["loss_of_rows"] = other.pop("loss", None)
     with pytest.raises(
-        ct.InputError, match=r"test_provenance\.py has changed since round 3 \((class|function) .*; go back, or"
+        ct.InputError,
+        match=r"test_provenance\.py has changed since round 3 \((class|function) .*; go back, or",
     ):
         fit(tmp_path, resume=True, rounds=4, **other)
 
@@ -254,11 +300,15 @@ def test_other_rows_of_a_client_or_of_the_server_are_refused(tmp_path):
         rows = {name: (torch.randn(30, 3, generator=torch.Generator().manual_seed(i)), torch.arange(30) % 2)
                 for i, name in enumerate(("north", "south"))}  # fmt: skip
         rows["north"][0][0, 0] += first
-        return ct.data.from_tensors(rows, seed=0, server=(torch.ones(8, 3) + server, torch.arange(8) % 2))
+        return ct.data.from_tensors(
+            rows, seed=0, server=(torch.ones(8, 3) + server, torch.arange(8) % 2)
+        )
 
     method = ct.MeritFed(validation="server")
     fit(tmp_path, method=method, clients=clients())
-    with pytest.raises(ct.InputError, match="the data of the server has changed since round 2; go back"):
+    with pytest.raises(
+        ct.InputError, match="the data of the server has changed since round 2; go back"
+    ):
         fit(tmp_path, method=method, clients=clients(server=1.0), resume=True, rounds=4)
     with pytest.raises(
         ct.InputError,
@@ -270,28 +320,50 @@ def test_other_rows_of_a_client_or_of_the_server_are_refused(tmp_path):
 
 def test_another_set_of_clients_cannot_be_accepted(tmp_path):
     """A state has a model for each client, so that a run with another client would fail in the middle."""
-    rows = {name: (torch.randn(30, 3), torch.arange(30) % 2) for name in ("north", "south", "west")}
+    rows = {
+        name: (torch.randn(30, 3), torch.arange(30) % 2)
+        for name in ("north", "south", "west")
+    }
 
     def fit_local(names, **settings):
         clients = ct.data.from_tensors({name: rows[name] for name in names}, seed=0)
-        return ct.fit("local", clients, ct.models.Logistic(), 2, checkpoint=tmp_path, settings=RunSettings(**settings))
+        return ct.fit(
+            "local",
+            clients,
+            ct.models.Logistic(),
+            2,
+            checkpoint=tmp_path,
+            settings=RunSettings(**settings),
+        )
 
     fit_local(("north", "south"))
     with pytest.raises(
-        ct.InputError, match=r"the set of clients has changed since round 2 \(west\).*resume with the same"
+        ct.InputError,
+        match=r"the set of clients has changed since round 2 \(west\).*resume with the same",
     ):
         fit_local(rows, resume=True, accept_change=("data", "clients"))
 
 
 def test_a_switch_of_torch_is_named_before_the_model(tmp_path):
     def fit_logistic(**settings):
-        clients = ct.data.from_tensors({"a": (torch.ones(30, 3), torch.arange(30) % 2)}, seed=0)
-        return ct.fit("fedavg", clients, ct.models.Logistic(), 1, checkpoint=tmp_path, settings=RunSettings(**settings))
+        clients = ct.data.from_tensors(
+            {"a": (torch.ones(30, 3), torch.arange(30) % 2)}, seed=0
+        )
+        return ct.fit(
+            "fedavg",
+            clients,
+            ct.models.Logistic(),
+            1,
+            checkpoint=tmp_path,
+            settings=RunSettings(**settings),
+        )
 
     fit_logistic()
     torch.set_default_dtype(torch.float64)
     try:
-        with pytest.raises(ct.InputError, match="default dtype has changed since round 1"):
+        with pytest.raises(
+            ct.InputError, match="default dtype has changed since round 1"
+        ):
             fit_logistic(resume=True)
     finally:
         torch.set_default_dtype(torch.float32)
@@ -300,7 +372,14 @@ def test_a_switch_of_torch_is_named_before_the_model(tmp_path):
 def test_what_cannot_be_read_is_named_in_the_record():
     problem = logistic()
     lock = types.SimpleNamespace(numbers=(number for number in [1.0]))
-    tree = describe_run(method_of(0.5, lambda value: next(lock.numbers)), problem.clients, None, 1, 0, RunSettings())
+    tree = describe_run(
+        method_of(0.5, lambda value: next(lock.numbers)),
+        problem.clients,
+        None,
+        1,
+        0,
+        RunSettings(),
+    )
     (name,) = tree["code"]["not covered"]
     assert name.endswith("<lambda>.lock.numbers")
     assert tree["code"]["not covered"][name] == "generator"
@@ -422,20 +501,34 @@ LOSSES = {
     "a queue": lambda weight: with_box(collections.deque([weight])),
     "a default": lambda weight: with_box(collections.defaultdict(lambda: weight)),
     "a generator of numbers": lambda weight: with_box(random.Random(weight)),
-    "a number of torch": lambda weight: with_box([torch.Generator().manual_seed(int(weight))]),
+    "a number of torch": lambda weight: with_box(
+        [torch.Generator().manual_seed(int(weight))]
+    ),
     "one list many times": lambda weight: with_box(shared(weight)),
     "a list that holds itself": lambda weight: with_box(cyclic(weight)),
 }
 MODULES = {
-    "a tensor": lambda weight: layer(lambda module: setattr(module, "weights", torch.tensor(weight))),
-    "a buffer that is not saved": lambda weight: layer(
-        lambda module: module.register_buffer("weights", torch.tensor(weight), persistent=False)
+    "a tensor": lambda weight: layer(
+        lambda module: setattr(module, "weights", torch.tensor(weight))
     ),
-    "a table": lambda weight: layer(lambda module: setattr(module, "weights", {"a": [weight]})),
-    "an array": lambda weight: layer(lambda module: setattr(module, "weights", np.full(9, weight))),
-    "an object": lambda weight: layer(lambda module: setattr(module, "weights", types.SimpleNamespace(a=weight))),
+    "a buffer that is not saved": lambda weight: layer(
+        lambda module: module.register_buffer(
+            "weights", torch.tensor(weight), persistent=False
+        )
+    ),
+    "a table": lambda weight: layer(
+        lambda module: setattr(module, "weights", {"a": [weight]})
+    ),
+    "an array": lambda weight: layer(
+        lambda module: setattr(module, "weights", np.full(9, weight))
+    ),
+    "an object": lambda weight: layer(
+        lambda module: setattr(module, "weights", types.SimpleNamespace(a=weight))
+    ),
     "a hook": lambda weight: layer(
-        lambda module: module.register_forward_hook(lambda module, inputs, outputs: weight * outputs)
+        lambda module: module.register_forward_hook(
+            lambda module, inputs, outputs: weight * outputs
+        )
     ),
 }
 
@@ -443,7 +536,9 @@ MODULES = {
 def world(*, loss="auto", module=None, clients=None, metrics=("accuracy",)):
     clients = clients or logistic(torch.float32).clients
     settings = RunSettings(loss=loss, metrics=name_metrics(metrics))
-    return describe_run(ct.FedAvg(), clients, module or layer(lambda module: None), 1, 0, settings)
+    return describe_run(
+        ct.FedAvg(), clients, module or layer(lambda module: None), 1, 0, settings
+    )
 
 
 def assert_differs(of):
@@ -463,8 +558,14 @@ def test_whatever_a_model_holds_is_in_the_record(what):
 
 
 def test_what_changes_rows_and_what_measures_models_is_in_the_record():
-    assert_differs(lambda weight: world(clients=logistic(torch.float32).clients.with_transform(Slotted(weight))))
-    assert_differs(lambda weight: world(metrics={"weighed": lambda outputs, labels, kind: weight}))
+    assert_differs(
+        lambda weight: world(
+            clients=logistic(torch.float32).clients.with_transform(Slotted(weight))
+        )
+    )
+    assert_differs(
+        lambda weight: world(metrics={"weighed": lambda outputs, labels, kind: weight})
+    )
     assert_differs(lambda weight: world(metrics={"weighed": Weighted(weight)}))
 
 

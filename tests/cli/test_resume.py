@@ -20,16 +20,38 @@ import coterie as ct
 
 HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = f"local,meritfed,{HERE / 'remembers.py'}:Momentum"
-SETTINGS = ("--methods", METHODS, "--rounds", "6", "--seeds", "1", "--set", "run.evaluate=2", "--no-report")
+SETTINGS = (
+    "--methods",
+    METHODS,
+    "--rounds",
+    "6",
+    "--seeds",
+    "1",
+    "--set",
+    "run.evaluate=2",
+    "--no-report",
+)
 COMPARE = ("compare", "heart-disease", *SETTINGS)
 
 
 def at(target, when, match, number=1, with_signal="SIGKILL"):
-    return {"target": target, "when": when, "match": match, "at": number, "signal_name": with_signal}
+    return {
+        "target": target,
+        "when": when,
+        "match": match,
+        "at": number,
+        "signal_name": with_signal,
+    }
 
 
 def ask(match, number=1, with_signal="SIGKILL"):
-    return at("coterie.contract.federation.Federation.ask", "after", match, number, with_signal)
+    return at(
+        "coterie.contract.federation.Federation.ask",
+        "after",
+        match,
+        number,
+        with_signal,
+    )
 
 
 def rename(when, match, number=1):
@@ -48,7 +70,16 @@ def undisturbed(driver, tmp_path_factory):
 def killed_once(driver, tmp_path_factory):
     """A run that is killed in round 3 of its second method."""
     folder = tmp_path_factory.mktemp("killed")
-    assert driver(folder, *COMPARE, "--out", "run", arm=ask("round 3 <task coterie.compute.target_tasks")).status == -9
+    assert (
+        driver(
+            folder,
+            *COMPARE,
+            "--out",
+            "run",
+            arm=ask("round 3 <task coterie.compute.target_tasks"),
+        ).status
+        == -9
+    )
     return folder / "run"
 
 
@@ -66,18 +97,30 @@ def assert_same(run, expected):
 
 
 def everything(run):
-    return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()
+    }
 
 
 POINTS = {
-    "after the ask for updates": ask("round 3 <task coterie.compute.tasks:local_updates"),
-    "after an ask to the oracle": ask("round 3 <task coterie.compute.target_tasks:target_gradient", 2),
-    "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
+    "after the ask for updates": ask(
+        "round 3 <task coterie.compute.tasks:local_updates"
+    ),
+    "after an ask to the oracle": ask(
+        "round 3 <task coterie.compute.target_tasks:target_gradient", 2
+    ),
+    "after an ask that clients remember": ask(
+        "round 5 <task coterie_user_remembers:update"
+    ),
     "before a checkpoint, its history appended": at(
         "coterie.run.checkpoint.write_checkpoint", "before", "'round': 4,", 3
     ),
-    "between writing and renaming a checkpoint": rename("before", "momentum-0/checkpoint.safetensors", 4),
-    "between the models and the mark of a pair": rename("before", "meritfed-0/done.json"),
+    "between writing and renaming a checkpoint": rename(
+        "before", "momentum-0/checkpoint.safetensors", 4
+    ),
+    "between the models and the mark of a pair": rename(
+        "before", "meritfed-0/done.json"
+    ),
     "between the last pair and the tables": rename("after", "momentum-0/done.json"),
     "between the tables": rename("before", "weights.csv"),
 }
@@ -95,7 +138,9 @@ def test_killed_at_a_named_point_it_goes_on(driver, tmp_path, undisturbed, point
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_around_every_rename(driver, tmp_path, undisturbed, when):
     number = 1
-    while driver(tmp_path, *COMPARE, "--out", "run", arm=rename(when, "", number)).status:
+    while driver(
+        tmp_path, *COMPARE, "--out", "run", arm=rename(when, "", number)
+    ).status:
         resumed = driver(tmp_path, *COMPARE, "--out", "run", "--resume")
         assert resumed.status == 0, (number, resumed.err)
         assert_same(tmp_path / "run", undisturbed)
@@ -108,7 +153,9 @@ def test_killed_around_every_rename(driver, tmp_path, undisturbed, when):
 @pytest.mark.parametrize("round", [0, 1, 3, 6])
 def test_killed_after_every_ask_of_a_round(driver, tmp_path, undisturbed, round):
     number = 1
-    while driver(tmp_path, *COMPARE, "--out", "run", arm=ask(f"round {round} ", number)).status:
+    while driver(
+        tmp_path, *COMPARE, "--out", "run", arm=ask(f"round {round} ", number)
+    ).status:
         resumed = driver(tmp_path, *COMPARE, "--out", "run", "--resume")
         assert resumed.status == 0, (number, resumed.err)
         assert_same(tmp_path / "run", undisturbed)
@@ -124,7 +171,12 @@ def test_killed_at_random_moments(driver, tmp_path, undisturbed):
     kills = 0
     for number in range(20):
         run = tmp_path / f"run-{number}"
-        kills += driver(tmp_path, *COMPARE, "--out", run.name, delay=draw.uniform(0, whole)).status == -9
+        kills += (
+            driver(
+                tmp_path, *COMPARE, "--out", run.name, delay=draw.uniform(0, whole)
+            ).status
+            == -9
+        )
         assert driver(tmp_path, *COMPARE, "--out", run.name, "--resume").status == 0
         assert_same(run, undisturbed)
     assert kills > 10
@@ -134,13 +186,30 @@ def test_killed_at_random_moments(driver, tmp_path, undisturbed):
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_killed_again_and_again(driver, tmp_path, undisturbed, workers):
     for _ in range(100):
-        ended = driver(tmp_path, *COMPARE, "--out", "run", "--workers", workers, "--resume", delay=0.35)
+        ended = driver(
+            tmp_path,
+            *COMPARE,
+            "--out",
+            "run",
+            "--workers",
+            workers,
+            "--resume",
+            delay=0.35,
+        )
         if ended.status == 0:
             break
         assert ended.status == -9, ended.err
-    assert driver(tmp_path, *COMPARE, "--out", "run", "--workers", "1", "--resume").status == 0
-    (tmp_path / "run" / "experiment.toml").unlink()  # it says how many workers there were last
-    assert_same(tmp_path / "run", {k: v for k, v in undisturbed.items() if k != "experiment.toml"})
+    assert (
+        driver(tmp_path, *COMPARE, "--out", "run", "--workers", "1", "--resume").status
+        == 0
+    )
+    (
+        tmp_path / "run" / "experiment.toml"
+    ).unlink()  # it says how many workers there were last
+    assert_same(
+        tmp_path / "run",
+        {k: v for k, v in undisturbed.items() if k != "experiment.toml"},
+    )
 
 
 PLAIN = """
@@ -157,13 +226,25 @@ class Halfway(ct.Method):  # no dataclass: it has no text of its own that a chec
 def test_a_method_of_any_class_goes_on(driver, tmp_path):
     example = (ROOT / "examples" / "own_method.py").read_text()
     (tmp_path / "mine.py").write_text(example + PLAIN)
-    command = ("compare", "heart-disease", *SETTINGS[2:], "--methods", "mine.py:Halfway,mine.py:Median")
+    command = (
+        "compare",
+        "heart-disease",
+        *SETTINGS[2:],
+        "--methods",
+        "mine.py:Halfway,mine.py:Median",
+    )
     assert driver(tmp_path, *command, "--out", "whole").status == 0
-    assert driver(tmp_path, *command, "--out", "run", arm=ask("round 3 ", 1)).status == -9
-    again = driver(tmp_path, *command, "--out", "run", "--resume", arm=ask("round 1 ", 2))  # of the second method only
+    assert (
+        driver(tmp_path, *command, "--out", "run", arm=ask("round 3 ", 1)).status == -9
+    )
+    again = driver(
+        tmp_path, *command, "--out", "run", "--resume", arm=ask("round 1 ", 2)
+    )  # of the second method only
     assert again.status == 0, again.err
     assert_same(tmp_path / "run", contents(tmp_path / "whole"))
-    faster = driver(tmp_path, *command, "--out", "run", "--resume", "--set", "halfway.speed=0.7")
+    faster = driver(
+        tmp_path, *command, "--out", "run", "--resume", "--set", "halfway.speed=0.7"
+    )
     assert faster.status == 2
     assert "other settings of 'halfway' (speed)" in faster.err
 
@@ -181,10 +262,19 @@ def test_what_is_done_is_not_done_again(driver, killed, undisturbed):
     assert len(times) == 4
     again = (*COMPARE, "--out", "run", "--resume")
     # If it asked for one of these, it would be killed.
-    assert driver(killed.parent, *again, arm=ask("round 3 <task coterie_user_remembers:update")).status == -9
+    assert (
+        driver(
+            killed.parent,
+            *again,
+            arm=ask("round 3 <task coterie_user_remembers:update"),
+        ).status
+        == -9
+    )
     for forbidden in ("compute.tasks:own_update", "compute.target_tasks", "round 2 "):
         copy = shutil.copytree(killed, killed.parent / "copy")
-        ended = driver(killed.parent, *COMPARE, "--out", "copy", "--resume", arm=ask(forbidden))
+        ended = driver(
+            killed.parent, *COMPARE, "--out", "copy", "--resume", arm=ask(forbidden)
+        )
         assert ended.status == 0, (forbidden, ended.err)
         assert_same(copy, undisturbed)
         shutil.rmtree(copy)
@@ -221,7 +311,10 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(driver, tmp_path, undisturbed):
 def test_ctrl_c_before_the_first_round(driver, tmp_path):
     stop = at("coterie.run.experiment.Experiment.load_data", "before", "", 1, "SIGINT")
     stopped = driver(tmp_path, *COMPARE, "--out", "run", arm=stop)
-    assert (stopped.status, stopped.err) == (130, "stopped before the first round; nothing was saved\n")
+    assert (stopped.status, stopped.err) == (
+        130,
+        "stopped before the first round; nothing was saved\n",
+    )
     assert not (tmp_path / "run").exists()
     stop = at("coterie.report.results.Results.load", "before", "", 1, "SIGINT")
     shown = driver(tmp_path, *COMPARE, "--out", "run", arm=stop)
@@ -231,12 +324,31 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
-    settings = ("--methods", "local,fedavg", "--rounds", "40", "--seeds", "1", "--folds", "0", "--no-report")
+    settings = (
+        "--methods",
+        "local,fedavg",
+        "--rounds",
+        "40",
+        "--seeds",
+        "1",
+        "--folds",
+        "0",
+        "--no-report",
+    )
     settings += ("--workers", "2")
     # At a moment that nobody chose: a file that is being opened just then is closed when it is collected, and Python warns of it.
     warned = {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "coterie", "compare", "heart-disease", *settings, "--out", "run"],
+        [
+            sys.executable,
+            "-m",
+            "coterie",
+            "compare",
+            "heart-disease",
+            *settings,
+            "--out",
+            "run",
+        ],
         cwd=tmp_path,
         env={**environment(), **warned},
         stderr=subprocess.PIPE,
@@ -245,7 +357,9 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
         start_new_session=True,
     )
     until = time.monotonic() + 60
-    while not (tmp_path / "run" / "checkpoint" / "local-0" / "checkpoint.safetensors").exists():
+    while not (
+        tmp_path / "run" / "checkpoint" / "local-0" / "checkpoint.safetensors"
+    ).exists():
         assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -257,7 +371,18 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
         os.killpg(process.pid, 0)  # nobody of the group is left
     one = ("--workers", "1")
     assert driver(tmp_path, *said(err), "--no-report", *one).status == 0
-    assert driver(tmp_path, "compare", "heart-disease", *settings, *one, "--out", "undisturbed").status == 0
+    assert (
+        driver(
+            tmp_path,
+            "compare",
+            "heart-disease",
+            *settings,
+            *one,
+            "--out",
+            "undisturbed",
+        ).status
+        == 0
+    )
     assert_same(tmp_path / "run", contents(tmp_path / "undisturbed"))
 
 
@@ -276,11 +401,17 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("at", ["coterie.cli.main", "coterie.base.errors", "numpy._core._multiarray_umath"])
+@pytest.mark.parametrize(
+    "at", ["coterie.cli.main", "coterie.base.errors", "numpy._core._multiarray_umath"]
+)
 def test_ctrl_c_in_the_middle_of_an_import_ends_with_a_sentence(tmp_path, at):
     script = INTERRUPTED.format(at=at)
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     assert (ended.returncode, ended.stderr) == (130, "coterie: stopped\n")
 
@@ -304,13 +435,23 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("number", [2, 3, 6, 12])
-def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(tmp_path, number):
+def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(
+    tmp_path, number
+):
     """Before the handler that leaves at once is there: the first line is `try` itself."""
     script = INTERRUPTED_AT_A_LINE.format(number=number)
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "coterie: stopped\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        130,
+        "",
+        "coterie: stopped\n",
+    )
 
 
 # ---- what a run directory accepts
@@ -318,7 +459,18 @@ def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(tmp_path,
 
 def test_half_a_file_of_a_killed_run_goes_with_the_next_start(driver, tmp_path):
     killed = rename("before", "fedavg-0/checkpoint.safetensors", 2)
-    argv = ("compare", "heart-disease", "--methods", "fedavg", "--rounds", "2", "--seeds", "1", "--no-report", "--out")
+    argv = (
+        "compare",
+        "heart-disease",
+        "--methods",
+        "fedavg",
+        "--rounds",
+        "2",
+        "--seeds",
+        "1",
+        "--no-report",
+        "--out",
+    )
     assert driver(tmp_path, *argv, "run", arm=killed).status == -9
     (leftover,) = (tmp_path / "run").rglob(".*.tmp*")
     assert leftover.name.startswith(".checkpoint.safetensors.tmp")
@@ -329,7 +481,13 @@ def test_half_a_file_of_a_killed_run_goes_with_the_next_start(driver, tmp_path):
 @pytest.mark.parametrize("resume", [False, True])
 def test_half_a_checkpoint_of_a_killed_fit_goes_with_the_next_start(tmp_path, resume):
     def fit(**settings):
-        ct.fit("fedavg", "heart-disease", rounds=1, checkpoint=tmp_path / "c", settings=ct.RunSettings(**settings))
+        ct.fit(
+            "fedavg",
+            "heart-disease",
+            rounds=1,
+            checkpoint=tmp_path / "c",
+            settings=ct.RunSettings(**settings),
+        )
 
     fit()
     leftover = tmp_path / "c" / ".checkpoint.safetensors.tmp4711"
@@ -344,7 +502,10 @@ def test_a_run_is_not_overwritten(driver, killed):
     before = everything(killed)
     refused = driver(killed.parent, *COMPARE, "--out", "run")
     assert refused.status == 2
-    assert refused.err == "coterie: run already holds a run; continue with --resume, or choose another --out\n"
+    assert (
+        refused.err
+        == "coterie: run already holds a run; continue with --resume, or choose another --out\n"
+    )
     assert everything(killed) == before
 
 
@@ -365,13 +526,25 @@ def test_two_processes_do_not_write_one_run(driver, killed, undisturbed):
 OTHERS = {
     "rounds": (("--rounds", "7"), "run.rounds = 6, not 7"),
     "fewer rounds": (("--rounds", "2"), "run.rounds = 6, not 2"),
-    "a field": (("--set", "meritfed.md_step=7"), "other settings of 'meritfed' (md_step)"),
+    "a field": (
+        ("--set", "meritfed.md_step=7"),
+        "other settings of 'meritfed' (md_step)",
+    ),
     "local training": (("--lr", ".5"), "other settings of 'local' (local)"),
     "a model": (("--model", "mlp"), "run was made with model."),
     "a split": (("--set", "split.seed=3"), "split.seed = None, not 3"),
-    "participants": (("--clients-per-round", "2"), "run.clients_per_round = None, not 2"),
-    "fewer methods": (("--methods", f"local,{HERE / 'remembers.py'}:Momentum"), "has results of 'meritfed'"),
-    "a file of one's own": (("--methods", "local,meritfed"), "remembers.py, which is not named now"),
+    "participants": (
+        ("--clients-per-round", "2"),
+        "run.clients_per_round = None, not 2",
+    ),
+    "fewer methods": (
+        ("--methods", f"local,{HERE / 'remembers.py'}:Momentum"),
+        "has results of 'meritfed'",
+    ),
+    "a file of one's own": (
+        ("--methods", "local,meritfed"),
+        "remembers.py, which is not named now",
+    ),
     "other seeds": (("--seeds", "3,4"), "has seed 0"),
 }
 
@@ -390,7 +563,17 @@ def test_other_settings_are_refused(driver, killed, what):
 def test_other_data_and_other_files_are_refused(driver, tmp_path):
     shutil.copytree(HEART, tmp_path / "hospitals")
     shutil.copy(HERE / "remembers.py", tmp_path / "mine.py")
-    settings = ("--label", "sex", "--methods", "mine.py:Momentum,local", "--rounds", "2", "--seeds", "1", "--no-report")
+    settings = (
+        "--label",
+        "sex",
+        "--methods",
+        "mine.py:Momentum,local",
+        "--rounds",
+        "2",
+        "--seeds",
+        "1",
+        "--no-report",
+    )
     command = ("compare", "hospitals", *settings, "--out", "run")
     assert driver(tmp_path, *command).status == 0
     assert driver(tmp_path, *command, "--resume").status == 0
@@ -416,18 +599,31 @@ def test_other_data_and_other_files_are_refused(driver, tmp_path):
         assert words in refused.err
         (tmp_path / file).write_text(text)
         now = everything(tmp_path / "run")
-        assert [name for name in before if name not in TIMES and now[name] != before[name]] == []
+        assert [
+            name for name in before if name not in TIMES and now[name] != before[name]
+        ] == []
 
 
 TIMES = ("timing.csv", "environment.json")
 
 
 def test_methods_and_seeds_may_be_added(driver, tmp_path, undisturbed):
-    fewer = ("compare", "heart-disease", *SETTINGS[2:], "--methods", "meritfed", "--out", "run")
+    fewer = (
+        "compare",
+        "heart-disease",
+        *SETTINGS[2:],
+        "--methods",
+        "meritfed",
+        "--out",
+        "run",
+    )
     assert driver(tmp_path, *fewer).status == 0
     assert driver(tmp_path, *COMPARE, "--out", "run", "--resume").status == 0
     assert_same(tmp_path / "run", undisturbed)
-    assert driver(tmp_path, *COMPARE, "--out", "run", "--resume", "--seeds", "2").status == 0
+    assert (
+        driver(tmp_path, *COMPARE, "--out", "run", "--resume", "--seeds", "2").status
+        == 0
+    )
     rows = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {(row["method"], row["seed"]) for row in rows} == {
         (m, s) for m in ("local", "meritfed", "momentum") for s in (0, 1)
@@ -453,12 +649,27 @@ def test_a_failed_run_keeps_what_was_saved_and_goes_on(driver, tmp_path, undistu
     rows = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {row["method"] for row in rows} == {"local", "meritfed"}
     (tmp_path / "fail").unlink()
-    assert driver(tmp_path, *COMPARE, "--out", "run", "--resume", arm=ask("round 3 ")).status == 0
+    assert (
+        driver(
+            tmp_path, *COMPARE, "--out", "run", "--resume", arm=ask("round 3 ")
+        ).status
+        == 0
+    )
     assert_same(tmp_path / "run", undisturbed)
 
 
 def test_a_model_that_diverges_ends_the_run_by_name(driver, tmp_path):
-    flags = ("--methods", "local,fedavg", "--set", "fedavg.lr=1e30", "--rounds", "6", "--seeds", "1", "--no-report")
+    flags = (
+        "--methods",
+        "local,fedavg",
+        "--set",
+        "fedavg.lr=1e30",
+        "--rounds",
+        "6",
+        "--seeds",
+        "1",
+        "--no-report",
+    )
     failed = driver(tmp_path, "compare", "heart-disease", *flags, "--out", "run")
     assert failed.status == 1
     assert failed.err.splitlines()[-3].startswith("coterie: fedavg, seed 0: round ")
@@ -474,7 +685,17 @@ def test_after_a_power_loss_a_run_goes_on(tmp_path):
     from torture.apart import Setup, command
     from torture.kills import lose_power, remember_disk
 
-    settings = ("--methods", "fedavg,local", "--rounds", "3", "--seeds", "1", "--folds", "0", "--no-report")
+    settings = (
+        "--methods",
+        "fedavg,local",
+        "--rounds",
+        "3",
+        "--seeds",
+        "1",
+        "--folds",
+        "0",
+        "--no-report",
+    )
     argv = ("compare", "heart-disease", *settings, "--out", "run")
     assert command(tmp_path, *argv).status == 0
     expected = contents(tmp_path / "run")
@@ -494,7 +715,9 @@ def test_after_a_power_loss_a_run_goes_on(tmp_path):
     assert_same(tmp_path / "run", expected)
 
 
-def test_killed_after_its_last_round_it_has_the_models_that_clients_kept(driver, tmp_path):
+def test_killed_after_its_last_round_it_has_the_models_that_clients_kept(
+    driver, tmp_path
+):
     """The last round is looked at again, and what clients kept in it is not that of an attempt which was given up."""
     argv = (
         "compare",

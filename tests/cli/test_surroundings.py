@@ -51,7 +51,9 @@ def test_a_closed_stream_changes_nothing(finished, tmp_path, closed):
     ended = shell(finished, line)
     assert ended.returncode == 0, ended.stderr
     for name in ("summary.json", "history.csv"):
-        assert (tmp_path / "run" / name).read_bytes() == (finished / "run" / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == (
+            finished / "run" / name
+        ).read_bytes()
 
 
 def test_a_full_standard_output_is_named(tmp_path):
@@ -63,7 +65,9 @@ def test_a_full_standard_output_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_a_report_of_a_read_only_run_prints_its_answer(finished, monkeypatch, capsys, number):
+def test_a_report_of_a_read_only_run_prints_its_answer(
+    finished, monkeypatch, capsys, number
+):
     def refuse(folder, threshold):
         raise OSError(number, os.strerror(number), str(folder / "report.html"))
 
@@ -71,7 +75,10 @@ def test_a_report_of_a_read_only_run_prints_its_answer(finished, monkeypatch, ca
     assert main(["report", str(finished / "run")]) == 0
     printed = capsys.readouterr().out
     assert "Cleveland" in printed
-    assert f"no HTML report: {finished / 'run'} cannot be written ({os.strerror(number)})" in printed
+    assert (
+        f"no HTML report: {finished / 'run'} cannot be written ({os.strerror(number)})"
+        in printed
+    )
 
 
 def test_reading_a_small_file_takes_little_memory(tmp_path):
@@ -86,7 +93,9 @@ def test_reading_a_small_file_takes_little_memory(tmp_path):
 
 def test_a_pipe_is_read_to_its_end(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with subprocess.Popen(["bash", "-c", f"(printf '['; sleep .2; printf '1]') > {tmp_path / 'pipe'}"]):
+    with subprocess.Popen(
+        ["bash", "-c", f"(printf '['; sleep .2; printf '1]') > {tmp_path / 'pipe'}"]
+    ):
         assert read_json(tmp_path / "pipe", list) == [1]
 
 
@@ -100,8 +109,12 @@ def test_what_nobody_expects_ends_in_a_sentence(finished, monkeypatch, capsys, k
     command = ["run", "run/experiment.toml", "--resume", "--no-report"]
     assert main(command) == 70
     shown = capsys.readouterr().err.splitlines()
-    assert shown[0].startswith(f"coterie: unexpected {kind.__name__} (test_surroundings.py, line ")
-    assert shown[0].endswith("; the traceback is in run/coterie-crash.txt, please report it")
+    assert shown[0].startswith(
+        f"coterie: unexpected {kind.__name__} (test_surroundings.py, line "
+    )
+    assert shown[0].endswith(
+        "; the traceback is in run/coterie-crash.txt, please report it"
+    )
     assert shown[1:] == [
         "every complete round is saved; once this is mended, go on with:",
         "  coterie run run/experiment.toml --resume",
@@ -116,7 +129,9 @@ def test_what_nobody_expects_ends_in_a_sentence(finished, monkeypatch, capsys, k
     assert main(["verify", str(finished / "run")]) == 0
 
 
-def test_without_a_run_the_traceback_lies_in_the_current_folder(tmp_path, monkeypatch, capsys):
+def test_without_a_run_the_traceback_lies_in_the_current_folder(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("coterie.study.layout.choose_folder", lambda *arguments: 1 / 0)
     assert main(["compare", "heart-disease", "--no-report"]) == 70

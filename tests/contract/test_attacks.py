@@ -30,7 +30,11 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize(
     ("case", "attack"),
-    [(FIRST[name], attack) for name in FIRST for attack in (ATTACKS if name in EVERY_ATTACK else ONE_OF_EACH_PLACE)],
+    [
+        (FIRST[name], attack)
+        for name in FIRST
+        for attack in (ATTACKS if name in EVERY_ATTACK else ONE_OF_EACH_PLACE)
+    ],
     ids=lambda v: v if isinstance(v, str) else label(v),
 )
 def test_every_method_ends_under_every_attack_or_says_why_not(case, attack):
@@ -63,26 +67,39 @@ def test_clients_that_train_alone_and_rows_in_one_place_are_out_of_reach():
 
 
 @pytest.mark.parametrize("where", [2, pytest.param("ray", marks=pytest.mark.engines)])
-@pytest.mark.parametrize(("name", "attack"), [*(("fedavg", attack) for attack in ATTACKS), ("maxfl", "loss-inflation")])
+@pytest.mark.parametrize(
+    ("name", "attack"),
+    [*(("fedavg", attack) for attack in ATTACKS), ("maxfl", "loss-inflation")],
+)
 def test_every_attack_gives_the_same_bits_on_every_engine(name, attack, where, request):
-    options = {"rounds": 2, "attack": ATTACKS[attack](on=("b", "d")), "problem": PROBLEMS["batch-norm"]()}
+    options = {
+        "rounds": 2,
+        "attack": ATTACKS[attack](on=("b", "d")),
+        "problem": PROBLEMS["batch-norm"](),
+    }
     if where == "ray":
         request.getfixturevalue("ray_cluster")
         other = {"engine": ENGINES.build({"name": "ray"}, "")}
     else:
         other = {"workers": where}
-    assert_same_bits(quick(FIRST[name], **options), quick(FIRST[name], **options, **other))
+    assert_same_bits(
+        quick(FIRST[name], **options), quick(FIRST[name], **options, **other)
+    )
 
 
 @pytest.mark.parametrize("attack", [IPM, ALIE])
-def test_attackers_who_know_what_others_send_know_it_of_all_that_are_asked(attack, monkeypatch):
+def test_attackers_who_know_what_others_send_know_it_of_all_that_are_asked(
+    attack, monkeypatch
+):
     options = {"rounds": 2, "attack": attack(on=("b", "d"))}
     whole = run(FIRST["fedavg"], **options)
     monkeypatch.setattr(exchange, "AT_ONCE", 2)
     assert_same_bits(whole, run(FIRST["fedavg"], **options))
 
 
-def test_an_attack_does_not_depend_on_where_its_task_is_or_how_many_are_asked(monkeypatch):
+def test_an_attack_does_not_depend_on_where_its_task_is_or_how_many_are_asked(
+    monkeypatch,
+):
     # Where a refused client is asked among two, the others work once more: so nobody is refused here.
     options = {"rounds": 2, "attack": Noise(on=("b", "d")), "max_norm": 1e9}
     whole = run(FIRST["fedavg"], **options)
@@ -94,7 +111,10 @@ def test_an_attack_does_not_depend_on_where_its_task_is_or_how_many_are_asked(mo
 
 def test_a_compressed_update_is_attacked_before_it_is_packed():
     filters = {"filters": [TopK(0.5)], "rounds": 2}
-    plain, attacked = run(FIRST["fedavg"], **filters), run(FIRST["fedavg"], attack=SignFlip(on=("b",)), **filters)
+    plain, attacked = (
+        run(FIRST["fedavg"], **filters),
+        run(FIRST["fedavg"], attack=SignFlip(on=("b",)), **filters),
+    )
     assert not torch.equal(plain.x, attacked.x)
     assert [a.bytes_up for a in plain.asks] == [a.bytes_up for a in attacked.asks]
 
@@ -105,15 +125,25 @@ class Unregistered(Attack):
 
 
 def test_an_attack_that_runs_at_the_clients_must_be_able_to_travel():
-    with pytest.raises(InputError, match=r"Unregistered.corrupt runs at the clients; register the dataclass"):
+    with pytest.raises(
+        InputError,
+        match=r"Unregistered.corrupt runs at the clients; register the dataclass",
+    ):
         run(FIRST["fedavg"], attack=Unregistered(on=("b",)))
 
 
 @pytest.mark.parametrize(
-    "attack", [Noise(on=0.4), Dropout(on=0.4), IPM(on=0.4), LabelFlip(on=0.4)], ids=lambda a: type(a).__name__
+    "attack",
+    [Noise(on=0.4), Dropout(on=0.4), IPM(on=0.4), LabelFlip(on=0.4)],
+    ids=lambda a: type(a).__name__,
 )
 def test_workers_and_resume_give_the_same_bits(attack, tmp_path):
-    options = {"rounds": 4, "evaluate": 2, "attack": attack, "problem": PROBLEMS["batch-norm"]()}
+    options = {
+        "rounds": 4,
+        "evaluate": 2,
+        "attack": attack,
+        "problem": PROBLEMS["batch-norm"](),
+    }
     whole = run(FIRST["fedavg"], **options)
     assert_same_bits(whole, run(FIRST["fedavg"], workers=2, **options))
 
@@ -123,7 +153,9 @@ def test_workers_and_resume_give_the_same_bits(attack, tmp_path):
 
     with pytest.raises(StoppedError):
         run(FIRST["fedavg"], checkpoint=tmp_path, callbacks=(stop,), **options)
-    assert_same_bits(whole, run(FIRST["fedavg"], checkpoint=tmp_path, resume=True, **options))
+    assert_same_bits(
+        whole, run(FIRST["fedavg"], checkpoint=tmp_path, resume=True, **options)
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,18 +164,25 @@ def test_workers_and_resume_give_the_same_bits(attack, tmp_path):
 )
 def test_a_checkpoint_refuses_another_attack(other, tmp_path):
     run(FIRST["fedavg"], rounds=1, checkpoint=tmp_path, attack=IPM(on=("b",)))
-    with pytest.raises(InputError, match=r"the setting attack has changed since round 1.*; resume with the same"):
+    with pytest.raises(
+        InputError,
+        match=r"the setting attack has changed since round 1.*; resume with the same",
+    ):
         run(FIRST["fedavg"], rounds=1, checkpoint=tmp_path, resume=True, attack=other)
 
 
 def test_nan_is_refused_and_named_and_the_others_go_on():
     found = run(FIRST["fedavg"], attack=NaN(on=("b",)))
-    assert found.failures == {"b": "round 3, coterie.compute.tasks:local_update: field 'delta' has NaN or Inf"}
+    assert found.failures == {
+        "b": "round 3, coterie.compute.tasks:local_update: field 'delta' has NaN or Inf"
+    }
     assert "b" not in found.weights["*"]
 
 
 def test_evaluation_is_honest():
-    found = run(FIRST["fedavg"], rounds=2, evaluate=1, attack=Dropout(p=1.0, on=("b", "d")))
+    found = run(
+        FIRST["fedavg"], rounds=2, evaluate=1, attack=Dropout(p=1.0, on=("b", "d"))
+    )
     assert {r.client for r in found.history if r.metric == "loss"} == set("abcde")
     assert {row["client"] for row in found.summary} == set("abcde")
 
@@ -151,4 +190,10 @@ def test_evaluation_is_honest():
 def test_an_attack_on_nobody_is_an_error():
     problem = logistic()
     with pytest.raises(InputError, match=r"no client attacks; say who does: on = \["):
-        fit(run(FIRST["fedavg"]).method, problem.clients, problem.model, 1, attack=Noise())
+        fit(
+            run(FIRST["fedavg"]).method,
+            problem.clients,
+            problem.model,
+            1,
+            attack=Noise(),
+        )

@@ -40,11 +40,15 @@ def wide(width: int) -> Problem:
 
     def make(name: str) -> Make:
         def draw(count, g):
-            return torch.randn(count, width, generator=g, dtype=torch.float64), torch.arange(count) % 2
+            return torch.randn(
+                count, width, generator=g, dtype=torch.float64
+            ), torch.arange(count) % 2
 
         return draw
 
-    return Problem(build(make), seeded(lambda: torch.nn.Linear(width, 1), torch.float64))
+    return Problem(
+        build(make), seeded(lambda: torch.nn.Linear(width, 1), torch.float64)
+    )
 
 
 def sent(monkeypatch, case, width, tmp_path, **options):
@@ -53,20 +57,38 @@ def sent(monkeypatch, case, width, tmp_path, **options):
     honest = InProcessEngine.ask
 
     def ask(self, ask):
-        floats = sum(_floats(v.tensor[:1] if isinstance(v, PerClient) else v) for v in ask.payload.values())
+        floats = sum(
+            _floats(v.tensor[:1] if isinstance(v, PerClient) else v)
+            for v in ask.payload.values()
+        )
         payloads[ask.context.ask] = ask.names, floats
         return honest(self, ask)
 
     with monkeypatch.context() as patch:
         patch.setattr(InProcessEngine, "ask", ask)
-        found = quick(case, wide(width), rounds=ROUND + 1, evaluate=ROUND + 1, checkpoint=tmp_path, **options)
+        found = quick(
+            case,
+            wide(width),
+            rounds=ROUND + 1,
+            evaluate=ROUND + 1,
+            checkpoint=tmp_path,
+            **options,
+        )
     asks = []
     for record in found.asks:
         names, down = payloads[record.ask]
-        if "server" not in names and not record.task.startswith("coterie.compute.metrics") and record.round <= ROUND:
+        if (
+            "server" not in names
+            and not record.task.startswith("coterie.compute.metrics")
+            and record.round <= ROUND
+        ):
             assert 0 <= record.bytes_down - 8 * down < SETTINGS
-            up = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, is no float more
-            asks.append((record.round, record.task.rpartition(":")[2], len(names), up, down))
+            up = round(
+                record.bytes_up / 8 - 0.45
+            )  # a flag of a byte, or a number of four, is no float more
+            asks.append(
+                (record.round, record.task.rpartition(":")[2], len(names), up, down)
+            )
     memory = read_checkpoint(tmp_path / "checkpoint.safetensors").memory
     return asks, {k: value for k, value in memory.items() if not k.endswith("/server")}
 
@@ -82,33 +104,57 @@ def evaluated(formula: str, **symbols: int) -> int:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, tmp_path):
+def test_floats_sent_and_memory_are_those_that_are_declared(
+    name, monkeypatch, tmp_path
+):
     said = entries()[name].row()
     declared, case = traffic(said["sends"]), FIRST[name]
     once = set(re.findall(r"\((\w+): once", said["sends"]))
     seen = set()
     for width, participants in ((3, 5), (9, 3)):
-        asks, memory = sent(monkeypatch, case, width, tmp_path, clients_per_round=participants)
+        asks, memory = sent(
+            monkeypatch, case, width, tmp_path, clients_per_round=participants
+        )
         assert bool(memory) != said["memory"].startswith("none")
-        numbers: Counter[str] = Counter()  # by client, over what it keeps under each name
-        for place, value in {key.split("/", 1)[1]: value for key, value in memory.items()}.items():
+        numbers: Counter[str] = (
+            Counter()
+        )  # by client, over what it keeps under each name
+        for place, value in {
+            key.split("/", 1)[1]: value for key, value in memory.items()
+        }.items():
             numbers[place.rpartition("/")[2]] += value.numel()
         most = max(numbers.values(), default=0) / (width + 1)
         assert round(most) <= METHODS[name].keeps <= math.ceil(most)
-        symbols = {"d": width + 1, "d_s": width, "n": participants, "N": 5, "C": 2, "T": targets(case)}
+        symbols = {
+            "d": width + 1,
+            "d_s": width,
+            "n": participants,
+            "N": 5,
+            "C": 2,
+            "T": targets(case),
+        }
         for number, task, asked, up, down in asks:
             seen.add(task)
             if number == ROUND or task in once:
                 assert task in declared
                 assert (number < ROUND) == (task in once)
-                assert (up, down) == tuple(evaluated(f, **symbols) for f in declared[task]), f"{task}, {asked} clients"
+                assert (up, down) == tuple(
+                    evaluated(f, **symbols) for f in declared[task]
+                ), f"{task}, {asked} clients"
     if set(declared) - seen:  # what only other settings ask for
         for other in (c for c in CASES if c[0] == name):
-            seen |= {task for _, task, *_ in sent(monkeypatch, other, 3, tmp_path, clients_per_round=3)[0]}
+            seen |= {
+                task
+                for _, task, *_ in sent(
+                    monkeypatch, other, 3, tmp_path, clients_per_round=3
+                )[0]
+            }
     assert set(declared) <= seen
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs == "sum"])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if METHODS[name].needs == "sum"]
+)
 def test_a_method_that_needs_sums_alone_is_sent_one_vector_at_a_time(name, monkeypatch):
     honest, seen = InProcessEngine.ask, []
 
@@ -152,10 +198,16 @@ def test_the_laws_that_a_method_names_exist(name):
     assert len(laws) >= len(re.findall(r"^- ", listed, re.M))  # no law without its test
     for file, _, test in (law.partition("::") for law in laws):
         assert test.startswith("test_")
-        assert test in names_in(ROOT / file), f"{name} names {file}::{test}, which is not there"
+        assert test in names_in(ROOT / file), (
+            f"{name} names {file}::{test}, which is not there"
+        )
 
 
 @cache
 def names_in(file: Path) -> set[str]:
     assert file.is_file(), file
-    return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }

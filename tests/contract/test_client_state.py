@@ -27,7 +27,9 @@ class Kept(NamedTuple):
 
 
 @task
-def count_up(cohort, *, by: float, spoil: str = "", fails: str = "", writes: bool = True) -> Kept:
+def count_up(
+    cohort, *, by: float, spoil: str = "", fails: str = "", writes: bool = True
+) -> Kept:
     """Add `by` to a number that each client keeps; the reply of the client `spoil` is NaN."""
     state = cohort.state("number", torch.tensor(0.0))
     if writes:
@@ -35,21 +37,28 @@ def count_up(cohort, *, by: float, spoil: str = "", fails: str = "", writes: boo
     if fails in cohort.names:
         raise OSError("line is busy")
     x = cohort.workspace.x
-    delta = torch.stack([x * (float("nan") if n == spoil else 0.0) for n in cohort.names])
+    delta = torch.stack(
+        [x * (float("nan") if n == spoil else 0.0) for n in cohort.names]
+    )
     return Kept(delta, state.values, state.rounds, state.counted)
 
 
 @task
 def look(cohort) -> Kept:
     state = cohort.only(range(len(cohort.names))).state("number", torch.tensor(-5.0))
-    return Kept(torch.zeros(len(cohort.names), cohort.layout.size, dtype=cohort.layout.dtype), *state)
+    return Kept(
+        torch.zeros(len(cohort.names), cohort.layout.size, dtype=cohort.layout.dtype),
+        *state,
+    )
 
 
 @pytest.fixture(params=[1, 2, pytest.param("ray", marks=pytest.mark.engines)])
 def four(request):
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
-    with federation_of(quadratic({n: [1.0] for n in "abcd"}), request.param) as federation:
+    with federation_of(
+        quadratic({n: [1.0] for n in "abcd"}), request.param
+    ) as federation:
         yield federation
 
 
@@ -60,12 +69,18 @@ def at(federation, number):
 def forget(federation, names):
     """Let clients lose what they keep, as if their process had ended."""
     saved = federation.engine.save_memory()
-    federation.engine.load_memory({k: v for k, v in saved.items() if not owners([k]) & set(names)})
+    federation.engine.load_memory(
+        {k: v for k, v in saved.items() if not owners([k]) & set(names)}
+    )
 
 
 def test_a_state_names_its_round_and_if_the_server_counted_it(four):
     first = at(four, 1).ask("ab", count_up, by=1.0)
-    assert (first.before.tolist(), first.since.tolist(), first.counted.tolist()) == ([0, 0], [-1, -1], [False] * 2)
+    assert (first.before.tolist(), first.since.tolist(), first.counted.tolist()) == (
+        [0, 0],
+        [-1, -1],
+        [False] * 2,
+    )
     later = at(four, 3).ask("abc", count_up, by=1.0)
     assert later.before.tolist() == [1, 1, 0]
     assert later.since.tolist() == [1, 1, -1]
@@ -79,7 +94,10 @@ def test_a_client_that_forgets_is_named_once(four):
     forget(four, "bd")
     replies = at(four, 2).ask("abc", count_up, by=1.0)
     assert replies.forgot == ("b",)
-    assert (replies.before.tolist(), replies.counted.tolist()) == ([1, 0, 1], [True, False, True])
+    assert (replies.before.tolist(), replies.counted.tolist()) == (
+        [1, 0, 1],
+        [True, False, True],
+    )
     assert at(four, 3).ask("abc", look).forgot == ()
     assert at(four, 3).ask("d", look).forgot == ("d",)
     assert set(four.holders("number")) == {"a", "b", "c"}
@@ -116,7 +134,10 @@ def test_what_the_server_discards_counts_no_longer_and_nobody_forgot_it(four):
     at(four, 1).ask("abcd", count_up, by=1.0)
     at(four, 1).discard("number", "ad")
     replies = at(four, 2).ask("abcd", look)
-    assert (replies.counted.tolist(), replies.forgot) == ([False, True, True, False], ())
+    assert (replies.counted.tolist(), replies.forgot) == (
+        [False, True, True, False],
+        (),
+    )
     assert replies.before.tolist() == [1, 1, 1, 1]
     at(four, 2).discard("number")
     assert not at(four, 2).holders("number")
@@ -126,7 +147,11 @@ def test_a_state_that_is_only_read_stays_counted(four):
     at(four, 1).ask("abcd", count_up, by=1.0)
     at(four, 2).ask("abcd", count_up, by=1.0, writes=False)
     replies = at(four, 5).ask("abcd", look)
-    assert (replies.since.tolist(), replies.counted.tolist(), replies.forgot) == ([1] * 4, [True] * 4, ())
+    assert (replies.since.tolist(), replies.counted.tolist(), replies.forgot) == (
+        [1] * 4,
+        [True] * 4,
+        (),
+    )
 
 
 # ---- every method with memory
@@ -135,7 +160,8 @@ def test_a_state_that_is_only_read_stays_counted(four):
 REMEMBERING = [
     name
     for name, entry in entries().items()
-    if not entry.row()["memory"].startswith("none") and name != "pfedme"  # which only shows what it made in the round
+    if not entry.row()["memory"].startswith("none")
+    and name != "pfedme"  # which only shows what it made in the round
 ]
 
 
@@ -160,7 +186,9 @@ def test_a_client_that_forgets_is_named_and_heals(name, monkeypatch):
     assert mean_loss(disturbed, 6) < mean_loss(disturbed, 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+)
 def test_what_clients_keep_of_a_large_model_has_pages_of_its_own(dtype):
     memory = Memory()
     view = MemoryView(memory, ("a", "b"), {})
@@ -173,4 +201,6 @@ def test_what_clients_keep_of_a_large_model_has_pages_of_its_own(dtype):
     assert not any(value.data_ptr() % mmap.PAGESIZE for value in kept)
     values.zero_()
     assert kept[1].any()
-    assert torch.equal(memory.read("small", "b")[1], torch.arange(LASTING, LASTING + 3).to(dtype))
+    assert torch.equal(
+        memory.read("small", "b")[1], torch.arange(LASTING, LASTING + 3).to(dtype)
+    )

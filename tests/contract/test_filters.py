@@ -102,7 +102,10 @@ class Drawn(Filter):
     stage = "noise"
 
     def apply(self, rows, passage):
-        drawn = [torch.from_numpy(rng.uniform(rows[0].numel())).view_as(rows[0]) for rng in passage.rngs()]
+        drawn = [
+            torch.from_numpy(rng.uniform(rows[0].numel())).view_as(rows[0])
+            for rng in passage.rngs()
+        ]
         return torch.stack(drawn)
 
 
@@ -116,13 +119,17 @@ def three(request):
 
 def ask(federation, *filters, **payload):
     ordered = filters_of(FedAvg(), filters)
-    return replace(federation, filters=ordered).ask(federation.clients, everything, **payload)
+    return replace(federation, filters=ordered).ask(
+        federation.clients, everything, **payload
+    )
 
 
 def test_filters_see_declared_fields_and_nothing_else(three):
     replies = ask(three, Times(3.0))
     assert replies.delta.unique().tolist() == [3]
-    assert {float(replies.fields[k].unique()) for k in ("gradient", "gap", "rows", "other")} == {1}
+    assert {
+        float(replies.fields[k].unique()) for k in ("gradient", "gap", "rows", "other")
+    } == {1}
     replies = ask(three, Times(3.0, kinds=("gradient", "count")))
     assert {k: float(v.unique()) for k, v in replies.fields.items()} == {
         "delta": 1, "gradient": 3, "gap": 1, "rows": 3, "other": 1, "kept": 1
@@ -130,7 +137,9 @@ def test_filters_see_declared_fields_and_nothing_else(three):
 
 
 def test_filters_run_in_the_order_of_their_stages_and_then_as_given(three):
-    masks, attack, noise = (Times(2.0, 1.0, stage=s) for s in ("masks", "attack", "noise"))
+    masks, attack, noise = (
+        Times(2.0, 1.0, stage=s) for s in ("masks", "attack", "noise")
+    )
     add, double, clip = Times(plus=1.0), Times(2.0), Times(0.0, 5.0, stage="clipping")
     assert (
         ask(three, masks, attack, add, double, noise, clip).delta.unique().item()
@@ -150,8 +159,13 @@ def test_buffers_are_sent_as_they_are():
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_is_packed_is_counted_as_it_is_sent_and_undone_before_it_is_checked(three, strict):
-    plain, packed = (ask(replace(three, strict_wire=strict), *filters) for filters in ((), (Times(7.0), Halves())))
+def test_what_is_packed_is_counted_as_it_is_sent_and_undone_before_it_is_checked(
+    three, strict
+):
+    plain, packed = (
+        ask(replace(three, strict_wire=strict), *filters)
+        for filters in ((), (Times(7.0), Halves()))
+    )
     assert packed.delta.tolist() == [[7, 7, 7]] * 3
     assert packed.delta.dtype == plain.delta.dtype
     before, after = (record.bytes_up for record in three.session.asks[-2:])
@@ -166,16 +180,22 @@ def test_a_filter_that_fails_is_its_clients_failure_and_commits_no_memory(three)
 
 
 def test_what_cannot_be_unpacked_is_refused_by_name(three):
-    with pytest.raises(Exception, match=r"a \(its reply cannot be unpacked \(ValueError: too short\)\)"):
+    with pytest.raises(
+        Exception, match=r"a \(its reply cannot be unpacked \(ValueError: too short\)\)"
+    ):
         ask(three, Breaks(undone=True))
 
 
 def test_streams_are_named_by_the_method_and_not_by_its_task(three):
-    one, other = (ask(replace(three, label=label, round=1), Drawn()).delta for label in ("a", "b"))
+    one, other = (
+        ask(replace(three, label=label, round=1), Drawn()).delta for label in ("a", "b")
+    )
     assert not torch.equal(one, other)
     again = replace(three, label="a", round=1, attempt=5)
     assert torch.equal(ask(again, Drawn()).delta, one)
-    assert not torch.equal(ask(again, Drawn()).delta, one)  # the second ask of the round
+    assert not torch.equal(
+        ask(again, Drawn()).delta, one
+    )  # the second ask of the round
     with federation_of(quadratic(CENTRES)) as alone:
         ordered = filters_of(FedAvg(), [Drawn()])
         federation = replace(alone, filters=ordered, label="a", round=1)
@@ -195,14 +215,26 @@ class Unregistered(Filter):
 @pytest.mark.parametrize(
     ("filters", "method", "said"),
     [
-        ([3], FedAvg(), "3 is not a filter; give one such as TopK(0.01), of a class derived from ct.Filter"),
-        ([Unregistered()], FedAvg(), "Unregistered must be a frozen dataclass registered with @wire_type"),
+        (
+            [3],
+            FedAvg(),
+            "3 is not a filter; give one such as TopK(0.01), of a class derived from ct.Filter",
+        ),
+        (
+            [Unregistered()],
+            FedAvg(),
+            "Unregistered must be a frozen dataclass registered with @wire_type",
+        ),
         (
             [Times(stage="noises")],
             FedAvg(),
             "Times.stage must be clipping | noise | compression | attack | masks; got 'noises'; did you mean 'noise'?",
         ),
-        ([Halves(), Breaks()], FedAvg(), "Halves and Breaks both choose the form in which replies are sent"),
+        (
+            [Halves(), Breaks()],
+            FedAvg(),
+            "Halves and Breaks both choose the form in which replies are sent",
+        ),
         (
             [Times()],
             Exact(),

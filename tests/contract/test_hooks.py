@@ -11,7 +11,10 @@ from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, SAMPLE
 from coterie.config.rules import check_object
 from coterie.contract.method import Attack, Method, Sampler
 
-ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {"a": 0.0, "b": 1.0}.items()}
+ROWS = {
+    name: (torch.ones(12, 1), torch.full((12,), label))
+    for name, label in {"a": 0.0, "b": 1.0}.items()
+}
 LOCAL = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
 
 
@@ -140,21 +143,41 @@ class Fails(Always):
 
 
 def fit(method, **options):
-    parts = {n: dict.fromkeys(("train", "validation"), rows) for n, rows in ROWS.items()}
-    return ct.fit(method, ct.data.from_tensors(parts, task="classification"), ct.models.Logistic(), rounds=1, **options)
+    parts = {
+        n: dict.fromkeys(("train", "validation"), rows) for n, rows in ROWS.items()
+    }
+    return ct.fit(
+        method,
+        ct.data.from_tensors(parts, task="classification"),
+        ct.models.Logistic(),
+        rounds=1,
+        **options,
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (KeepsNot(), r"KeepsNot\.keep_validation is not a hook of a method; did you mean keeps_validation\?"),
-        (WithPool(LOCAL), r"WithPool\.pool is not a hook of a method; did you mean pooled\?"),
+        (
+            KeepsNot(),
+            r"KeepsNot\.keep_validation is not a hook of a method; did you mean keeps_validation\?",
+        ),
+        (
+            WithPool(LOCAL),
+            r"WithPool\.pool is not a hook of a method; did you mean pooled\?",
+        ),
         (
             ct.FedAvg(ct.LocalSGD(sampler=Evenly())),
             r"Evenly\.after_rounds is not .* a sampler; did you mean after_round\?",
         ),
-        (Three(), r"Three.* is not a method; give one such as FedAvg\(\), of a class derived from ct.Method"),
-        (Onw(LOCAL), r"Onw.participation must be run \| own; got 'onw'; did you mean 'own'\?"),
+        (
+            Three(),
+            r"Three.* is not a method; give one such as FedAvg\(\), of a class derived from ct.Method",
+        ),
+        (
+            Onw(LOCAL),
+            r"Onw.participation must be run \| own; got 'onw'; did you mean 'own'\?",
+        ),
         (Pooled(LOCAL), "Pooled.pooled must be true or false; got 'no'"),
         (ct.FedAvg, r"FedAvg is a class and not a method; write FedAvg\(\)"),
     ],
@@ -201,41 +224,76 @@ def test_what_a_method_asks_and_whom_is_told_apart(method, sentence):
 
 
 def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
-    with pytest.raises(ct.InputError, match=r"Liar\.rewrites is not a hook of an attack; did you mean rewrite\?"):
+    with pytest.raises(
+        ct.InputError,
+        match=r"Liar\.rewrites is not a hook of an attack; did you mean rewrite\?",
+    ):
         fit(ct.FedAvg(LOCAL), attack=Liar())
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"filters": [Harder()]}, r"Harder\.aply is not a hook of a filter; did you mean apply\?"),
+        (
+            {"filters": [Harder()]},
+            r"Harder\.aply is not a hook of a filter; did you mean apply\?",
+        ),
         (
             {"settings": ct.RunSettings(callbacks=(Watching(),))},
             r"Watching\.keep_validation is not a hook of a callback; did you mean keeps_validation\?",
         ),
-        ({"engine": Here()}, r"Here\.fork is not a hook of an engine; did you mean forks\?"),
+        (
+            {"engine": Here()},
+            r"Here\.fork is not a hook of an engine; did you mean forks\?",
+        ),
         (
             {"filters": [Transforms()]},
             "Transforms has no hook of a filter and would do nothing; define apply, pack or unpack",
         ),
-        ({"filters": [OfGradient()]}, "OfGradient.kinds must be a tuple of update, .*; got 'gradient'"),
-        ({"filters": [OfUpdates()]}, r"OfUpdates.kinds must be a tuple of update, .*; got \('updates',\)"),
+        (
+            {"filters": [OfGradient()]},
+            "OfGradient.kinds must be a tuple of update, .*; got 'gradient'",
+        ),
+        (
+            {"filters": [OfUpdates()]},
+            r"OfUpdates.kinds must be a tuple of update, .*; got \('updates',\)",
+        ),
         ({"filters": [ct.TopK]}, r"TopK is a class and not a filter; write TopK\(\)"),
-        ({"attack": Honest(on=("a",))}, "Honest has no hook of an attack and would do nothing; define corrupt, "),
+        (
+            {"attack": Honest(on=("a",))},
+            "Honest has no hook of an attack and would do nothing; define corrupt, ",
+        ),
         ({"attack": Fails()}, r"Fails.fails must be a function \(rng\); got True"),
-        ({"settings": ct.RunSettings(callbacks=(Deaf(),))}, "Deaf has no hook of a callback and would do nothing"),
-        ({"engine": Opens()}, r"Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class derived"),
-        ({"engine": Closed()}, "Closed.open must return an engine, of a class derived from .*; got None"),
-        ({"engine": ct.InProcess}, r"InProcess is a class and not an engine; write InProcess\(\)"),
+        (
+            {"settings": ct.RunSettings(callbacks=(Deaf(),))},
+            "Deaf has no hook of a callback and would do nothing",
+        ),
+        (
+            {"engine": Opens()},
+            r"Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class derived",
+        ),
+        (
+            {"engine": Closed()},
+            "Closed.open must return an engine, of a class derived from .*; got None",
+        ),
+        (
+            {"engine": ct.InProcess},
+            r"InProcess is a class and not an engine; write InProcess\(\)",
+        ),
     ],
 )
-def test_what_would_be_ignored_or_break_later_is_refused_when_a_run_begins(options, sentence):
+def test_what_would_be_ignored_or_break_later_is_refused_when_a_run_begins(
+    options, sentence
+):
     with pytest.raises(ct.InputError, match=sentence):
         fit(ct.FedAvg(LOCAL), **options)
 
 
 def test_an_attack_on_half_a_hundred_is_refused():
-    with pytest.raises(ct.InputError, match=r"Always.on must be a list of names or a share in \(0, 1\]; got 50"):
+    with pytest.raises(
+        ct.InputError,
+        match=r"Always.on must be a list of names or a share in \(0, 1\]; got 50",
+    ):
         Always(on=50)
 
 
@@ -269,10 +327,15 @@ class Row(ct.Sampler):
 """
 
 
-@pytest.mark.parametrize("registry", [ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS], ids=lambda r: r.kind)
+@pytest.mark.parametrize(
+    "registry", [ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS], ids=lambda r: r.kind
+)
 def test_what_a_file_names_must_be_a_class(registry, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    with pytest.raises(ct.InputError, match=rf"a.toml: .*own.py:THREE is no class of an? {registry.kind}; got 3"):
+    with pytest.raises(
+        ct.InputError,
+        match=rf"a.toml: .*own.py:THREE is no class of an? {registry.kind}; got 3",
+    ):
         registry.build({"name": f"{tmp_path}/own.py:THREE"}, "a.toml")
 
 
@@ -284,9 +347,21 @@ def test_what_a_file_names_must_be_a_class(registry, tmp_path):
             "Opens",
             r"a.toml: .*Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class d",
         ),
-        (ENGINES, "Opne", "a.toml: Opne has no open, so it is not an engine; rename opne to open"),
-        (ENGINES, "Short", r"a.toml: Short.open must be a function \(clients, model, loss\); got"),
-        (SAMPLERS, "Row", r"a.toml: Row.row is not a hook of a sampler; did you mean rows\?"),
+        (
+            ENGINES,
+            "Opne",
+            "a.toml: Opne has no open, so it is not an engine; rename opne to open",
+        ),
+        (
+            ENGINES,
+            "Short",
+            r"a.toml: Short.open must be a function \(clients, model, loss\); got",
+        ),
+        (
+            SAMPLERS,
+            "Row",
+            r"a.toml: Row.row is not a hook of a sampler; did you mean rows\?",
+        ),
     ],
 )
 def test_a_class_in_a_file_is_checked_as_a_value_is(registry, name, sentence, tmp_path):
@@ -302,7 +377,12 @@ def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
 
 
 def test_a_check_leaves_the_class_as_it_is():
-    for checked, base in ((Keeps(), Method), (Evenly(), Sampler), (Liar(), Attack), (ct.Clip(1.0), ct.Filter)):
+    for checked, base in (
+        (Keeps(), Method),
+        (Evenly(), Sampler),
+        (Liar(), Attack),
+        (ct.Clip(1.0), ct.Filter),
+    ):
         before = dict(vars(type(checked)))
         with suppress(ct.InputError):
             check_object(checked, base)

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from benchmarks.rooms import FILES, MODULES, SOURCE, arrows, imports, name_of, room, rooms
+from benchmarks.rooms import (
+    FILES,
+    MODULES,
+    SOURCE,
+    arrows,
+    imports,
+    name_of,
+    room,
+    rooms,
+)
 
 from coterie.cli.catalogue import entries
 from mutants import declared, mutated
@@ -75,12 +84,18 @@ def test_the_levels_are_found():
 def may_import(path: Path, name: str) -> bool:
     """Whether a file may import this module."""
     mine, theirs = room(name_of(path)), room(name)
-    if name == "coterie":  # its version; the names that it offers are imported where they are asked for
+    if (
+        name == "coterie"
+    ):  # its version; the names that it offers are imported where they are asked for
         return True
-    if mine == theirs == "algorithms" and path.name != "__init__.py":  # algorithms do not import each other
+    if (
+        mine == theirs == "algorithms" and path.name != "__init__.py"
+    ):  # algorithms do not import each other
         return False
     allowed = ONLY.get(mine)
-    return level(theirs) <= level(mine) and (allowed is None or bool({theirs, name.removeprefix("coterie.")} & allowed))
+    return level(theirs) <= level(mine) and (
+        allowed is None or bool({theirs, name.removeprefix("coterie.")} & allowed)
+    )
 
 
 def test_imports_point_downwards():
@@ -122,25 +137,47 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
         return seen
 
     reach = {name: reached(name) for name in graph}
-    groups = {frozenset(o for o in reach[name] if name in reach.get(o, ())) for name in graph}
+    groups = {
+        frozenset(o for o in reach[name] if name in reach.get(o, ())) for name in graph
+    }
     return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
 def test_circles_are_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}) == [["a", "b", "c"]]
+    assert circles(
+        {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}
+    ) == [["a", "b", "c"]]
 
 
 def test_no_modules_import_each_other_not_even_for_types():
-    assert circles({name: {n for n, _ in imports(path)} - {name} for name, path in MODULES.items()}) == []
+    assert (
+        circles(
+            {
+                name: {n for n, _ in imports(path)} - {name}
+                for name, path in MODULES.items()
+            }
+        )
+        == []
+    )
 
 
 def test_no_rooms_import_each_other():
-    assert circles({name: {other for one, other in arrows() if one == name} for name in rooms()}) == []
+    assert (
+        circles(
+            {
+                name: {other for one, other in arrows() if one == name}
+                for name in rooms()
+            }
+        )
+        == []
+    )
 
 
 def test_the_design_names_every_room():
     text = (SOURCE.parents[1] / "docs" / "design.md").read_text()
-    folders = {path.relative_to(SOURCE).parts[0] for path in FILES if path.parent != SOURCE}
+    folders = {
+        path.relative_to(SOURCE).parts[0] for path in FILES if path.parent != SOURCE
+    }
     assert [name for name in sorted(folders) if f"`{name}/`" not in text] == []
 
 
@@ -182,13 +219,28 @@ def test_import_coterie_imports_neither_torch_nor_anything_heavy():
     assert not loaded & {"torch", "numpy", *HEAVY}
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if room(name_of(f)) == "config"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [f for f in FILES if room(name_of(f)) == "config"],
+    ids=lambda path: path.stem,
+)
 def test_what_is_declared_needs_neither_torch_nor_numpy(path):
     assert not modules_after(f"import {name_of(path)}") & {"torch", "numpy", *HEAVY}
 
 
 @pytest.mark.parametrize(
-    "command", ["", "compare", "run", "check", "show", "site approve", "deploy", "predict", "report"]
+    "command",
+    [
+        "",
+        "compare",
+        "run",
+        "check",
+        "show",
+        "site approve",
+        "deploy",
+        "predict",
+        "report",
+    ],
 )
 def test_help_reads_the_declarations_without_torch(command):
     code = f"""import contextlib, io
@@ -207,7 +259,9 @@ def test_using_every_public_name_needs_torch_and_numpy_only():
 
 
 def test_a_report_needs_no_torch():
-    assert "torch" not in modules_after("import coterie.report.html, coterie.report.table")
+    assert "torch" not in modules_after(
+        "import coterie.report.html, coterie.report.table"
+    )
 
 
 def test_public_names_are_those_that_are_offered():
@@ -216,7 +270,9 @@ def test_public_names_are_those_that_are_offered():
     for name in ct.__all__:
         assert getattr(ct, name) is not None
     assert sorted(ct.__all__) == dir(ct)
-    with pytest.raises(AttributeError, match="module 'coterie' has no attribute 'FedAvgg'"):
+    with pytest.raises(
+        AttributeError, match="module 'coterie' has no attribute 'FedAvgg'"
+    ):
         _ = ct.FedAvgg
 
 
@@ -225,10 +281,25 @@ def test_public_names_are_those_that_are_offered():
 NOISE = SOURCE / "base" / "rng.py"
 """The one file that touches the global generators (of torch, numpy and Python): it seeds them by name and puts them back."""
 ITS_CALLS = ("generator.manual_seed",)
-GLOBAL_GENERATORS = ("torch.default_generator", "np.random.mtrand._rand", "random._inst")
+GLOBAL_GENERATORS = (
+    "torch.default_generator",
+    "np.random.mtrand._rand",
+    "random._inst",
+)
 
 NAMED_GENERATORS = ("default_rng", "Generator", "Philox", "PCG64", "SeedSequence")
-TORCH_DRAWS = {f"torch.{n}" for n in ("rand", "randn", "randperm", "randint", "bernoulli", "multinomial", "normal")}
+TORCH_DRAWS = {
+    f"torch.{n}"
+    for n in (
+        "rand",
+        "randn",
+        "randperm",
+        "randint",
+        "bernoulli",
+        "multinomial",
+        "normal",
+    )
+}
 
 
 def seedings(path: Path) -> list[str]:
@@ -241,8 +312,13 @@ def seedings(path: Path) -> list[str]:
         last = called.split(".")[-1]
         own = last == "manual_seed" and called.startswith("torch.Generator(")
         seeds = last in ("manual_seed", "manual_seed_all") or called == "torch.seed"
-        legacy = called.startswith(("random.", "np.random.")) and last not in NAMED_GENERATORS
-        draws = called in TORCH_DRAWS and "generator" not in {k.arg for k in node.keywords}
+        legacy = (
+            called.startswith(("random.", "np.random."))
+            and last not in NAMED_GENERATORS
+        )
+        draws = called in TORCH_DRAWS and "generator" not in {
+            k.arg for k in node.keywords
+        }
         if (seeds and not own) or legacy or draws:
             found.append(called)
     return found
@@ -253,7 +329,9 @@ def test_no_global_seeding_and_no_unnamed_draws():
     assert seeding == {NOISE: list(ITS_CALLS)}
     for path in FILES:
         text = path.read_text()
-        assert all((name in text) == (path == NOISE) for name in GLOBAL_GENERATORS), path
+        assert all((name in text) == (path == NOISE) for name in GLOBAL_GENERATORS), (
+            path
+        )
         if path != NOISE:
             assert "np.random.seed" not in text, path
             assert "\nimport random\n" not in text, path
@@ -281,14 +359,22 @@ def test_the_search_for_seeding_finds_it(tmp_path):
 # ---- methods
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if f.parent == SOURCE / "algorithms"], ids=lambda p: name_of(p))
+@pytest.mark.parametrize(
+    "path",
+    [f for f in FILES if f.parent == SOURCE / "algorithms"],
+    ids=lambda p: name_of(p),
+)
 def test_a_method_has_its_header(path):
     if path.name == "__init__.py":
         return
     text = path.read_text()
     header = ast.get_docstring(ast.parse(text)) or ""
     assert "\nLaws:\n- " in header
-    assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"]
+    assert not [
+        n
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"
+    ]
 
 
 # ---- tests know the point of each method

@@ -91,7 +91,9 @@ class ServerMomentum(ct.Method):
     local: LocalSGD = LOCAL
 
     def init(self, x, federation) -> ServerState:
-        return ServerState(x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype))
+        return ServerState(
+            x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype)
+        )
 
     def round(self, state, federation, rng):
         got = federation.ask(federation.clients, forget, x=state.x, local=self.local)
@@ -99,7 +101,9 @@ class ServerMomentum(ct.Method):
         rows = [federation.everyone.index(n) for n in got.clients]
         velocity[rows] = BETA * velocity[rows] + got.delta
         weights = got.sizes / got.sizes.sum()
-        return ServerState(move(state.x, weights, velocity[rows], 1.0, federation.dim), velocity), {}
+        return ServerState(
+            move(state.x, weights, velocity[rows], 1.0, federation.dim), velocity
+        ), {}
 
     def models(self, state):
         return state.x
@@ -112,11 +116,16 @@ def run(method, **options):
 
 @pytest.mark.parametrize("participants", [None, 2])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_client_memory_equals_the_same_numbers_kept_by_the_server(participants, workers):
+def test_client_memory_equals_the_same_numbers_kept_by_the_server(
+    participants, workers
+):
     mine = run(ClientMomentum(), clients_per_round=participants, workers=workers)
     theirs = run(ServerMomentum(), clients_per_round=participants)
     assert torch.equal(mine.x, theirs.x)
-    without = run(ClientMomentum(LocalSGD(lr=0.2, steps=Steps(2), batch_size=5)), clients_per_round=participants)
+    without = run(
+        ClientMomentum(LocalSGD(lr=0.2, steps=Steps(2), batch_size=5)),
+        clients_per_round=participants,
+    )
     assert not torch.equal(mine.x, without.x)
 
 
@@ -124,7 +133,11 @@ def test_absent_clients_keep_their_memory():
     found = run(ClientMomentum(), clients_per_round=2)
     seen: set[str] = set()
     for number in range(1, 7):
-        had = {r.client: bool(r.value) for r in found.history if (r.round, r.metric) == (number, "had")}
+        had = {
+            r.client: bool(r.value)
+            for r in found.history
+            if (r.round, r.metric) == (number, "had")
+        }
         assert had == {name: name in seen for name in had}
         seen |= set(had)
     assert len(seen) >= 4
@@ -132,12 +145,19 @@ def test_absent_clients_keep_their_memory():
 
 @pytest.mark.parametrize("stop", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_resume_restores_memory_and_drops_what_the_broken_round_wrote(tmp_path, stop, workers):
+def test_resume_restores_memory_and_drops_what_the_broken_round_wrote(
+    tmp_path, stop, workers
+):
     options = {"clients_per_round": 3, "workers": workers}
     with pytest.raises(RuntimeError, match="power cut"):
         run(ClientMomentum(break_in=stop + 1), checkpoint=tmp_path, **options)
     undisturbed = run(Unbroken(break_in=stop + 1), clients_per_round=3)
-    resumed = {"checkpoint": tmp_path, "resume": True, "accept_change": ("test_memory_and_own_methods.py",), **options}
+    resumed = {
+        "checkpoint": tmp_path,
+        "resume": True,
+        "accept_change": ("test_memory_and_own_methods.py",),
+        **options,
+    }
     assert_same_bits(run(Unbroken(break_in=stop + 1), **resumed), undisturbed)
 
 
@@ -178,21 +198,38 @@ def too_few_rows(cohort) -> Note:
 def four(request):
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
-    with federation_of(quadratic({n: [0.0] for n in "abcd"}), request.param) as federation:
+    with federation_of(
+        quadratic({n: [0.0] for n in "abcd"}), request.param
+    ) as federation:
         yield federation
 
 
 def test_a_repeated_round_forgets_its_first_attempt(four):
     everybody = four.clients
     four.view(everybody, 1, 7).ask("abcd", note, value=1.0)
-    assert four.view(everybody, 2, 7).ask("ab", note, value=2.0).before.tolist() == [1, 1]
-    assert four.view(everybody, 2, 8).ask("abcd", note, value=3.0).before.tolist() == [1, 1, 1, 1]
+    assert four.view(everybody, 2, 7).ask("ab", note, value=2.0).before.tolist() == [
+        1,
+        1,
+    ]
+    assert four.view(everybody, 2, 8).ask("abcd", note, value=3.0).before.tolist() == [
+        1,
+        1,
+        1,
+        1,
+    ]
     assert four.view(everybody, 2, 8).ask("a", note, value=4.0).before.tolist() == [
         3
     ]  # asks of one attempt see each other
-    assert four.view(everybody, 3, 8).ask("abcd", note, value=5.0).before.tolist() == [4, 3, 3, 3]
+    assert four.view(everybody, 3, 8).ask("abcd", note, value=5.0).before.tolist() == [
+        4,
+        3,
+        3,
+        3,
+    ]
     assert four.view(everybody, 3, 9).ask("b", note, value=6.0).before.tolist() == [3]
-    assert four.view(everybody, 1, 9).ask("b", note, value=6.0).before.tolist() == [0]  # two rounds are kept, not three
+    assert four.view(everybody, 1, 9).ask("b", note, value=6.0).before.tolist() == [
+        0
+    ]  # two rounds are kept, not three
 
 
 def test_memory_is_not_written_by_a_task_that_fails(four):
@@ -228,17 +265,33 @@ def tell(cohort, *, value: float, x: torch.Tensor = X, only: str = "") -> Told:
     return Told(found, done)
 
 
-def test_notes_last_for_one_attempt_of_a_round_and_count_only_if_the_task_ends_well(four):
+def test_notes_last_for_one_attempt_of_a_round_and_count_only_if_the_task_ends_well(
+    four,
+):
     everybody = four.clients
     first = four.view(everybody, 1, 7).ask("bc", tell, value=10.0, only="c")
     assert (first.value.tolist(), first.computed.tolist()) == ([11], [1])
     again = four.view(everybody, 1, 7).ask("abcd", tell, value=20.0)
-    assert (again.value.tolist(), again.computed.tolist()) == ([20, 11, 22, 23], [1, 0, 1, 1])
-    assert four.view(everybody, 1, 7).ask("da", tell, value=0.0).value.tolist() == [20, 23]
+    assert (again.value.tolist(), again.computed.tolist()) == (
+        [20, 11, 22, 23],
+        [1, 0, 1, 1],
+    )
+    assert four.view(everybody, 1, 7).ask("da", tell, value=0.0).value.tolist() == [
+        20,
+        23,
+    ]
     saved = four.engine.save_memory()
-    assert {k: v.item() for k, v in saved.items()} == {f"1/computed/{n}": 10 if n == "b" else 20 for n in "abcd"}
-    assert four.view(everybody, 1, 8).ask("ab", tell, value=30.0).value.tolist() == [30, 31]
-    assert four.view(everybody, 2, 8).ask("ab", tell, value=40.0).computed.tolist() == [1, 1]
+    assert {k: v.item() for k, v in saved.items()} == {
+        f"1/computed/{n}": 10 if n == "b" else 20 for n in "abcd"
+    }
+    assert four.view(everybody, 1, 8).ask("ab", tell, value=30.0).value.tolist() == [
+        30,
+        31,
+    ]
+    assert four.view(everybody, 2, 8).ask("ab", tell, value=40.0).computed.tolist() == [
+        1,
+        1,
+    ]
 
 
 def test_notes_are_of_what_they_were_computed_from(four):
@@ -264,7 +317,9 @@ def test_clients_are_dealt_out_anew_when_their_notes_are_gone():
 def test_saved_memory_can_be_given_to_another_number_of_workers():
     problem = quadratic({n: [0.0] for n in ["a", "b/c", "d\ne"]})
     with federation_of(problem, 2) as federation:
-        federation.view(federation.clients, 1, 0).ask(federation.clients, note, value=1.0)
+        federation.view(federation.clients, 1, 0).ask(
+            federation.clients, note, value=1.0
+        )
         federation.view(federation.clients, 2, 0).ask(["b/c"], note, value=2.0)
         saved = federation.engine.save_memory()
     for workers in (1, 3):
@@ -274,7 +329,11 @@ def test_saved_memory_can_be_given_to_another_number_of_workers():
             assert saved.keys() == again.keys()
             assert all(torch.equal(v, again[k]) for k, v in saved.items())
             later = federation.view(federation.clients, 3, 1)
-            assert later.ask(federation.clients, note, value=0.0).before.tolist() == [1, 2, 1]
+            assert later.ask(federation.clients, note, value=0.0).before.tolist() == [
+                1,
+                2,
+                1,
+            ]
 
 
 def test_memory_refuses_what_it_could_not_restore(four):
@@ -291,7 +350,9 @@ class Cloned(ct.Method):
     """No dataclass, no annotations, a state that is a plain NamedTuple; one model per client."""
 
     def init(self, x, federation):
-        return ServerState(x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype))
+        return ServerState(
+            x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype)
+        )
 
     def round(self, state, federation, rng):
         own = PerClient(torch.stack([state.x + v for v in state.velocity]))
@@ -319,7 +380,9 @@ def test_any_object_with_three_functions_is_a_method(tmp_path):
     for name, x in one.models.items():
         torch.testing.assert_close(x, alone.models[name], rtol=1e-12, atol=1e-12)
     assert len(one.history.select("norm")) == 6
-    assert one.history.select("by", "a") == [(r, 18.0) for r in range(1, 7)]  # 12 training rows and 6 validation rows
+    assert one.history.select("by", "a") == [
+        (r, 18.0) for r in range(1, 7)
+    ]  # 12 training rows and 6 validation rows
     assert one.weights == {}
 
 
@@ -335,7 +398,10 @@ class Silent(ct.Method):
 
 
 def test_the_quorum_of_a_users_method_is_its_own():
-    with pytest.raises(QuorumError, match=r"round 1, task '.*:note': 4 of 5 clients replied, all of them are needed"):
+    with pytest.raises(
+        QuorumError,
+        match=r"round 1, task '.*:note': 4 of 5 clients replied, all of them are needed",
+    ):
         run(Silent())
 
 
@@ -346,7 +412,10 @@ class Draws(ct.Method):
         return State(x)
 
     def round(self, state, federation, rng):
-        return state, {"first": rng.uniform(1)[0], "child": rng.child("a").uniform(1)[0]}
+        return state, {
+            "first": rng.uniform(1)[0],
+            "child": rng.child("a").uniform(1)[0],
+        }
 
     def models(self, state):
         return state.x
@@ -364,7 +433,9 @@ def test_the_servers_stream_is_that_of_the_seed_and_the_round():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(tmp_path, monkeypatch, workers):
+def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(
+    tmp_path, monkeypatch, workers
+):
     honest = checkpoint.write_checkpoint
 
     def die_in(rounds):
@@ -383,15 +454,29 @@ def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(t
             run(ClientMomentum(), resume=resume, **options)
     found = run(ClientMomentum(), resume=True, **options)
     assert_same_bits(found, run(ClientMomentum(), clients_per_round=3))
-    assert_same_bits(found, run(ClientMomentum(), resume=True, **options))  # nothing is left to do
+    assert_same_bits(
+        found, run(ClientMomentum(), resume=True, **options)
+    )  # nothing is left to do
 
 
 def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
     run(ClientMomentum(), checkpoint=tmp_path)
     for method, options, differing in (
-        (ServerMomentum(), {}, "the method's break_in has changed .*the method's class has changed .*"),
-        (ClientMomentum(LocalSGD(lr=0.3)), {}, "the method's local has changed since round 6"),
-        (ClientMomentum(), {"seed": 1}, r"the setting seed has changed since round 6 \(0, now 1\)"),
+        (
+            ServerMomentum(),
+            {},
+            "the method's break_in has changed .*the method's class has changed .*",
+        ),
+        (
+            ClientMomentum(LocalSGD(lr=0.3)),
+            {},
+            "the method's local has changed since round 6",
+        ),
+        (
+            ClientMomentum(),
+            {"seed": 1},
+            r"the setting seed has changed since round 6 \(0, now 1\)",
+        ),
         (
             ClientMomentum(),
             {"clients_per_round": 2},
@@ -403,32 +488,53 @@ def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
             r"the setting merge_validation has changed .* \(true, now false\)",
         ),
     ):
-        with pytest.raises(InputError, match=f"{differing}; resume with the same, or choose another folder"):
+        with pytest.raises(
+            InputError,
+            match=f"{differing}; resume with the same, or choose another folder",
+        ):
             run(method, checkpoint=tmp_path, resume=True, **options)
-    run(ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path)  # without resume it starts again
+    run(
+        ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path
+    )  # without resume it starts again
 
 
 def test_another_loss_and_another_bound_are_other_settings(tmp_path):
     problem = logistic()
     usual = RunSettings(loss="binary", max_norm=100.0)
-    run_once = partial(fitted, ClientMomentum(), problem.clients, problem.model, 2, checkpoint=tmp_path)
+    run_once = partial(
+        fitted, ClientMomentum(), problem.clients, problem.model, 2, checkpoint=tmp_path
+    )
     run_once(settings=usual)
     run_once(settings=replace(usual, resume=True))
     for other in ({"loss": "auto"}, {"max_norm": 10.0}):
-        with pytest.raises(InputError, match=f"the setting {next(iter(other))} has changed since round 2"):
+        with pytest.raises(
+            InputError,
+            match=f"the setting {next(iter(other))} has changed since round 2",
+        ):
             run_once(settings=replace(usual, resume=True, **other))
 
 
 @pytest.mark.parametrize(
-    ("about", "words"), [({}, "of an older version in format 1"), ({"coterie": "9.1", "format": 7}, "9.1 in format 7")]
+    ("about", "words"),
+    [
+        ({}, "of an older version in format 1"),
+        ({"coterie": "9.1", "format": 7}, "9.1 in format 7"),
+    ],
 )
-def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(about, words, tmp_path):
+def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(
+    about, words, tmp_path
+):
     run(ClientMomentum(), checkpoint=tmp_path)
     path = tmp_path / "checkpoint.safetensors"
     saved = read_checkpoint(path)
-    meta = {k: v for k, v in saved.meta.items() if k not in ("counted", "format", "coterie")} | about
+    meta = {
+        k: v for k, v in saved.meta.items() if k not in ("counted", "format", "coterie")
+    } | about
     write_checkpoint(path, State(**saved.values), saved.memory, meta)
-    with pytest.raises(InputError, match=f"was written by coterie {words}, but this version reads format 4"):
+    with pytest.raises(
+        InputError,
+        match=f"was written by coterie {words}, but this version reads format 4",
+    ):
         run(ClientMomentum(), checkpoint=tmp_path, resume=True)
 
 
@@ -447,23 +553,57 @@ class Bare(ct.Method):
 
 def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
     assert torch.equal(run(Bare()).x, run(Bare()).state)
-    with pytest.raises(InputError, match="a state must be a NamedTuple to be saved, not a Tensor; declare one"):
+    with pytest.raises(
+        InputError,
+        match="a state must be a NamedTuple to be saved, not a Tensor; declare one",
+    ):
         run(Bare(), checkpoint=tmp_path)
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedrep", "ditto", "apfl", "pfedme", "fedala", "local"])
-def test_a_resumed_run_has_what_clients_remember_that_answered_too_late(tmp_path, method):
+@pytest.mark.parametrize(
+    "method", ["fedper", "fedrep", "ditto", "apfl", "pfedme", "fedala", "local"]
+)
+def test_a_resumed_run_has_what_clients_remember_that_answered_too_late(
+    tmp_path, method
+):
     late = ct.attacks.Straggler(p=0.6, on=("hungary", "cleveland"))
     options = {"clients": "heart-disease", "model": "mlp", "attack": late}
     whole = ct.fit(method, rounds=2, checkpoint=tmp_path, **options)
     assert whole.failures
-    assert_same_bits(ct.fit(method, rounds=2, checkpoint=tmp_path, settings=RunSettings(resume=True), **options), whole)
-    resumed = ct.fit(method, rounds=3, checkpoint=tmp_path, settings=RunSettings(resume=True), **options)
+    assert_same_bits(
+        ct.fit(
+            method,
+            rounds=2,
+            checkpoint=tmp_path,
+            settings=RunSettings(resume=True),
+            **options,
+        ),
+        whole,
+    )
+    resumed = ct.fit(
+        method,
+        rounds=3,
+        checkpoint=tmp_path,
+        settings=RunSettings(resume=True),
+        **options,
+    )
     assert_same_bits(resumed, ct.fit(method, rounds=3, **options))
 
 
 def test_evaluating_more_often_changes_no_bit_where_answers_come_too_late():
     late = ct.attacks.Straggler(p=0.6, on=("hungary", "cleveland"))
-    runs = [ct.fit("fedper", "heart-disease", "mlp", 3, attack=late, settings=RunSettings(evaluate=n)) for n in (1, 3)]
+    runs = [
+        ct.fit(
+            "fedper",
+            "heart-disease",
+            "mlp",
+            3,
+            attack=late,
+            settings=RunSettings(evaluate=n),
+        )
+        for n in (1, 3)
+    ]
     assert torch.equal(runs[0].x, runs[1].x)
-    assert all(torch.equal(x, runs[1].models[name]) for name, x in runs[0].models.items())
+    assert all(
+        torch.equal(x, runs[1].models[name]) for name, x in runs[0].models.items()
+    )

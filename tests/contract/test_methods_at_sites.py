@@ -60,17 +60,37 @@ def others(local):
     count, kind = local.steps.count, type(local.steps)
     other = Epochs if kind is Steps else Steps
     amounts = [kind(count + 1), other(count), kind(1), kind(16), kind(10**6)]
-    yield from (dataclasses.replace(local, steps=steps) for steps in amounts if steps != local.steps)
+    yield from (
+        dataclasses.replace(local, steps=steps)
+        for steps in amounts
+        if steps != local.steps
+    )
     yield dataclasses.replace(local, batch_size=1)
 
 
-at_sites = pytest.mark.parametrize("case", [c for c in CASES if not is_pooled(c)], ids=label)
+at_sites = pytest.mark.parametrize(
+    "case", [c for c in CASES if not is_pooled(c)], ids=label
+)
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
-LIMITS = {"model": 0, "parameters": 0, "classes": 2, "clients": 5, "dtype": torch.float32, "rounds": ROUNDS}
+LIMITS = {
+    "model": 0,
+    "parameters": 0,
+    "classes": 2,
+    "clients": 5,
+    "dtype": torch.float32,
+    "rounds": ROUNDS,
+}
 
 
 def limits(ask):
-    size = next((v.shape[-1] for v in map(plain, ask.payload.values()) if isinstance(v, torch.Tensor) and v.ndim), 0)
+    size = next(
+        (
+            v.shape[-1]
+            for v in map(plain, ask.payload.values())
+            if isinstance(v, torch.Tensor) and v.ndim
+        ),
+        0,
+    )
     return Limits(**{**LIMITS, "model": size, "parameters": size})
 
 
@@ -95,8 +115,12 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
         allowed.check(ask.task, payload, limits(ask), **about)
         for field, local in payload.items():
             for other in others(local) if isinstance(local, LocalSGD) else ():
-                with pytest.raises(RefusedError, match=f"does not allow this '{field}'"):
-                    allowed.check(ask.task, {**payload, field: other}, limits(ask), **about)
+                with pytest.raises(
+                    RefusedError, match=f"does not allow this '{field}'"
+                ):
+                    allowed.check(
+                        ask.task, {**payload, field: other}, limits(ask), **about
+                    )
 
 
 @at_sites
@@ -104,9 +128,13 @@ def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     """With all clients and with some, over some rounds: each declared task is asked, about as many models as declared."""
     method = method_of(case, LOCAL)
     allowed = Allowed(method, 0, ROUNDS, ("auc",))
-    rounds = 11 if getattr(method, "flexible", False) else 3  # a flexible pool is asked who stays after ten
+    rounds = (
+        11 if getattr(method, "flexible", False) else 3
+    )  # a flexible pool is asked who stays after ten
     models = defaultdict(set)
-    for run, settings in enumerate(({}, {"clients_per_round": 2}, {"clients_per_round": 3})):
+    for run, settings in enumerate(
+        ({}, {"clients_per_round": 2}, {"clients_per_round": 3})
+    ):
         for ask in asked(method, rounds=rounds, **settings):
             for client in ask.names:
                 for payload in about_each_model(ask.function, alone(ask, client)):
@@ -115,11 +143,20 @@ def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     most = dict.fromkeys(allowed.tasks, 0)
     for (_, _, task, _), seen in models.items():
         most[task] = max(most[task], len(seen))
-    declarations = {task: one.most_models(5) for task, (one, _) in allowed.tasks.items()}
-    own = {task: n for task, n in most.items() if "metrics" not in task and "sites.comparisons" not in task}
+    declarations = {
+        task: one.most_models(5) for task, (one, _) in allowed.tasks.items()
+    }
+    own = {
+        task: n
+        for task, n in most.items()
+        if "metrics" not in task and "sites.comparisons" not in task
+    }
     assert {task for task, n in own.items() if not n} == set()
     for task, n in own.items():
-        line = getattr(method, "md_step", None) == "line-search" and "target_losses" in task
+        line = (
+            getattr(method, "md_step", None) == "line-search"
+            and "target_losses" in task
+        )
         assert n <= declarations[task] if line else n == declarations[task], task
 
 
@@ -133,9 +170,13 @@ def test_every_field_of_every_declared_task_says_what_it_may_hold(case):
         for name, about in one.task.payload.items():
             where = f"{one.task.name} takes {name!r}"
             if about.tensor:
-                assert about.holds is not None, f"{where}: annotate it with Holds(...), as OneModel is"
+                assert about.holds is not None, (
+                    f"{where}: annotate it with Holds(...), as OneModel is"
+                )
             else:
-                assert name in one.values or hasattr(owner, name), f"{where}: say what it holds, asks(..., {name}=...)"
+                assert name in one.values or hasattr(owner, name), (
+                    f"{where}: say what it holds, asks(..., {name}=...)"
+                )
 
 
 def test_a_number_under_the_name_of_a_setting_is_that_settings():

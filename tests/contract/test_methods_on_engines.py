@@ -49,7 +49,10 @@ def assert_same(one: Any, other: Any) -> None:
 @each_method
 def test_the_bits_are_those_of_one_process(case, engine):
     for problem in ("batch-norm", "dropout"):
-        assert_same(outcome(case, problem=PROBLEMS[problem]()), outcome(case, problem=PROBLEMS[problem](), **engine))
+        assert_same(
+            outcome(case, problem=PROBLEMS[problem]()),
+            outcome(case, problem=PROBLEMS[problem](), **engine),
+        )
 
 
 @pytest.mark.parametrize("problem", sorted(PROBLEMS))
@@ -60,9 +63,16 @@ def test_any_problem_gives_the_bits_of_one_process(problem, engine):
 
 
 @each_method
-@pytest.mark.parametrize("back", [False, True], ids=["to the engine", "from the engine"])
+@pytest.mark.parametrize(
+    "back", [False, True], ids=["to the engine", "from the engine"]
+)
 def test_a_checkpoint_of_one_engine_resumes_on_another(case, engine, back, tmp_path):
-    options = {"rounds": 3, "evaluate": 2, "clients_per_round": 3, "problem": PROBLEMS["batch-norm"]()}
+    options = {
+        "rounds": 3,
+        "evaluate": 2,
+        "clients_per_round": 3,
+        "problem": PROBLEMS["batch-norm"](),
+    }
 
     def interrupt(number: int) -> None:
         if number == 2:
@@ -71,7 +81,10 @@ def test_a_checkpoint_of_one_engine_resumes_on_another(case, engine, back, tmp_p
     first, then = (engine, {}) if back else ({}, engine)
     with pytest.raises(StoppedError):
         run(case, checkpoint=tmp_path, callbacks=(interrupt,), **options, **first)
-    assert_same_bits(run(case, checkpoint=tmp_path, resume=True, **options, **then), run(case, **options))
+    assert_same_bits(
+        run(case, checkpoint=tmp_path, resume=True, **options, **then),
+        run(case, **options),
+    )
 
 
 def with_spoilt_rows(problem: Problem, victim: str) -> Clients:
@@ -81,14 +94,21 @@ def with_spoilt_rows(problem: Problem, victim: str) -> Clients:
         return Part(part.inputs, part.labels.where(torch.arange(len(part)) > 0, 2))
 
     return Clients(
-        [Client(c.name, spoilt(c.train), c.validation, c.test) if c.name == victim else c for c in problem.clients]
+        [
+            Client(c.name, spoilt(c.train), c.validation, c.test)
+            if c.name == victim
+            else c
+            for c in problem.clients
+        ]
     )
 
 
 def careful(outputs: Tensor, labels: Tensor) -> Tensor:
     if labels.max() > 1:
         raise ValueError("a label of class 2")
-    return F.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype), reduction="none")
+    return F.binary_cross_entropy_with_logits(
+        outputs[:, 0], labels.to(outputs.dtype), reduction="none"
+    )
 
 
 careful.kind = "binary"
@@ -97,7 +117,12 @@ careful.kind = "binary"
 @each_method
 def test_a_failing_client_is_named_as_in_process(case, engine):
     problem = logistic()
-    options = {"problem": problem, "clients": with_spoilt_rows(problem, "c"), "loss": careful, "evaluate": 1}
+    options = {
+        "problem": problem,
+        "clients": with_spoilt_rows(problem, "c"),
+        "loss": careful,
+        "evaluate": 1,
+    }
     one = outcome(case, **options)
     assert_same(one, outcome(case, **options, **engine))
     if case[0] == "fedavg":
@@ -106,7 +131,9 @@ def test_a_failing_client_is_named_as_in_process(case, engine):
 
 def test_methods_models_losses_and_metrics_of_ones_own(engine, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    own = {k: load_object(f"{tmp_path}/mine.py:{k}") for k in ("Net", "surprise", "loss")}
+    own = {
+        k: load_object(f"{tmp_path}/mine.py:{k}") for k in ("Net", "surprise", "loss")
+    }
     momentum = load_object(f"{REMEMBERS}:Momentum")
     METRICS.add("surprise", own["surprise"])
     try:
@@ -118,7 +145,10 @@ def test_methods_models_losses_and_metrics_of_ones_own(engine, tmp_path):
             "clients_per_round": 3,
         }
         problem = logistic(torch.float32)
-        one, other = (fit(momentum(LOCAL), problem.clients, own["Net"](), **options, **on) for on in ({}, engine))
+        one, other = (
+            fit(momentum(LOCAL), problem.clients, own["Net"](), **options, **on)
+            for on in ({}, engine)
+        )
     finally:
         del METRICS["surprise"]
     assert_same_bits(one, other)

@@ -15,7 +15,8 @@ from coterie.study.sweep import run_experiment
 from deployment import HOSPITALS, differences
 
 pytest.importorskip(
-    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+    "nvflare",
+    reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines",
 )
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
@@ -39,18 +40,28 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     cases = [c for c in CASES if not is_pooled(c)]
     export(tmp_path / "hospitals", server_rows=90)
     tables = {
-        "data": {"folder": str(tmp_path / "hospitals"), "server_file": str(tmp_path / "server.csv"), **OPTIONS},
+        "data": {
+            "folder": str(tmp_path / "hospitals"),
+            "server_file": str(tmp_path / "server.csv"),
+            **OPTIONS,
+        },
         "local": {"lr": 0.1, "steps": 2, "batch_size": 16},
         "run": {"rounds": 2, "seeds": 1},
         "methods": [
-            {"name": name, "label": f"{name}-{i}", **{k: in_toml(v) for k, v in arguments.items()}}
+            {
+                "name": name,
+                "label": f"{name}-{i}",
+                **{k: in_toml(v) for k, v in arguments.items()},
+            }
             for i, (name, arguments) in enumerate(cases)
         ],
     }
     experiment = Experiment.from_tables(tables, "a test")
     run_experiment(experiment, tmp_path / "here")
     path = tmp_path / "plan.toml"
-    path.write_text(tomli_w.dumps({**experiment.tables(), "deploy": {"sites": list(HOSPITALS)}}))
+    path.write_text(
+        tomli_w.dumps({**experiment.tables(), "deploy": {"sites": list(HOSPITALS)}})
+    )
     plan = {
         "experiment": experiment.tables(),
         "run": "r",
@@ -65,8 +76,15 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     }
     text = json.dumps({**plan, "where": "a test", "command": "a test"}).encode().hex()
     files = {path.stem: path for path in (tmp_path / "hospitals").iterdir()}
-    there = next(simulate(Coordinator(text), SiteClient(), files, tmp_path, path).rglob(RESULT))
+    there = next(
+        simulate(Coordinator(text), SiteClient(), files, tmp_path, path).rglob(RESULT)
+    )
     kept = [place for place in tmp_path.rglob("coterie") if (place / "models").is_dir()]
-    trained = {path.name for folder in (there, *kept) for path in (folder / "models").iterdir()}
-    assert all(any(name.startswith(f"{m.label}-") for name in trained) for m in experiment.methods)
+    trained = {
+        path.name for folder in (there, *kept) for path in (folder / "models").iterdir()
+    }
+    assert all(
+        any(name.startswith(f"{m.label}-") for name in trained)
+        for m in experiment.methods
+    )
     assert not differences(tmp_path / "here", there, *kept)

@@ -46,15 +46,23 @@ def test_clipping_bounds_long_vectors_and_leaves_short_ones():
     rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
     fields = sent([ct.Clip(1.0)], rows)
     for key in ("delta", "gradient"):
-        assert torch.allclose(fields[key], torch.tensor([[0.6, 0.8], [0.3, 0.4]], dtype=torch.float64), atol=1e-15)
+        assert torch.allclose(
+            fields[key],
+            torch.tensor([[0.6, 0.8], [0.3, 0.4]], dtype=torch.float64),
+            atol=1e-15,
+        )
         assert torch.equal(fields[key][1], rows[1])
     assert torch.equal(fields["other"], rows)
 
 
 def test_each_model_of_a_reply_is_clipped_alone_and_zeros_stay():
-    rows = torch.tensor([[[3.0, 4.0], [0.0, 0.0]], [[0.0, 2.0], [0.1, 0.0]]], dtype=torch.float64)
+    rows = torch.tensor(
+        [[[3.0, 4.0], [0.0, 0.0]], [[0.0, 2.0], [0.1, 0.0]]], dtype=torch.float64
+    )
     lengths = torch.linalg.vector_norm(sent([ct.Clip(1.0)], rows)["delta"], dim=-1)
-    assert torch.allclose(lengths, torch.tensor([[1.0, 0.0], [1.0, 0.1]], dtype=torch.float64))
+    assert torch.allclose(
+        lengths, torch.tensor([[1.0, 0.0], [1.0, 0.1]], dtype=torch.float64)
+    )
 
 
 def test_buffers_are_neither_clipped_nor_drowned():
@@ -71,7 +79,11 @@ def test_a_broken_update_is_refused_and_not_clipped_to_a_good_one():
     problem = quadratic({n: [0.0, 0.0] for n in "abc"})
     with federation_of(problem) as federation:
         view = replace(federation, filters=(ct.Clip(1.0),))
-        replies = view.ask("ab", told, rows=ct.PerClient(torch.tensor([[float("nan"), 1.0], [3.0, 4.0]]).double()))
+        replies = view.ask(
+            "ab",
+            told,
+            rows=ct.PerClient(torch.tensor([[float("nan"), 1.0], [3.0, 4.0]]).double()),
+        )
     assert replies.clients == ("b",)
     assert replies.failed == {"a": "field 'delta' has NaN or Inf"}
 
@@ -97,14 +109,21 @@ def test_noise_has_its_deviation_and_a_stream_for_each_use():
 def test_noise_of_a_client_does_not_depend_on_its_company():
     rows = torch.zeros(3, 5, dtype=torch.float64)
     together = sent([ct.GaussianNoise(1.0)], rows, "abc")["delta"]
-    assert torch.equal(together[1:2], sent([ct.GaussianNoise(1.0)], rows[:1], "b")["delta"])
+    assert torch.equal(
+        together[1:2], sent([ct.GaussianNoise(1.0)], rows[:1], "b")["delta"]
+    )
 
 
 def test_clipping_comes_before_noise_and_noise_before_compression():
     filters = [ct.TopK(0.5), ct.GaussianNoise(5.0), ct.Clip(1e-6)]
     found = run(FIRST["fedavg"], rounds=1, filters=filters)
-    assert float((found.x - run(FIRST["fedavg"], rounds=0).x).abs().max()) > 0.1  # noise is not clipped
-    assert max(a.bytes_up for a in found.asks if "local_update" in a.task) == 2 * (8 + 2) + 8  # 2 of 4 entries, rows
+    assert (
+        float((found.x - run(FIRST["fedavg"], rounds=0).x).abs().max()) > 0.1
+    )  # noise is not clipped
+    assert (
+        max(a.bytes_up for a in found.asks if "local_update" in a.task)
+        == 2 * (8 + 2) + 8
+    )  # 2 of 4 entries, rows
 
 
 # ---- runs
@@ -135,18 +154,27 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_noise(tmp_path):
 
     with pytest.raises(StoppedError):
         run(FIRST["fedavg"], checkpoint=tmp_path, callbacks=(stop,), **options)
-    assert_same_bits(whole, run(FIRST["fedavg"], checkpoint=tmp_path, resume=True, **options))
+    assert_same_bits(
+        whole, run(FIRST["fedavg"], checkpoint=tmp_path, resume=True, **options)
+    )
 
 
 def test_updates_take_the_bytes_that_they_took():
-    plain, filtered = (run(FIRST["fedavg"], rounds=2, filters=filters) for filters in ([], BOTH))
+    plain, filtered = (
+        run(FIRST["fedavg"], rounds=2, filters=filters) for filters in ([], BOTH)
+    )
     assert [a.bytes_up for a in plain.asks] == [a.bytes_up for a in filtered.asks]
     assert not torch.equal(plain.x, filtered.x)
 
 
-@pytest.mark.parametrize("one", [ct.Clip(), ct.GaussianNoise()], ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize(
+    "one", [ct.Clip(), ct.GaussianNoise()], ids=lambda f: type(f).__name__
+)
 def test_methods_that_need_exact_uploads_refuse_them_and_references_are_left_alone(one):
-    with pytest.raises(InputError, match=f"SCAFFOLD needs exact uploads.*leave out the filter {type(one).__name__}"):
+    with pytest.raises(
+        InputError,
+        match=f"SCAFFOLD needs exact uploads.*leave out the filter {type(one).__name__}",
+    ):
         run(FIRST["scaffold"], filters=[one])
     assert_same_bits(run(FIRST["local"]), run(FIRST["local"], filters=[one]))
 

@@ -76,9 +76,18 @@ def test_any_safetensors_file_is_read_or_refused_in_a_sentence(reader, tmp_path)
     path = tmp_path / "outcomes" / "x.safetensors"
     path.parent.mkdir()
     for text in HOSTILE.values():
-        save_file({"x": torch.zeros(2), "offsets": torch.zeros(3)}, path, metadata={"coterie": text})
+        save_file(
+            {"x": torch.zeros(2), "offsets": torch.zeros(3)},
+            path,
+            metadata={"coterie": text},
+        )
         read_or_refused(TENSORS[reader], path)
-    for raw in (b"", b"\xff" * 64, (2**62).to_bytes(8, "little") + b"{}", path.read_bytes()[:-4]):
+    for raw in (
+        b"",
+        b"\xff" * 64,
+        (2**62).to_bytes(8, "little") + b"{}",
+        path.read_bytes()[:-4],
+    ):
         path.write_bytes(raw)
         with pytest.raises(InputError, match=r"x\.safetensors"):
             TENSORS[reader](path)
@@ -101,7 +110,9 @@ def test_a_damaged_format_is_known_from_the_seals_of_what_is_complete(tmp_path):
     write_record(tmp_path / "checkpoint" / "local-0" / "done.json", {"files": {}})
     require_readable(tmp_path)
     write_json(tmp_path / "format.json", {**WRITER, "format": 1})
-    with pytest.raises(InputError, match="in format 1, but this version reads format 4"):
+    with pytest.raises(
+        InputError, match="in format 1, but this version reads format 4"
+    ):
         require_readable(tmp_path)
 
 
@@ -113,7 +124,12 @@ def test_numbers_that_are_read_lie_as_torch_lays_them(tmp_path):
     """Else products round otherwise than in a run that was not killed, and at a site otherwise than in one process."""
     numbers = torch.randn(48)
     for length in range(0, 64, 4):
-        write_checkpoint(tmp_path / "file", State(numbers), {"key/a": numbers}, {"text": "y" * length})
+        write_checkpoint(
+            tmp_path / "file",
+            State(numbers),
+            {"key/a": numbers},
+            {"text": "y" * length},
+        )
         saved, sent = (
             read_checkpoint(tmp_path / "file"),
             decode(encode({"text": "y" * length, "x": numbers, "y": numbers[:3]})),

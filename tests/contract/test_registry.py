@@ -64,7 +64,12 @@ def installed(tmp_path):
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
     return run
 
@@ -88,7 +93,10 @@ def test_a_package_that_cannot_be_imported_is_named_and_the_others_work(installe
     assert sentence in listed.stderr
     shown = installed("-m", "coterie", "show", "late")
     assert shown.returncode == 2
-    assert "the filter 'late' of the package townspeople 3.1 cannot be imported: ModuleNotFoundError" in shown.stderr
+    assert (
+        "the filter 'late' of the package townspeople 3.1 cannot be imported: ModuleNotFoundError"
+        in shown.stderr
+    )
     assert "mend or uninstall that package" in shown.stderr
 
 
@@ -104,20 +112,30 @@ def test_a_package_cannot_take_a_name_of_coterie_or_bring_what_is_no_filter(inst
 
 def test_names_of_packages_are_listed_without_an_import(installed):
     code = "import sys; from coterie.config.registry import KINDS; n = [*map(list, KINDS.values())];"
-    listed = installed("-c", code + "print('qsgd' in n[2], 'torch' in sys.modules, 'numpy' in sys.modules)")
+    listed = installed(
+        "-c",
+        code + "print('qsgd' in n[2], 'torch' in sys.modules, 'numpy' in sys.modules)",
+    )
     assert listed.stdout == "True False False\n"
 
 
-def test_a_program_registers_classes_and_functions_by_the_names_that_it_chooses(monkeypatch):
+def test_a_program_registers_classes_and_functions_by_the_names_that_it_chooses(
+    monkeypatch,
+):
     class Halved(ct.Clip):
         """Clip, and halve."""
 
     def always(outputs, labels, kind):
         return 1.0
 
-    for registry, name, value in ((FILTERS, "half", Halved), (METRICS, "always", always)):
+    for registry, name, value in (
+        (FILTERS, "half", Halved),
+        (METRICS, "always", always),
+    ):
         assert ct.register(registry.group, name)(value) is value
-        assert ct.register(registry.group, name)(value) is value  # a cell of a notebook runs again
+        assert (
+            ct.register(registry.group, name)(value) is value
+        )  # a cell of a notebook runs again
         assert registry.find(name) is value
         assert registry.name_of(value) == name
         assert registry.added[name] is value
@@ -128,8 +146,16 @@ def test_a_program_registers_classes_and_functions_by_the_names_that_it_chooses(
 @pytest.mark.parametrize(
     ("group", "name", "sentence"),
     [
-        ("filter", "mine", "there is no kind 'filter' to register; did you mean 'filters'"),
-        ("filters", "clip", "there is a filter 'clip' already; give yours another name"),
+        (
+            "filter",
+            "mine",
+            "there is no kind 'filter' to register; did you mean 'filters'",
+        ),
+        (
+            "filters",
+            "clip",
+            "there is a filter 'clip' already; give yours another name",
+        ),
         ("filters", "a,b", "'a,b' is no name of a filter; use letters, digits"),
         ("methods", 3, "3 is no name of a method"),
     ],
@@ -143,10 +169,15 @@ def test_a_name_that_cannot_be_registered_is_refused(group, name, sentence):
 def test_what_comes_with_coterie_lies_where_its_registry_says(group):
     registry = KINDS[group]
     values, problems = registry.importable()
-    assert (list(values)[: len(registry.places)], problems) == (list(registry.places), ())
+    assert (list(values)[: len(registry.places)], problems) == (
+        list(registry.places),
+        (),
+    )
     if group != "datasets":
         assert {
-            name: f"{v.__module__}:{v.__qualname__}" for name, v in values.items() if name in registry.places
+            name: f"{v.__module__}:{v.__qualname__}"
+            for name, v in values.items()
+            if name in registry.places
         } == registry.places
         assert all(registry.name_of(value) == name for name, value in values.items())
 
@@ -155,5 +186,10 @@ def test_type_checkers_know_the_public_names():
     spec = importlib.util.spec_from_file_location("stub", ROOT / "docs" / "stub.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.STUB.read_text() == script.stub(), "python docs/stub.py writes it again"
-    assert f"from {METHODS['fedprox'].__module__} import FedProx as FedProx\n" in script.stub()
+    assert script.STUB.read_text() == script.stub(), (
+        "python docs/stub.py writes it again"
+    )
+    assert (
+        f"from {METHODS['fedprox'].__module__} import FedProx as FedProx\n"
+        in script.stub()
+    )

@@ -64,12 +64,18 @@ def logs(log):
 
 
 METHODS = {
-    "nothing": (method(round=lambda self, s, federation, rng: None), "Other.round must return (state, log); got None"),
+    "nothing": (
+        method(round=lambda self, s, federation, rng: None),
+        "Other.round must return (state, log); got None",
+    ),
     "no log": (
         method(round=lambda self, s, federation, rng: s),
         "Other.round must return (state, log); got a Tensor of shape [4]",
     ),
-    "a log of None": (logs(None), "Other.round must return numbers by name as its log; got None"),
+    "a log of None": (
+        logs(None),
+        "Other.round must return numbers by name as its log; got None",
+    ),
     "a text": (
         logs({"note": "text"}),
         "Other.round: 'note' of its log must be a number, or numbers by client; got 'text'",
@@ -123,7 +129,13 @@ def test_what_a_method_returns_is_named(what):
 
 
 def test_numbers_of_every_kind_are_a_log():
-    log = {"one": torch.tensor(1.0), "two": np.float32(2), "three": True, "by": {"a": 1}, "weights": {"a": {"b": 1.0}}}
+    log = {
+        "one": torch.tensor(1.0),
+        "two": np.float32(2),
+        "three": True,
+        "by": {"a": 1},
+        "weights": {"a": {"b": 1.0}},
+    }
     assert fit(logs(log), *PROBLEM, 1).weights == {"a": {"b": 1.0}}
 
 
@@ -159,12 +171,19 @@ def test_what_an_attack_returns_is_named(what):
 def test_what_a_filter_returns_is_named(sent, got):
     with pytest.raises(ct.InputError) as caught:
         fit(ct.FedAvg(), *PROBLEM, 1, filters=[Shortened(sent)])
-    assert f"Shortened.apply must return a tensor of shape [1, 4]; got {got}" in str(caught.value)
+    assert f"Shortened.apply must return a tensor of shape [1, 4]; got {got}" in str(
+        caught.value
+    )
 
 
 def test_what_a_callback_begins_with_is_named():
-    begins = type("Begins", (ct.Callback,), {"begin": lambda self, label, seed, rounds: None})()
-    with pytest.raises(ct.InputError, match=r"Begins.begin must return a callback, such as itself; got None"):
+    begins = type(
+        "Begins", (ct.Callback,), {"begin": lambda self, label, seed, rounds: None}
+    )()
+    with pytest.raises(
+        ct.InputError,
+        match=r"Begins.begin must return a callback, such as itself; got None",
+    ):
         fit(ct.FedAvg(), *PROBLEM, 1, callbacks=(begins,))
 
 
@@ -172,7 +191,8 @@ def test_what_a_callback_begins_with_is_named():
 def test_rows_that_a_client_does_not_have_are_refused(rows):
     sampler = FixedRow(float(rows))
     with pytest.raises(
-        ct.InputError, match=r"FixedRow.rows must return row numbers \[steps, batch_size\] from 0 to \d+"
+        ct.InputError,
+        match=r"FixedRow.rows must return row numbers \[steps, batch_size\] from 0 to \d+",
     ):
         fit(ct.FedAvg(ct.LocalSGD(sampler=sampler)), *PROBLEM, 1)
 
@@ -180,7 +200,10 @@ def test_rows_that_a_client_does_not_have_are_refused(rows):
 @pytest.mark.parametrize(
     ("hooks", "sentence"),
     [
-        ({"packs": True, "apply": lambda self, rows, passage: rows}, "Packs.packs is true; define pack and unpack"),
+        (
+            {"packs": True, "apply": lambda self, rows, passage: rows},
+            "Packs.packs is true; define pack and unpack",
+        ),
         (
             {"pack": lambda self, rows: {"rows": rows}},
             "Packs.pack and Packs.unpack are used where Packs.packs is true; set it",
@@ -194,5 +217,7 @@ def test_a_filter_that_packs_has_both_halves(hooks, sentence):
 
 
 def test_settings_of_a_model_are_called():
-    with pytest.raises(ct.InputError, match=r"the model is the class MLP; call it, say MLP\(\)"):
+    with pytest.raises(
+        ct.InputError, match=r"the model is the class MLP; call it, say MLP\(\)"
+    ):
         ct.fit(ct.FedAvg(), PROBLEM.clients, ct.models.MLP, 1)

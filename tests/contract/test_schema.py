@@ -56,10 +56,14 @@ class Fare:
 @options
 class Journey:
     start: str
-    stops: Annotated[tuple[str, ...], list_of(one_of("a", "b", "c"), "a list of a, b, c", empty=True)] = ()
+    stops: Annotated[
+        tuple[str, ...], list_of(one_of("a", "b", "c"), "a list of a, b, c", empty=True)
+    ] = ()
     lasts: Annotated[Hours | Days, Units({"hours": Hours, "days": Days})] = Hours(3)
     speed: Annotated[float, POSITIVE] = 5.0
-    crew: Annotated[int | None, optional(SIZE, "everybody"), InFiles(none="everybody")] = 4
+    crew: Annotated[
+        int | None, optional(SIZE, "everybody"), InFiles(none="everybody")
+    ] = 4
     note: str | None = None
     insured: bool = False
     fare: float | Fare = 1.0
@@ -107,7 +111,9 @@ def test_own_checks_come_after_the_rules_and_are_inherited():
     for cls in (Range, Wider):
         with pytest.raises(InputError, match=r"low = 3 is above high = 2\.0"):
             cls(low=3)
-        with pytest.raises(InputError, match=f"{cls.__name__}.low must be a number > 0; got 'x'"):
+        with pytest.raises(
+            InputError, match=f"{cls.__name__}.low must be a number > 0; got 'x'"
+        ):
             cls(low="x")
     with pytest.raises(InputError, match=r"Wider\.margin must be a number > 0; got 0"):
         Wider(margin=0)
@@ -134,13 +140,25 @@ FULL = {
 
 def test_build_and_spell_undo_each_other():
     journey = build(Journey, FULL, "x.toml, [journey]")
-    assert journey == Journey("x", ("a", "c"), Days(2), 7.5, None, "late", True, Fare(3.0, 0.5), Rocket("h2", 2))
+    assert journey == Journey(
+        "x",
+        ("a", "c"),
+        Days(2),
+        7.5,
+        None,
+        "late",
+        True,
+        Fare(3.0, 0.5),
+        Rocket("h2", 2),
+    )
     assert spell(journey) == FULL
 
 
 def test_a_name_alone_is_a_table_with_that_name():
     assert build(Journey, {"start": "x", "vehicle": "boat"}, "t").vehicle == Boat()
-    with pytest.raises(InputError, match="there is no vehicle 'boot'; did you mean 'boat'"):
+    with pytest.raises(
+        InputError, match="there is no vehicle 'boot'; did you mean 'boat'"
+    ):
         build(Journey, {"start": "x", "vehicle": "boot"}, "t")
 
 
@@ -153,17 +171,41 @@ def test_defaults_are_spelled_out_and_none_is_left_out():
 
 
 TABLES = {
-    "an unknown key": ({"start": "x", "sped": 1}, "t: unknown key 'sped'; did you mean 'speed'?"),
+    "an unknown key": (
+        {"start": "x", "sped": 1},
+        "t: unknown key 'sped'; did you mean 'speed'?",
+    ),
     "a key of Python only": ({"start": "x", "told": []}, "t: unknown key 'told'"),
     "a missing key": ({}, "t: start is missing; give a text"),
-    "a value": ({"start": "x", "speed": -1}, "t: Journey.speed must be a number > 0; got -1"),
-    "two units": ({"start": "x", "hours": 1, "days": 1}, "t: hours and days exclude each other; give one"),
+    "a value": (
+        {"start": "x", "speed": -1},
+        "t: Journey.speed must be a number > 0; got -1",
+    ),
+    "two units": (
+        {"start": "x", "hours": 1, "days": 1},
+        "t: hours and days exclude each other; give one",
+    ),
     "half a unit": ({"start": "x", "days": 0.5}, "t: days must be an int > 0; got 0.5"),
-    "a nested key": ({"start": "x", "fare": {"prize": 1}}, "t: fare: unknown key 'prize'; did you mean 'price'?"),
-    "a nested value": ({"start": "x", "fare": {"price": 0}}, "t: fare: Fare.price must be a number > 0; got 0"),
-    "no name": ({"start": "x", "vehicle": {}}, 't: vehicle must be a table with a name, say {name = "boat"}; got {}'),
-    "no table": ({"start": "x", "vehicle": 3}, "t: vehicle must be a table with a name"),
-    "a name": ({"start": "x", "vehicle": {"name": "boot"}}, "there is no vehicle 'boot'; did you mean 'boat'?"),
+    "a nested key": (
+        {"start": "x", "fare": {"prize": 1}},
+        "t: fare: unknown key 'prize'; did you mean 'price'?",
+    ),
+    "a nested value": (
+        {"start": "x", "fare": {"price": 0}},
+        "t: fare: Fare.price must be a number > 0; got 0",
+    ),
+    "no name": (
+        {"start": "x", "vehicle": {}},
+        't: vehicle must be a table with a name, say {name = "boat"}; got {}',
+    ),
+    "no table": (
+        {"start": "x", "vehicle": 3},
+        "t: vehicle must be a table with a name",
+    ),
+    "a name": (
+        {"start": "x", "vehicle": {"name": "boot"}},
+        "there is no vehicle 'boot'; did you mean 'boat'?",
+    ),
     "a named one's key": (
         {"start": "x", "vehicle": {"name": "boat", "stages": 1}},
         "t: vehicle: unknown key 'stages'; did you mean 'sails'?",
@@ -180,7 +222,9 @@ def test_a_table_that_says_nothing_good(case):
 
 
 def test_errors_can_use_the_word_of_the_file():
-    with pytest.raises(InputError, match=r"^t: trip\.speed must be a number > 0; got -1$"):
+    with pytest.raises(
+        InputError, match=r"^t: trip\.speed must be a number > 0; got -1$"
+    ):
         build(Journey, {"start": "x", "speed": -1}, "t", named="trip")
 
 
@@ -198,16 +242,22 @@ def test_dataclasses_and_functions_of_a_user_are_built_too():
     assert build(Own, {"speed": "fast", "names": ["a"]}, "t") == Own("fast", ("a",))
     assert build(lambda width=3: width, {"width": 4}, "t") == 4
     assert build(lambda **anything: anything, {"x": [1]}, "t") == {"x": (1,)}
-    with pytest.raises(InputError, match="t: unknown key 'spede'; did you mean 'speed'"):
+    with pytest.raises(
+        InputError, match="t: unknown key 'spede'; did you mean 'speed'"
+    ):
         build(Own, {"spede": 1}, "t")
     with pytest.raises(InputError, match=r"t: unknown key 'x'; it has none"):
         build(lambda: None, {"x": 1}, "t")
-    with pytest.raises(InputError, match=r"t: .*missing 1 required positional argument: 'width'"):
+    with pytest.raises(
+        InputError, match=r"t: .*missing 1 required positional argument: 'width'"
+    ):
         build(lambda width: width, {}, "t")
 
 
 def test_a_registry_finds_by_name_file_and_place(tmp_path):
-    (tmp_path / "own.py").write_text("from dataclasses import dataclass\n@dataclass\nclass Raft:\n    logs: int = 9\n")
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass Raft:\n    logs: int = 9\n"
+    )
     place = f"{tmp_path / 'own.py'}:Raft"
     raft = VEHICLES.build({"name": place, "logs": 4}, "t")
     assert raft.logs == 4
@@ -222,7 +272,9 @@ def test_a_registry_finds_by_name_file_and_place(tmp_path):
     )
     assert lazy.find("rule").__name__ == "Rule"
     assert type(lazy.build({}, "t")) is lazy["flag"]
-    with pytest.raises(InputError, match="a vehicle of class Fare has no name in files"):
+    with pytest.raises(
+        InputError, match="a vehicle of class Fare has no name in files"
+    ):
         VEHICLES.spell(Fare(1.0))
 
 
@@ -237,7 +289,9 @@ def test_the_identity_of_a_setting_is_what_it_holds_and_not_where_it_lies():
 
     assert identity(Plain(1)) == identity(Plain(1)) != identity(Plain(2))
     assert identity(Told(1)) != identity(Told(2))
-    assert identity(Journey("x", told=(Plain(1),))) != identity(Journey("x", told=(Plain(2),)))
+    assert identity(Journey("x", told=(Plain(1),))) != identity(
+        Journey("x", told=(Plain(2),))
+    )
     long = torch.arange(2000.0)
     other = long.clone()
     other[1000] = 0  # repr() leaves the middle out
@@ -250,7 +304,18 @@ def test_the_identity_of_a_setting_is_what_it_holds_and_not_where_it_lies():
 
 def test_options_know_their_keys():
     keys = [key for option in options_of(Journey) for key in option.keys]
-    assert keys == ["start", "stops", "hours", "days", "speed", "crew", "note", "insured", "fare", "vehicle"]
+    assert keys == [
+        "start",
+        "stops",
+        "hours",
+        "days",
+        "speed",
+        "crew",
+        "note",
+        "insured",
+        "fare",
+        "vehicle",
+    ]
 
 
 class NoComparison:
@@ -274,14 +339,26 @@ def list_within_itself():
     [
         (lambda: Boat(sails=10**30), r"Boat.sails must be below 2\*\*63; got 1000"),
         (lambda: Boat(sails=-(2**63)), r"Boat.sails must be below 2\*\*63; got -9223"),
-        (lambda: build(Boat, {"sails": 2**63}, "t"), r"t: Boat.sails must be below 2\*\*63; got 9223"),
+        (
+            lambda: build(Boat, {"sails": 2**63}, "t"),
+            r"t: Boat.sails must be below 2\*\*63; got 9223",
+        ),
         (
             lambda: Journey("x", stops=(NoComparison(),)),
             r"Journey.stops must be a list of a, b, c; got \(no comparison,\)",
         ),
-        (lambda: Lamp(word=torch.zeros(3)), r"Lamp.word must be red \| green; got a Tensor of shape \[3\]"),
-        (lambda: Lamp(word=NoComparison()), r"Lamp.word must be red \| green; got no comparison"),
-        (lambda: Journey("x", stops=list_within_itself()), r"Journey.stops holds itself; give values"),
+        (
+            lambda: Lamp(word=torch.zeros(3)),
+            r"Lamp.word must be red \| green; got a Tensor of shape \[3\]",
+        ),
+        (
+            lambda: Lamp(word=NoComparison()),
+            r"Lamp.word must be red \| green; got no comparison",
+        ),
+        (
+            lambda: Journey("x", stops=list_within_itself()),
+            r"Journey.stops holds itself; give values",
+        ),
         (
             lambda: build(Journey, {"start": "x", "stops": list_within_itself()}, "t"),
             r"t: a list holds itself; give values",
@@ -300,5 +377,7 @@ def test_the_largest_int_is_taken():
 @pytest.mark.parametrize("method", [ct.ISFL, ct.ISFedAvg, ct.UniformIS])
 @pytest.mark.parametrize("local", ["x", 3, None, ct.LocalSGD, {"lr": 0.1}])
 def test_local_training_of_a_sampler_s_method_is_an_object(method, local):
-    with pytest.raises(InputError, match=rf"^{method.__name__}\.local must be LocalSGD\(\.\.\.\); got "):
+    with pytest.raises(
+        InputError, match=rf"^{method.__name__}\.local must be LocalSGD\(\.\.\.\); got "
+    ):
         method(local=local)

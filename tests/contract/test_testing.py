@@ -13,7 +13,14 @@ import coterie as ct
 from coterie import testing
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
-from coterie.config.registry import ATTACKS, DATASETS, FILTERS, METRICS, MODELS, SAMPLERS
+from coterie.config.registry import (
+    ATTACKS,
+    DATASETS,
+    FILTERS,
+    METRICS,
+    MODELS,
+    SAMPLERS,
+)
 from coterie.config.schema import options, wire_type
 
 HERE = ("heart-disease", "digits", "mean-estimation")
@@ -36,7 +43,11 @@ def test_every_sampler_keeps_the_laws_of_samplers(name):
     assert set(testing.check_sampler(name).values()) == {""}
 
 
-@pytest.mark.parametrize("engine", [ct.InProcess(), ct.InProcess(workers=3), ct.InProcess(kernel="loop")], ids=str)
+@pytest.mark.parametrize(
+    "engine",
+    [ct.InProcess(), ct.InProcess(workers=3), ct.InProcess(kernel="loop")],
+    ids=str,
+)
 def test_every_engine_of_one_machine_keeps_the_laws_of_engines(engine):
     assert set(testing.check_engine(engine).values()) == {""}
 
@@ -67,14 +78,23 @@ def test_early_stopping_keeps_the_laws_of_callbacks():
     assert set(testing.check_callback("early-stopping").values()) == {""}
 
 
-SHAPES = {"char-lstm": (80,), "mean": (3,), "logistic": (3,), "mlp": (3,), "2nn": (28, 28), "cnn": (28, 28)}
+SHAPES = {
+    "char-lstm": (80,),
+    "mean": (3,),
+    "logistic": (3,),
+    "mlp": (3,),
+    "2nn": (28, 28),
+    "cnn": (28, 28),
+}
 """Shapes of a row that models take; residual networks take images in colour."""
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_keeps_the_laws_of_models(name):
     shape = SHAPES.get(name, (3, 32, 32))
-    assert set(testing.check_model(name, shape, 3 if name == "mean" else 10).values()) == {""}
+    assert set(
+        testing.check_model(name, shape, 3 if name == "mean" else 10).values()
+    ) == {""}
 
 
 class Meddler(ct.Callback):
@@ -93,12 +113,26 @@ def whispers(shape, outputs):
 @pytest.mark.parametrize(
     ("check", "breaks", "law"),
     [
-        (testing.check_attack, ct.attacks.Noise(sigma=1e-300, mode="add"), "'shows'.*ends as an honest one does"),
-        (testing.check_callback, Meddler, "'only-looks'.*declares decides = False, but a run that it follows"),
-        (testing.check_model, whispers, r"'one-answer-each'.*outputs of shape \[4, 3\] for 4 rows and 2 outputs"),
+        (
+            testing.check_attack,
+            ct.attacks.Noise(sigma=1e-300, mode="add"),
+            "'shows'.*ends as an honest one does",
+        ),
+        (
+            testing.check_callback,
+            Meddler,
+            "'only-looks'.*declares decides = False, but a run that it follows",
+        ),
+        (
+            testing.check_model,
+            whispers,
+            r"'one-answer-each'.*outputs of shape \[4, 3\] for 4 rows and 2 outputs",
+        ),
     ],
 )
-def test_attacks_callbacks_and_models_that_break_a_law_are_told_which(check, breaks, law):
+def test_attacks_callbacks_and_models_that_break_a_law_are_told_which(
+    check, breaks, law
+):
     with pytest.raises(testing.LawError, match=law):
         check(breaks)
 
@@ -123,7 +157,9 @@ class Plain(ct.Method[Kept]):
         return Kept(state.x + self.moved(federation, state.x, rng)), {}
 
     def moved(self, federation, x, rng):
-        return federation.ask(federation.clients, local_update, x=x, local=self.local).delta.mean(dim=0)
+        return federation.ask(
+            federation.clients, local_update, x=x, local=self.local
+        ).delta.mean(dim=0)
 
     def models(self, state):
         return state.x
@@ -142,7 +178,9 @@ class Storing(Plain):
 
 class Favours(Plain):
     def moved(self, federation, x, rng):
-        return federation.ask(("a",), local_update, x=x, local=self.local).delta.mean(dim=0)
+        return federation.ask(("a",), local_update, x=x, local=self.local).delta.mean(
+            dim=0
+        )
 
 
 class Uphill(Plain):
@@ -159,12 +197,16 @@ class Talks(Plain):
 
 class Gathers(Plain):
     def moved(self, federation, x, rng):
-        return federation.ask(federation.everyone, local_update, x=x, local=self.local).delta.mean(dim=0)
+        return federation.ask(
+            federation.everyone, local_update, x=x, local=self.local
+        ).delta.mean(dim=0)
 
 
 class Strict(Plain):
     def moved(self, federation, x, rng):
-        replies = federation.ask(federation.clients, local_update, need="all", x=x, local=self.local)
+        replies = federation.ask(
+            federation.clients, local_update, need="all", x=x, local=self.local
+        )
         return replies.delta.mean(dim=0)
 
 
@@ -183,7 +225,9 @@ class Misspelt(Plain):
 
 
 class Admits(Favours):
-    exempt = dict.fromkeys(("names", "alone", "failures"), "it trains on client a alone")
+    exempt = dict.fromkeys(
+        ("names", "alone", "failures"), "it trains on client a alone"
+    )
 
 
 def test_a_plain_method_keeps_every_law_and_exceptions_show_their_reason():
@@ -194,25 +238,48 @@ def test_a_plain_method_keeps_every_law_and_exceptions_show_their_reason():
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (Forgetful, "Forgetful breaks the law 'seed' .*: a second run with the same seed ends at another model of"),
-        (Storing, "Storing breaks the law 'value' .*: it keeps last on itself; what it learns belongs to its state"),
-        (Favours, "Favours breaks the law 'names' .* gets another model; names may decide ties only"),
-        (Uphill, "Uphill breaks the law 'learns' .*: the mean loss on training rows was"),
+        (
+            Forgetful,
+            "Forgetful breaks the law 'seed' .*: a second run with the same seed ends at another model of",
+        ),
+        (
+            Storing,
+            "Storing breaks the law 'value' .*: it keeps last on itself; what it learns belongs to its state",
+        ),
+        (
+            Favours,
+            "Favours breaks the law 'names' .* gets another model; names may decide ties only",
+        ),
+        (
+            Uphill,
+            "Uphill breaks the law 'learns' .*: the mean loss on training rows was",
+        ),
         (
             Gathers,
             "Gathers breaks the law 'participants' .*local_update is asked of 5 clients in round 1, drawn were 2",
         ),
-        (Strict, "Strict breaks the law 'failures' .*: QuorumError: round 1, .* all of them are needed"),
+        (
+            Strict,
+            "Strict breaks the law 'failures' .*: QuorumError: round 1, .* all of them are needed",
+        ),
         (Pairs, "Pairs breaks the law 'alone' .*: InputError: clients come in pairs"),
-        (Talks, "Talks breaks the law 'sends' .*: declares 2 d = 8 numbers up for coterie.*local_update, sent 5"),
+        (
+            Talks,
+            "Talks breaks the law 'sends' .*: declares 2 d = 8 numbers up for coterie.*local_update, sent 5",
+        ),
         (
             Excused,
             "Excused declares itself exempt from 'names' .it likes the first client., but keeps it; drop that line",
         ),
-        (Misspelt, "Misspelt is exempt from 'nmaes', which is not a law of its kind; did you mean 'names'"),
+        (
+            Misspelt,
+            "Misspelt is exempt from 'nmaes', which is not a law of its kind; did you mean 'names'",
+        ),
     ],
 )
-def test_a_method_that_breaks_a_law_is_told_which_and_which_side_it_declared(method, sentence):
+def test_a_method_that_breaks_a_law_is_told_which_and_which_side_it_declared(
+    method, sentence
+):
     with pytest.raises(testing.LawError, match=sentence):
         testing.check_method(method)
 
@@ -265,12 +332,32 @@ def spoils(outputs, labels, kind):
             Rounded,
             "Rounded breaks the law 'lossless' .*: declares lossy = False, but a run with this",
         ),
-        (testing.check_filter, Together, "Together breaks the law 'workers' .*: a run on two workers ends at another"),
+        (
+            testing.check_filter,
+            Together,
+            "Together breaks the law 'workers' .*: a run on two workers ends at another",
+        ),
         (testing.check_engine, Slower, "Slower breaks the law"),
-        (testing.check_metric, first, "first breaks the law 'rows' .* for the same rows in another order"),
-        (testing.check_metric, never, "never breaks the law 'number' .*: gives None for every kind of task"),
-        (testing.check_metric, spoils, "spoils breaks the law 'inputs' .*: changed the outputs or labels of binary"),
-        (testing.check_dataset, len, "is a builtin_function_or_method; a data set is a coterie.data.Dataset"),
+        (
+            testing.check_metric,
+            first,
+            "first breaks the law 'rows' .* for the same rows in another order",
+        ),
+        (
+            testing.check_metric,
+            never,
+            "never breaks the law 'number' .*: gives None for every kind of task",
+        ),
+        (
+            testing.check_metric,
+            spoils,
+            "spoils breaks the law 'inputs' .*: changed the outputs or labels of binary",
+        ),
+        (
+            testing.check_dataset,
+            len,
+            "is a builtin_function_or_method; a data set is a coterie.data.Dataset",
+        ),
     ],
 )
 def test_what_breaks_a_law_of_its_kind_is_told_which(check, subject, sentence):
@@ -279,7 +366,9 @@ def test_what_breaks_a_law_of_its_kind_is_told_which(check, subject, sentence):
 
 
 def test_what_is_no_plug_in_of_the_kind_is_refused():
-    with pytest.raises(InputError, match="there is no filter 'clop'; did you mean 'clip'"):
+    with pytest.raises(
+        InputError, match="there is no filter 'clop'; did you mean 'clip'"
+    ):
         testing.check_filter("clop")
     with pytest.raises(InputError, match="is not a filter; give one such as TopK"):
         testing.check_filter(ct.FedAvg())

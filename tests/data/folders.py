@@ -21,7 +21,14 @@ Columns = Mapping[str, list[Any]]
 Write = Callable[[Path, str, Columns], None]
 
 
-def plain(folder: Path, name: str, columns: Columns, *, separator: str = ",", encoding: str = "utf-8") -> None:
+def plain(
+    folder: Path,
+    name: str,
+    columns: Columns,
+    *,
+    separator: str = ",",
+    encoding: str = "utf-8",
+) -> None:
     """A CSV."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.csv").open("w", newline="", encoding=encoding) as file:
@@ -56,12 +63,20 @@ def breast(sizes: Mapping[str, int], seed: int = 0) -> dict[str, dict[str, list[
 
     bunch = load_breast_cancer()
     names = [n.replace(" ", "_") for n in bunch.feature_names[:10]]
-    order, tables, at = np.random.default_rng(seed).permutation(len(bunch.target)), {}, 0
+    order, tables, at = (
+        np.random.default_rng(seed).permutation(len(bunch.target)),
+        {},
+        0,
+    )
     for client, size in sizes.items():
         rows = order[np.arange(at, at + size) % len(order)]
         at += size
-        tables[client] = {name: bunch.data[rows, i].tolist() for i, name in enumerate(names)}
-        tables[client]["diagnosis"] = [str(bunch.target_names[t]) for t in bunch.target[rows]]
+        tables[client] = {
+            name: bunch.data[rows, i].tolist() for i, name in enumerate(names)
+        }
+        tables[client]["diagnosis"] = [
+            str(bunch.target_names[t]) for t in bunch.target[rows]
+        ]
     return tables
 
 
@@ -73,8 +88,13 @@ def diabetes(factor: float = 1.0) -> dict[str, dict[str, list[Any]]]:
     order = np.random.default_rng(1).permutation(len(bunch.target))
     tables = {}
     for client, rows in (("large", order[:330]), ("small", order[330:])):
-        tables[client] = {name: bunch.data[rows, i].tolist() for i, name in enumerate(bunch.feature_names)}
-        tables[client]["progression"] = [repr(float(v)) for v in bunch.target[rows] * factor]
+        tables[client] = {
+            name: bunch.data[rows, i].tolist()
+            for i, name in enumerate(bunch.feature_names)
+        }
+        tables[client]["progression"] = [
+            repr(float(v)) for v in bunch.target[rows] * factor
+        ]
     return tables
 
 
@@ -84,7 +104,9 @@ def hospitals() -> dict[str, dict[str, list[Any]]]:
     for path in sorted(HEART.glob("*.csv")):
         with path.open() as file:
             rows = list(csv.DictReader(file))
-        tables[path.stem] = {key: [row[key].removesuffix(".0") for row in rows] for key in rows[0]}
+        tables[path.stem] = {
+            key: [row[key].removesuffix(".0") for row in rows] for key in rows[0]
+        }
     return tables
 
 
@@ -119,11 +141,15 @@ class Folder:
 THREE = {"berlin": 200, "kiel": 200, "ulm": 169}
 
 
-def _dialects(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _dialects(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     return columns, {"berlin": german, "kiel": excel}.get(name, plain)
 
 
-def _signs(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _signs(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     share = [f"{v!r}%" for v in columns["mean_smoothness"]]
     area = [f"{v:,}" for v in columns["mean_area"]]
     return {
@@ -134,35 +160,56 @@ def _signs(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any
     }, plain
 
 
-def _extras(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _extras(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     n = len(columns["diagnosis"])
     more = {
         "PatientID": [10_000 + 7 * i for i in range(n)],
         "case": list(range(n)),
         "admitted": [f"2023-{i % 12 + 1:02d}-{i % 28 + 1:02d}" for i in range(n)],
         "seen": [f"{i % 28 + 1}.{i % 12 + 1}.2023" for i in range(n)],
-        "remarks": [f"{name}: patient {i} felt better on day {i % 9}" for i in range(n)],
+        "remarks": [
+            f"{name}: patient {i} felt better on day {i % 9}" for i in range(n)
+        ],
     }
     return {**more, **columns}, plain
 
 
-def _renamed(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
-    return {key.upper() if name == "ulm" and key == "mean_radius" else key: v for key, v in columns.items()}, plain
+def _renamed(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
+    return {
+        key.upper() if name == "ulm" and key == "mean_radius" else key: v
+        for key, v in columns.items()
+    }, plain
 
 
-def _spelled(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _spelled(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     words = {"malignant": "Malignant ", "benign": "benign"} if name == "kiel" else {}
-    return {**columns, "diagnosis": [words.get(v, v) for v in columns["diagnosis"]]}, plain
+    return {
+        **columns,
+        "diagnosis": [words.get(v, v) for v in columns["diagnosis"]],
+    }, plain
 
 
-def _unchanged(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _unchanged(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     return columns, plain
 
 
-def _unknown(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _unknown(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     words = ("unknown", "-", "NA", "?", "")
     age = [words[i % 5] if i % 11 == 0 else v for i, v in enumerate(columns["age"])]
-    sex = [v.capitalize() if name == "hungary" and v == "male" else v for v in columns["sex"]]
+    sex = [
+        v.capitalize() if name == "hungary" and v == "male" else v
+        for v in columns["sex"]
+    ]
     return {**columns, "age": age, "sex": sex}, plain
 
 
@@ -170,22 +217,32 @@ def _known(words: Mapping[str, str]) -> Callable[[], dict[str, dict[str, list[An
     def tables() -> dict[str, dict[str, list[Any]]]:
         out = hospitals()
         for columns in out.values():
-            columns["age"] = ["" if i % 11 == 0 else v for i, v in enumerate(columns["age"])]
+            columns["age"] = [
+                "" if i % 11 == 0 else v for i, v in enumerate(columns["age"])
+            ]
             columns["sex"] = [words.get(v, v) for v in columns["sex"]]
         return out
 
     return tables
 
 
-def _limits(name: str, columns: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Write]:
+def _limits(
+    name: str, columns: dict[str, list[Any]]
+) -> tuple[dict[str, list[Any]], Write]:
     whole = breast(THREE)[name]
     radius = [f"{v:g} mm" if name == "kiel" else v for v in whole["mean_radius"]]
-    perimeter = ["<80" if name == "ulm" and i == 4 else v for i, v in enumerate(whole["mean_perimeter"])]
+    perimeter = [
+        "<80" if name == "ulm" and i == 4 else v
+        for i, v in enumerate(whole["mean_perimeter"])
+    ]
     return {"mean_radius": radius, "mean_perimeter": perimeter, **columns}, plain
 
 
 def _without(*names: str) -> Callable[[], dict[str, dict[str, list[Any]]]]:
-    return lambda: {c: {k: v for k, v in t.items() if k not in names} for c, t in breast(THREE).items()}
+    return lambda: {
+        c: {k: v for k, v in t.items() if k not in names}
+        for c, t in breast(THREE).items()
+    }
 
 
 def fifty(large: int = 300) -> dict[str, dict[str, list[Any]]]:
@@ -196,7 +253,10 @@ def fifty(large: int = 300) -> dict[str, dict[str, list[Any]]]:
 def _with_wards() -> dict[str, dict[str, list[Any]]]:
     out = breast(THREE)
     for name, columns in out.items():
-        columns["ward"] = [f"{name} {i}" if i % 20 == 0 else "ABC"[i % 3] for i in range(len(columns["diagnosis"]))]
+        columns["ward"] = [
+            f"{name} {i}" if i % 20 == 0 else "ABC"[i % 3]
+            for i in range(len(columns["diagnosis"]))
+        ]
     return out
 
 

@@ -31,7 +31,9 @@ def write(path, columns=COLUMNS, **formats):
         sheet.append([{"TRUE": True, "FALSE": False, "": None}.get(v, v) for v in row])
     for name, code in formats.items():
         for i in range(N):
-            sheet.cell(row=i + 2, column=list(columns).index(name) + 1).number_format = code
+            sheet.cell(
+                row=i + 2, column=list(columns).index(name) + 1
+            ).number_format = code
     book.save(path)
     return book
 
@@ -52,26 +54,41 @@ def test_dates_and_percent_of_a_workbook(tmp_path):
     seen = [datetime.datetime(2024, 1, 1 + i) for i in range(N)]
     share = [round(i / 80, 4) for i in range(N)]
     write(tmp_path / "a.xlsx", {**COLUMNS, "seen": seen, "share": share}, share="0.0%")
-    folder(tmp_path, b=rows(**COLUMNS, seen=[f"{t:%Y-%m-%d}" for t in seen], share=[f"{100 * v:g} %" for v in share]))
+    folder(
+        tmp_path,
+        b=rows(
+            **COLUMNS,
+            seen=[f"{t:%Y-%m-%d}" for t in seen],
+            share=[f"{100 * v:g} %" for v in share],
+        ),
+    )
     clients = load(tmp_path, label="outcome")
     assert "left out: seen (dates" in notes(clients)
     assert "share: read as numbers, without the percent signs (a, b)" in notes(clients)
-    whole = [apply_recipe(clients.recipe, tmp_path / name).inputs for name in ("a.xlsx", "b.csv")]
+    whole = [
+        apply_recipe(clients.recipe, tmp_path / name).inputs
+        for name in ("a.xlsx", "b.csv")
+    ]
     torch.testing.assert_close(*whole)
 
 
 def test_workbooks_that_cannot_be_read_are_refused(tmp_path):
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"PK nothing")
-    with pytest.raises(InputError, match=r"a.xlsx cannot be read as Excel .*; save it again"):
+    with pytest.raises(
+        InputError, match=r"a.xlsx cannot be read as Excel .*; save it again"
+    ):
         load(tmp_path, label="outcome")
     openpyxl.Workbook().save(path)
-    with pytest.raises(InputError, match=r"a.xlsx is empty; give it a header line and rows"):
+    with pytest.raises(
+        InputError, match=r"a.xlsx is empty; give it a header line and rows"
+    ):
         load(tmp_path, label="outcome")
     book = write(path)
     book.create_sheet("Notes").append(["ask Anna"])
     book.save(path)
     with pytest.raises(
-        InputError, match=r"a.xlsx has 2 sheets with cells \(Sheet, Notes\); keep the one with the table"
+        InputError,
+        match=r"a.xlsx has 2 sheets with cells \(Sheet, Notes\); keep the one with the table",
     ):
         load(tmp_path, label="outcome")

@@ -28,12 +28,17 @@ class Items(Dataset):
 
     def __getitem__(self, i):
         self.read.append(i)
-        return self.change(torch.from_numpy(self.inputs[i].copy()), i), int(self.inputs[i, 0] > 0)
+        return self.change(torch.from_numpy(self.inputs[i].copy()), i), int(
+            self.inputs[i, 0] > 0
+        )
 
 
 @pytest.fixture
 def path(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32))
+    np.save(
+        tmp_path / "x.npy",
+        np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32),
+    )
     return tmp_path / "x.npy"
 
 
@@ -47,8 +52,12 @@ def kinds(path):
     about = {"name": "rows", "seed": 1}
     return {
         "memory": ct.data.from_arrays(inputs, labels, LISTS, **about),
-        "map": ct.data.from_arrays(np.load(path, mmap_mode="r"), labels, LISTS, **about),
-        "items": ct.data.from_dataset(lambda: Items(path), LISTS, lazy=True, files=[path], **about),
+        "map": ct.data.from_arrays(
+            np.load(path, mmap_mode="r"), labels, LISTS, **about
+        ),
+        "items": ct.data.from_dataset(
+            lambda: Items(path), LISTS, lazy=True, files=[path], **about
+        ),
     }
 
 
@@ -65,7 +74,10 @@ METHODS = {
 def test_a_run_has_the_bits_of_rows_in_memory(path, how, monkeypatch):
     monkeypatch.setattr(core_rows, "CHUNK", 8)
     method, options = METHODS[how]
-    runs = {kind: ct.fit(method, data, "logistic", 2, **options) for kind, data in kinds(path).items()}
+    runs = {
+        kind: ct.fit(method, data, "logistic", 2, **options)
+        for kind, data in kinds(path).items()
+    }
     assert_same_bits(runs["memory"], runs["map"])
     assert_same_bits(runs["memory"], runs["items"])
 
@@ -77,7 +89,10 @@ def test_it_resumes_unless_the_file_was_written_again(path, kind, tmp_path):
     again = {"checkpoint": tmp_path / "run", "settings": ct.RunSettings(resume=True)}
     assert_same_bits(whole, ct.fit("fedavg", kinds(path)[kind], rounds=3, **again))
     os.utime(path, ns=(0, 0))
-    with pytest.raises(ct.InputError, match=r"the data of clients has changed since round 3 \(a, b, c\)"):
+    with pytest.raises(
+        ct.InputError,
+        match=r"the data of clients has changed since round 3 \(a, b, c\)",
+    ):
         ct.fit("fedavg", kinds(path)[kind], rounds=4, **again)
 
 
@@ -113,10 +128,20 @@ def test_training_evaluation_and_outcomes_read_in_blocks(path, monkeypatch, tmp_
     data = kinds(path)["items"]
     source = data.train.inputs.source
     read = source.read
-    monkeypatch.setattr(source, "read", lambda numbers: counts.append(len(numbers)) or read(numbers))
+    monkeypatch.setattr(
+        source, "read", lambda numbers: counts.append(len(numbers)) or read(numbers)
+    )
     loop = ct.InProcess(kernel="loop")
     settings = ct.StudySettings(local=LOCAL)
-    ct.compare(["local", "fedavg"], data, rounds=1, seeds=1, settings=settings, engine=loop, folder=tmp_path / "run")
+    ct.compare(
+        ["local", "fedavg"],
+        data,
+        rounds=1,
+        seeds=1,
+        settings=settings,
+        engine=loop,
+        folder=tmp_path / "run",
+    )
     assert max(counts) <= 16
 
 
@@ -144,7 +169,10 @@ def test_groups_of_a_subset_are_clients(path):
     data = ct.data.from_dataset(some, ct.data.by_group(groups), lazy=True)
     assert data.names == ("a", "b")
     assert torch.equal(
-        data["a"].train.read()[0], torch.from_numpy(np.load(path)[10 + data["a"].train.inputs.source_numbers()[0]])
+        data["a"].train.read()[0],
+        torch.from_numpy(
+            np.load(path)[10 + data["a"].train.inputs.source_numbers()[0]]
+        ),
     )
     with pytest.raises(ct.InputError, match="scale each row where it is read"):
         ct.data.standardise(data)
@@ -157,7 +185,10 @@ def test_groups_of_a_subset_are_clients(path):
             lambda x, i: x + torch.rand(4),
             "row 0 of the data set is another one whenever it is read; take random transforms",
         ),
-        (lambda x, i: x / (i != 17), "row 17 of the data set: inputs contain NaN or Inf"),
+        (
+            lambda x, i: x / (i != 17),
+            "row 17 of the data set: inputs contain NaN or Inf",
+        ),
         (lambda x, i: x[: 4 - (i == 17)], r"row 17: inputs have shape \[3\]"),
         (lambda x, i: x.double() if i else x, "every row must have the shape of row 0"),
     ],
@@ -165,14 +196,20 @@ def test_groups_of_a_subset_are_clients(path):
 def test_rows_that_cannot_be_used_are_named(path, change, sentence):
     with pytest.raises(ct.CoterieError, match=sentence):
         ct.fit(
-            "fedavg", ct.data.from_dataset(Items(path, change), {"a": range(36), "b": range(36)}, lazy=True), rounds=2
+            "fedavg",
+            ct.data.from_dataset(
+                Items(path, change), {"a": range(36), "b": range(36)}, lazy=True
+            ),
+            rounds=2,
         )
 
 
 def test_large_rows_are_evaluated_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(core_rows, "ELEMENTS", 10)
     part = ct.Part(torch.arange(8.0).reshape(4, 2), torch.zeros(4))
-    assert [len(some) for some in ct.Part(part.inputs.repeat(1, 2), part.labels).chunks()] == [2, 2]
+    assert [
+        len(some) for some in ct.Part(part.inputs.repeat(1, 2), part.labels).chunks()
+    ] == [2, 2]
     assert [len(some) for some in part.chunks()] == [4]
 
 
@@ -183,40 +220,61 @@ def save_images(folder, names, size=6):
     image = pytest.importorskip("PIL.Image")
     for k, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(k).integers(0, 255, (size, size, 3), dtype=np.uint8)
+        pixels = np.random.default_rng(k).integers(
+            0, 255, (size, size, 3), dtype=np.uint8
+        )
         image.fromarray(pixels).save(folder / name)
 
 
 def test_a_folder_of_images_for_each_client(tmp_path):
-    save_images(tmp_path, [f"{c}/{y}/{k}.png" for c in ("north", "south") for y in ("cat", "dog") for k in range(6)])
+    save_images(
+        tmp_path,
+        [
+            f"{c}/{y}/{k}.png"
+            for c in ("north", "south")
+            for y in ("cat", "dog")
+            for k in range(6)
+        ],
+    )
     clients = ct.data.from_images(tmp_path)
     assert (clients.names, clients.classes) == (("north", "south"), ("cat", "dog"))
     assert tuple(clients["north"].train.read().shape[1:]) == (3, 6, 6)
     assert clients["north"].train.labels.bincount().tolist() == [3, 3]
-    parts = {c.name: {k: (part.read(), part.labels) for k, part in c.parts()} for c in clients}
+    parts = {
+        c.name: {k: (part.read(), part.labels) for k, part in c.parts()}
+        for c in clients
+    }
     copies = ct.data.from_tensors(parts, name=clients.name, classes=clients.classes)
     options = {"rounds": 1, "engine": ct.InProcess(workers=2)}
     assert_same_bits(
-        ct.fit("fedavg", clients, ct.models.CNN(), **options), ct.fit("fedavg", copies, ct.models.CNN(), **options)
+        ct.fit("fedavg", clients, ct.models.CNN(), **options),
+        ct.fit("fedavg", copies, ct.models.CNN(), **options),
     )
 
 
 def test_images_by_class_are_dealt_out(tmp_path):
     save_images(tmp_path, [f"{y}/{k}.jpg" for y in ("cat", "dog") for k in range(12)])
-    clients = ct.data.from_images(tmp_path, grey=True, size=4, split={"kind": "iid", "clients": 3})
+    clients = ct.data.from_images(
+        tmp_path, grey=True, size=4, split={"kind": "iid", "clients": 3}
+    )
     assert len(clients) == 3
     assert tuple(clients[0].train.read().shape[1:]) == (4, 4)
 
 
 def test_images_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(ct.InputError, match="must hold images either as CLIENT/CLASS/image or as CLASS/image"):
+    with pytest.raises(
+        ct.InputError,
+        match="must hold images either as CLIENT/CLASS/image or as CLASS/image",
+    ):
         ct.data.from_images(tmp_path)
     save_images(tmp_path, [f"a/{y}/{k}.png" for y in ("cat", "dog") for k in range(6)])
     (tmp_path / "a" / "dog" / "3.png").write_text("no image")
     with pytest.raises(ct.CoterieError, match=r"3\.png cannot be read as an image"):
         ct.fit("fedavg", ct.data.from_images(tmp_path), ct.models.CNN(), 1)
     save_images(tmp_path, ["a/dog/3.png"], size=7)
-    with pytest.raises(ct.CoterieError, match=r"7 x 7 pixels.*give size=|shape of row 0"):
+    with pytest.raises(
+        ct.CoterieError, match=r"7 x 7 pixels.*give size=|shape of row 0"
+    ):
         ct.fit("fedavg", ct.data.from_images(tmp_path), ct.models.CNN(), 1)
 
 
@@ -226,13 +284,22 @@ def test_images_that_cannot_be_read_are_named(tmp_path):
 def test_columns_are_read_lazily(path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     inputs = np.load(path)
-    table = datasets.Dataset.from_dict({"x": inputs, "label": (inputs[:, 0] > 0).astype(np.int64)})
+    table = datasets.Dataset.from_dict(
+        {"x": inputs, "label": (inputs[:, 0] > 0).astype(np.int64)}
+    )
     lazy = ct.data.from_dataset(table, LISTS, lazy=True, name="rows", seed=1)
-    assert_same_bits(ct.fit("fedavg", lazy, rounds=1), ct.fit("fedavg", kinds(path)["memory"], rounds=1))
+    assert_same_bits(
+        ct.fit("fedavg", lazy, rounds=1),
+        ct.fit("fedavg", kinds(path)["memory"], rounds=1),
+    )
     monkeypatch.setattr(datasets, "load_dataset", lambda name, subset: {"train": table})
     split = {"kind": "iid", "clients": 3}
-    unread, read = (ct.data.load("hf:own/rows", split=split, lazy=lazy) for lazy in (True, False))
-    assert_same_bits(ct.fit("fedavg", unread, rounds=1), ct.fit("fedavg", read, rounds=1))
+    unread, read = (
+        ct.data.load("hf:own/rows", split=split, lazy=lazy) for lazy in (True, False)
+    )
+    assert_same_bits(
+        ct.fit("fedavg", unread, rounds=1), ct.fit("fedavg", read, rounds=1)
+    )
 
 
 def test_a_class_of_data_sets_is_opened_by_each_process():
@@ -244,4 +311,7 @@ def test_a_class_of_data_sets_is_opened_by_each_process():
             return torch.full((2,), float(i)), i % 2
 
     clients = ct.data.from_dataset(Rows, {"a": range(3), "b": range(3, 6)}, lazy=True)
-    assert torch.equal(clients["b"].train.read()[:, 0], torch.from_numpy(clients.train.numbers(1)).float())
+    assert torch.equal(
+        clients["b"].train.read()[:, 0],
+        torch.from_numpy(clients.train.numbers(1)).float(),
+    )

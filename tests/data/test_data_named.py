@@ -15,11 +15,17 @@ from coterie.data.sets.fashion_mnist import DEBIAN, read_idx
 from coterie.data.sets.mean_estimation import means
 from coterie.run.tables import read_experiment
 
-needs_fashion = pytest.mark.skipif(not DEBIAN.is_dir(), reason="apt install dataset-fashion-mnist")
+needs_fashion = pytest.mark.skipif(
+    not DEBIAN.is_dir(), reason="apt install dataset-fashion-mnist"
+)
 
 
 def idx(array, gz=True):
-    raw = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes() + array.astype(np.uint8).tobytes()
+    raw = (
+        bytes([0, 0, 8, array.ndim])
+        + np.array(array.shape, dtype=">u4").tobytes()
+        + array.astype(np.uint8).tobytes()
+    )
     return gzip.compress(raw) if gz else raw
 
 
@@ -30,7 +36,9 @@ def tiny(tmp_path):
     for which, n in (("train", 300), ("t10k", 40)):
         images = rng.integers(0, 256, size=(n, 28, 28))
         (tmp_path / f"{which}-images-idx3-ubyte.gz").write_bytes(idx(images))
-        (tmp_path / f"{which}-labels-idx1-ubyte").write_bytes(idx(np.arange(n) % 10, gz=False))
+        (tmp_path / f"{which}-labels-idx1-ubyte").write_bytes(
+            idx(np.arange(n) % 10, gz=False)
+        )
     return tmp_path
 
 
@@ -58,7 +66,10 @@ def test_every_entry_says_what_it_is():
 def test_defaults_spelled_out_are_the_defaults(name):
     defaults = dict(DATASETS[name].defaults)
     split = defaults.pop("split", None)
-    assert load(name, seed=1, split=split, **defaults).fingerprint() == load(name, seed=1).fingerprint()
+    assert (
+        load(name, seed=1, split=split, **defaults).fingerprint()
+        == load(name, seed=1).fingerprint()
+    )
     assert load(name, seed=2).fingerprint() != load(name, seed=1).fingerprint()
 
 
@@ -73,16 +84,40 @@ def test_defaults_spelled_out_are_the_defaults(name):
         ("digits", {"label": "y"}, "digits has its own label; drop label = 'y'"),
         ("digits", {"alpha": 1}, "digits has no option 'alpha'; it has none"),
         ("digits", {"folder": "x"}, "digits has no option 'folder'"),
-        ("mean-estimation", {"muu": 1}, r"mean-estimation has no option 'muu'; did you mean 'mu'\?"),
+        (
+            "mean-estimation",
+            {"muu": 1},
+            r"mean-estimation has no option 'muu'; did you mean 'mu'\?",
+        ),
         ("digits", {"seed": -1}, "seed must be an int >= 0; got -1"),
         ("digits", {"seed": True}, "seed must be an int >= 0; got True"),
-        ("heart-disease", {"split": {"alpha": 1}}, "alpha does not apply to heart-disease, which has"),
-        ("mean-estimation", {"split": {"parts": {"train": 1}}}, "parts does not apply to mean-estimation"),
+        (
+            "heart-disease",
+            {"split": {"alpha": 1}},
+            "alpha does not apply to heart-disease, which has",
+        ),
+        (
+            "mean-estimation",
+            {"split": {"parts": {"train": 1}}},
+            "parts does not apply to mean-estimation",
+        ),
         ("mean-estimation", {"mu": -1}, "mu = -1 must be a number of at least 0"),
-        ("mean-estimation", {"groups": [0, 1, 1]}, "groups = .* must be three whole numbers of clients"),
+        (
+            "mean-estimation",
+            {"groups": [0, 1, 1]},
+            "groups = .* must be three whole numbers of clients",
+        ),
         ("mean-estimation", {"groups": 5}, "groups = 5 must be three whole numbers"),
-        ("mean-estimation", {"samples": 0}, "samples = 0 must be a whole number of at least 1"),
-        ("mean-estimation", {"centres": [1]}, r"centres = \[1\] must be a list of at least two numbers"),
+        (
+            "mean-estimation",
+            {"samples": 0},
+            "samples = 0 must be a whole number of at least 1",
+        ),
+        (
+            "mean-estimation",
+            {"centres": [1]},
+            r"centres = \[1\] must be a list of at least two numbers",
+        ),
         ("mean-estimation", {"dim": 1}, "dim = 1 must be a whole number of at least 2"),
     ],
 )
@@ -96,9 +131,14 @@ def test_digits():
     clients = load("digits", split={"clients": 4, "kind": "iid"})
     assert clients.names == ("client-0", "client-1", "client-2", "client-3")
     assert clients.train.inputs.shape == (1797, 64)
-    assert (float(clients.train.inputs.min()), float(clients.train.inputs.max())) == (0.0, 1.0)
+    assert (float(clients.train.inputs.min()), float(clients.train.inputs.max())) == (
+        0.0,
+        1.0,
+    )
     assert clients.train.inputs.data_ptr() == clients.test.inputs.data_ptr()
-    used = np.concatenate([r.index for r in (clients.train, clients.validation, clients.test)])
+    used = np.concatenate(
+        [r.index for r in (clients.train, clients.validation, clients.test)]
+    )
     assert np.array_equal(np.sort(used), np.arange(1797))
     assert len(load("digits")) == 10
     sized = load("digits", split={"kind": "shards", "clients": 5, "shard_size": 100})
@@ -107,7 +147,9 @@ def test_digits():
 
 @needs_fashion
 def test_the_task_of_varsel_60_clients_with_two_shards_of_500():
-    clients = load("fashion-mnist", split={"kind": "shards", "clients": 60, "shard_size": 500})
+    clients = load(
+        "fashion-mnist", split={"kind": "shards", "clients": 60, "shard_size": 500}
+    )
     assert len(clients) == 60
     sizes = sum(r.sizes for r in (clients.train, clients.validation, clients.test))
     assert set(sizes.tolist()) == {1000}
@@ -121,9 +163,18 @@ def test_fashion_mnist_from_debian():
     assert clients.train.inputs.dtype == torch.uint8
     assert clients.train.inputs.shape == (60000, 28, 28)
     assert clients.train.inputs.data_ptr() == clients.validation.inputs.data_ptr()
-    assert int(sum(r.sizes.sum() for r in (clients.train, clients.validation, clients.test))) == 60000
+    assert (
+        int(
+            sum(
+                r.sizes.sum() for r in (clients.train, clients.validation, clients.test)
+            )
+        )
+        == 60000
+    )
     assert len(clients.server) == 500
-    assert abs(float(clients.train.inputs[:1000].float().mean()) / 255 - 0.286) < 0.01  # the known mean
+    assert (
+        abs(float(clients.train.inputs[:1000].float().mean()) / 255 - 0.286) < 0.01
+    )  # the known mean
     assert np.array_equal(np.bincount(clients.train.labels), [6000] * 10)
 
 
@@ -134,15 +185,25 @@ def test_fashion_mnist_is_found_where_the_user_says(tiny, tmp_path, monkeypatch)
     assert len(clients.server) == 7
     assert clients.classes[9] == "ankle boot"
     monkeypatch.setenv("COTERIE_DATA", str(tiny))
-    assert load("fashion-mnist", split=split, server=7).fingerprint() == clients.fingerprint()
+    assert (
+        load("fashion-mnist", split=split, server=7).fingerprint()
+        == clients.fingerprint()
+    )
     home = tmp_path / "home"
     home.mkdir()
     for file in [*tiny.glob("*ubyte*")]:
         (home / "fashion-mnist").mkdir(exist_ok=True)
         file.rename(home / "fashion-mnist" / file.name)
     monkeypatch.setenv("COTERIE_DATA", str(home))
-    assert load("fashion-mnist", split=split, server=7).fingerprint() == clients.fingerprint()
-    assert load("fashion-mnist", split=split, rows=100).train.inputs.shape == (100, 28, 28)
+    assert (
+        load("fashion-mnist", split=split, server=7).fingerprint()
+        == clients.fingerprint()
+    )
+    assert load("fashion-mnist", split=split, rows=100).train.inputs.shape == (
+        100,
+        28,
+        28,
+    )
 
 
 def test_fashion_mnist_missing_or_wrong(tiny, tmp_path, monkeypatch):
@@ -151,7 +212,9 @@ def test_fashion_mnist_missing_or_wrong(tiny, tmp_path, monkeypatch):
         load("fashion-mnist", folder=str(tmp_path / "none"))
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     monkeypatch.setattr("coterie.data.sets.fashion_mnist.DEBIAN", tmp_path / "debian")
-    with pytest.raises(InputError, match=rf"not found in COTERIE_DATA \(not set\); {place}"):
+    with pytest.raises(
+        InputError, match=rf"not found in COTERIE_DATA \(not set\); {place}"
+    ):
         load("fashion-mnist")
     for options, sentence in [
         ({"rows": 0}, "rows = 0 must lie between 1 and 300"),
@@ -170,7 +233,8 @@ def test_fashion_mnist_missing_or_wrong(tiny, tmp_path, monkeypatch):
             load("fashion-mnist", folder=str(tiny))
     labels.unlink()
     with pytest.raises(
-        InputError, match=r"has no train-labels-idx1-ubyte or train-labels-idx1-ubyte.gz; copy all four"
+        InputError,
+        match=r"has no train-labels-idx1-ubyte or train-labels-idx1-ubyte.gz; copy all four",
     ):
         load("fashion-mnist", folder=str(tiny))
     (tiny / "train-images-idx3-ubyte.gz").write_bytes(idx(np.zeros((300, 8, 8))))
@@ -189,7 +253,10 @@ def test_idx_files_are_checked(tmp_path):
         (b"", "not an IDX file of bytes: it starts with nothing"),
         (b"\x89PNG....", "it starts with 89 50 4e 47, not with 00 00 08"),
         (b"\x00\x00\x0d\x01" + b"\x00" * 8, "starts with 00 00 0d 01"),  # floats
-        (whole[:-1], r"holds 23 bytes of data but its header says 24 \[2, 3, 4\]; copy it again"),
+        (
+            whole[:-1],
+            r"holds 23 bytes of data but its header says 24 \[2, 3, 4\]; copy it again",
+        ),
         (whole + b"x", "holds 25 bytes of data but its header says 24"),
         (whole[:9], "bytes of data but its header says"),
         (gzip.compress(whole)[:-9], "cannot be read .*; copy it again"),
@@ -203,14 +270,17 @@ def test_idx_files_are_checked(tmp_path):
 def test_mean_estimation_is_the_task_of_the_paper():
     clients = load("mean-estimation", mu=0.1, seed=5)
     assert len(clients) == 150
-    assert [sum(n.startswith(g) for n in clients.names) for g in ("d1-", "d2-", "d3-")] == [5, 95, 50]
+    assert [
+        sum(n.startswith(g) for n in clients.names) for g in ("d1-", "d2-", "d3-")
+    ] == [5, 95, 50]
     assert clients.names[0] == "d1-000"
     assert clients.train.sizes.tolist() == [1000] * 150
     assert clients.validation.sizes.tolist() == [1000] + [0] * 149
     assert clients["d2-007"].validation is None
     assert clients.train.inputs is clients.train.labels
     group = {
-        g: torch.cat([c.train.inputs for c in clients if c.name.startswith(g)]).mean(0) for g in ("d1", "d2", "d3")
+        g: torch.cat([c.train.inputs for c in clients if c.name.startswith(g)]).mean(0)
+        for g in ("d1", "d2", "d3")
     }
     want = means(0.1)
     for row, (name, size) in enumerate((("d1", 5), ("d2", 95), ("d3", 50))):
@@ -218,7 +288,9 @@ def test_mean_estimation_is_the_task_of_the_paper():
     assert np.allclose(np.linalg.norm(want, axis=1), [0, 0.1, 1])
     assert np.allclose(want[2] * np.sqrt(5), [0, 1] * 5)
     assert abs(float(clients.train.inputs.std(0).mean()) - 1) < 0.05
-    assert not torch.equal(clients["d1-000"].train.inputs, clients["d1-000"].validation.inputs)
+    assert not torch.equal(
+        clients["d1-000"].train.inputs, clients["d1-000"].validation.inputs
+    )
 
 
 def test_a_client_of_mean_estimation_depends_on_nobody_else():
@@ -227,8 +299,18 @@ def test_a_client_of_mean_estimation_depends_on_nobody_else():
     assert torch.equal(few["d1-001"].train.inputs, more["d1-001"].train.inputs)
     assert torch.equal(few["d2-000"].train.inputs, more["d2-000"].train.inputs)
     assert more.test is None
-    assert load("mean-estimation", groups=[1, 1, 1], samples=2, validation=0).validation is None
-    assert len(load("mean-estimation", groups=[1, 1001, 0], samples=1, test=0, validation=0)) == 1002
+    assert (
+        load("mean-estimation", groups=[1, 1, 1], samples=2, validation=0).validation
+        is None
+    )
+    assert (
+        len(
+            load(
+                "mean-estimation", groups=[1, 1001, 0], samples=1, test=0, validation=0
+            )
+        )
+        == 1002
+    )
 
 
 def test_scalar_clients_of_the_maxfl_toy():
@@ -237,8 +319,14 @@ def test_scalar_clients_of_the_maxfl_toy():
     assert clients.train.sizes.tolist() == [1, 1, 1]
     assert clients.validation is None
     assert clients.test.inputs.tolist() == [[0.0], [4.0], [4.5]]
-    assert torch.equal(clients.train.inputs[:2], load("mean-estimation", centres=[0.0, 4.0], seed=3).train.inputs)
-    noise = [load("mean-estimation", centres=[0.0, 4.0], seed=s).train.inputs[:, 0] for s in range(400)]
+    assert torch.equal(
+        clients.train.inputs[:2],
+        load("mean-estimation", centres=[0.0, 4.0], seed=3).train.inputs,
+    )
+    noise = [
+        load("mean-estimation", centres=[0.0, 4.0], seed=s).train.inputs[:, 0]
+        for s in range(400)
+    ]
     noise = torch.stack(noise) - torch.tensor([0.0, 4.0])
     assert noise.mean(0).abs().max() < 0.25
     assert (noise.std(0) - 1).abs().max() < 0.2

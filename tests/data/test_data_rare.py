@@ -28,17 +28,35 @@ def wards(tmp_path):
     for name, words in (("a", a), ("b", b)):
         part = ["train"] * N
         part[:3] = ["test"] * 3
-        folder(tmp_path, **{name: rows(x=range(N), ward=words, part=part, y=[0, 1] * (N // 2))})
+        folder(
+            tmp_path,
+            **{name: rows(x=range(N), ward=words, part=part, y=[0, 1] * (N // 2))},
+        )
     return tmp_path
 
 
 def test_rare_categories_are_pooled(wards):
     clients = load(wards, **OPTIONS, split_column="part")
-    assert clients.recipe["features"] == ["x", "ward=e", "ward=n", "ward=q", "ward=s", "ward=(rare)"]
-    assert "ward: categories of too few training rows (rare) are pooled (a, b)" in notes(clients)
-    one_hot = {name: apply_recipe(clients.recipe, wards / f"{name}.csv").inputs[:, 1:] for name in "ab"}
+    assert clients.recipe["features"] == [
+        "x",
+        "ward=e",
+        "ward=n",
+        "ward=q",
+        "ward=s",
+        "ward=(rare)",
+    ]
+    assert (
+        "ward: categories of too few training rows (rare) are pooled (a, b)"
+        in notes(clients)
+    )
+    one_hot = {
+        name: apply_recipe(clients.recipe, wards / f"{name}.csv").inputs[:, 1:]
+        for name in "ab"
+    }
     assert bool((one_hot["a"].sum(1) == 1).all())
-    assert one_hot["b"][56:].tolist() == [[0, 1, 0, 0, 0]] * 2 + [[0, 0, 0, 0, 1]] * 2  # n is common at a
+    assert (
+        one_hot["b"][56:].tolist() == [[0, 1, 0, 0, 0]] * 2 + [[0, 0, 0, 0, 1]] * 2
+    )  # n is common at a
     new = wards / "new.txt.csv"
     new.write_text("x,ward\n1,never seen\n2,\n")
     encoded = apply_recipe(clients.recipe, new)
@@ -48,14 +66,24 @@ def test_rare_categories_are_pooled(wards):
 
 def test_nothing_is_pooled_unless_asked(wards):
     clients = load(wards, label="y", split_column="part")
-    assert clients.recipe["features"] == ["x", "ward=e", "ward=m", "ward=n", "ward=q", "ward=s"]
+    assert clients.recipe["features"] == [
+        "x",
+        "ward=e",
+        "ward=m",
+        "ward=n",
+        "ward=q",
+        "ward=s",
+    ]
 
 
 def test_many_categories_are_noted(tmp_path):
     wards = [f"ward {i % 40}" for i in range(120)]
-    clients = load(folder(tmp_path, a=rows(x=range(120), ward=wards, y=[0, 1] * 60)), label="y")
-    assert f"ward: {len(clients.recipe['features']) - 1} categories, an input for each (drop free text" in notes(
-        clients
+    clients = load(
+        folder(tmp_path, a=rows(x=range(120), ward=wards, y=[0, 1] * 60)), label="y"
+    )
+    assert (
+        f"ward: {len(clients.recipe['features']) - 1} categories, an input for each (drop free text"
+        in notes(clients)
     )
 
 
@@ -76,7 +104,9 @@ def test_sites_that_are_asked_one_by_one_agree_on_the_same_recipe(wards):
     """The recipe of one process, from tasks that are put to each client alone, as between institutions."""
     clients = load(wards, **OPTIONS)
     settings = Tables(**OPTIONS)
-    tables = {name: read(wards / f"{name}.csv", reading_of(settings, name)) for name in "ab"}
+    tables = {
+        name: read(wards / f"{name}.csv", reading_of(settings, name)) for name in "ab"
+    }
     ready, _ = ready_tables(tables, settings, Split.parse(None), 0)
 
     def ask(task, **payload):
@@ -85,9 +115,17 @@ def test_sites_that_are_asked_one_by_one_agree_on_the_same_recipe(wards):
             torch.cat if isinstance(field[0], torch.Tensor) else lambda f: sum(f, ())
             for field in zip(*replies, strict=True)
         ]
-        return task.reply(*(j(field) for j, field in zip(join, zip(*replies, strict=True), strict=True)))
+        return task.reply(
+            *(
+                j(field)
+                for j, field in zip(join, zip(*replies, strict=True), strict=True)
+            )
+        )
 
     recipe = agree(("a", "b"), settings, ask)
     assert recipe == clients.recipe
     for name in "ab":
-        assert torch.equal(encode_client(ready[name], recipe)[0].train.inputs, clients[name].train.inputs)
+        assert torch.equal(
+            encode_client(ready[name], recipe)[0].train.inputs,
+            clients[name].train.inputs,
+        )

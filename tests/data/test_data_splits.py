@@ -15,7 +15,16 @@ from coterie.base.rng import numpy_generators
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.dealing import deal
 from coterie.data.parts import generator, stratified, stratify
-from coterie.data.splits import clusters, dirichlet, iid, mixed, number_names, shards, subset, target_groups
+from coterie.data.splits import (
+    clusters,
+    dirichlet,
+    iid,
+    mixed,
+    number_names,
+    shards,
+    subset,
+    target_groups,
+)
 from coterie.data.tensors import split_over
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -36,7 +45,9 @@ def test_every_row_goes_to_exactly_one_client(labels, n, seed):
 
 @quick
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=90), st.integers(0, 5))
-def test_parts_have_each_row_once_the_right_sizes_and_every_class_in_training(labels, seed):
+def test_parts_have_each_row_once_the_right_sizes_and_every_class_in_training(
+    labels, seed
+):
     parts = stratified(labels, DEFAULT_PARTS, seed=seed, name="a")
     assert once(list(parts.values()), len(labels))
     assert len(parts["train"]) >= 1
@@ -60,13 +71,18 @@ def test_stratified_parts_keep_the_share_of_a_rare_class(seed):
 def test_every_row_of_a_class_is_equally_likely_to_be_tested():
     hits = np.zeros(30)
     for seed in range(600):
-        hits[stratified([0] * 20 + [1] * 10, DEFAULT_PARTS, seed=seed, name="a")["test"]] += 1
+        hits[
+            stratified([0] * 20 + [1] * 10, DEFAULT_PARTS, seed=seed, name="a")["test"]
+        ] += 1
     assert np.abs(hits / 600 - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 600)
 
 
 def test_a_split_belongs_to_its_client_and_gives_a_rare_class_no_fixed_place():
     labels = [0] * 7 + [1] * 4 + [2] * 21
-    splits = [stratified(labels, DEFAULT_PARTS, seed=0, name=name)["test"].tolist() for name in "abcdefghijkl"]
+    splits = [
+        stratified(labels, DEFAULT_PARTS, seed=0, name=name)["test"].tolist()
+        for name in "abcdefghijkl"
+    ]
     assert len({tuple(at) for at in splits}) == 12
     assert {sum(7 <= i < 11 for i in at) for at in splits} == {1, 2}
 
@@ -77,16 +93,24 @@ def test_a_client_always_trains_on_something():
 
 
 def test_strata_of_texts_and_labels_that_are_no_classes():
-    words = stratified(["b", "a", "b", "a", "b", "a"], {"train": 0.5, "test": 0.5}, seed=0, name="a")
+    words = stratified(
+        ["b", "a", "b", "a", "b", "a"], {"train": 0.5, "test": 0.5}, seed=0, name="a"
+    )
     assert [len(v) for v in words.values()] == [3, 3]
     assert len(stratified(None, DEFAULT_PARTS, seed=0, name="a", n=9)["test"]) == 3
-    assert len(stratified(np.zeros((9, 4, 4)), DEFAULT_PARTS, seed=0, name="a")["test"]) == 3
+    assert (
+        len(stratified(np.zeros((9, 4, 4)), DEFAULT_PARTS, seed=0, name="a")["test"])
+        == 3
+    )
     assert stratified([], DEFAULT_PARTS, seed=0, name="a")["train"].size == 0
 
 
 def test_randomness_has_a_name():
     assert generator(0, "a", "b").random() == generator(0, "a", "b").random()
-    draws = {generator(*key).random() for key in [(0, "a", "b"), (1, "a", "b"), (0, "ab"), (0, "b", "a"), (0,)]}
+    draws = {
+        generator(*key).random()
+        for key in [(0, "a", "b"), (1, "a", "b"), (0, "ab"), (0, "b", "a"), (0,)]
+    }
     assert len(draws) == 5
     assert number_names(3, "hospital") == ["hospital-0", "hospital-1", "hospital-2"]
 
@@ -96,7 +120,9 @@ def test_alpha_says_how_unlike_clients_are():
 
     def spread(alpha):
         lists = dirichlet(labels, 10, alpha, seed=3, minimum=0)
-        return np.std([np.bincount(labels[at], minlength=10) for at in lists], axis=0).mean()
+        return np.std(
+            [np.bincount(labels[at], minlength=10) for at in lists], axis=0
+        ).mean()
 
     assert spread(0.1) > 2 * spread(1.0) > 8 * spread(1000.0)
     assert len(iid(labels, 7)) == 7
@@ -106,9 +132,14 @@ def test_alpha_says_how_unlike_clients_are():
 def test_dirichlet_reaches_the_minimum_or_says_so():
     labels = np.repeat(np.arange(10), 60)
     assert min(map(len, dirichlet(labels, 20, 0.1, seed=0, minimum=5))) >= 5
-    with pytest.raises(InputError, match=r"alpha = 0.001 gives each of 40 clients 3 rows; raise alpha, or lower"):
+    with pytest.raises(
+        InputError,
+        match=r"alpha = 0.001 gives each of 40 clients 3 rows; raise alpha, or lower",
+    ):
         dirichlet(labels, 40, 0.001, minimum=3)
-    with pytest.raises(InputError, match="20 clients with 50 rows each need more than 600 rows"):
+    with pytest.raises(
+        InputError, match="20 clients with 50 rows each need more than 600 rows"
+    ):
         dirichlet(labels, 20, 1.0, minimum=50)
 
 
@@ -119,7 +150,9 @@ def test_shards_have_few_classes_and_a_size():
     sized = shards(labels, 5, shards_per_client=3, shard_size=50, seed=1)
     assert {len(at) for at in sized} == {150}
     assert len(np.unique(np.concatenate(sized))) == 750
-    with pytest.raises(InputError, match="are 30 shards, but 1200 rows give only 24 of 50 rows"):
+    with pytest.raises(
+        InputError, match="are 30 shards, but 1200 rows give only 24 of 50 rows"
+    ):
         shards(labels, 10, shards_per_client=3, shard_size=50)
     with pytest.raises(InputError, match="need at least 2000 rows"):
         shards(labels, 1000, shards_per_client=2)
@@ -134,7 +167,10 @@ def test_shards_have_few_classes_and_a_size():
     [
         (lambda: iid([0, 1], 3), "2 rows cannot be split over 3 clients"),
         (lambda: iid([0, 1], 0), "clients = 0 must be at least 1"),
-        (lambda: dirichlet([0.5, 1.5], 1, 1.0), "'dirichlet' needs one class per row, but labels are float64"),
+        (
+            lambda: dirichlet([0.5, 1.5], 1, 1.0),
+            "'dirichlet' needs one class per row, but labels are float64",
+        ),
         (lambda: shards(np.zeros((4, 2), int), 1), "'shards' needs one class per row"),
         (lambda: dirichlet([0, 1], 1, 0.0), "alpha = 0.0 must be a number above 0"),
     ],
@@ -157,18 +193,36 @@ def test_refusals(call, sentence):
             r"must be \"default\" or iid \| dirichlet \| shards \| clusters \| mixed \| target-groups \| column; got 3",
         ),
         ({"clients": 0}, "split.clients must be an int > 0; got 0"),
-        ({"clients": True}, r"split.clients must be \"default\" \(that of the kind\) or an int >= 0; got True"),
-        ({"clients": 2.5}, r"split.clients must be \"default\" \(that of the kind\) or an int >= 0; got 2.5"),
+        (
+            {"clients": True},
+            r"split.clients must be \"default\" \(that of the kind\) or an int >= 0; got True",
+        ),
+        (
+            {"clients": 2.5},
+            r"split.clients must be \"default\" \(that of the kind\) or an int >= 0; got 2.5",
+        ),
         ({"alpha": -1}, "split.alpha must be a number > 0; got -1"),
         ({"alpha": float("nan")}, "split.alpha must be a number > 0; got nan"),
-        ({"seed": -1}, 'split.seed must be "default" .that of the run. or an int >= 0; got -1'),
+        (
+            {"seed": -1},
+            'split.seed must be "default" .that of the run. or an int >= 0; got -1',
+        ),
         ({"minimum": "3"}, "split.minimum must be an int >= 0; got '3'"),
-        ({"parts": {"train": 0.5, "tset": 0.5}}, "must be a table of train, validation and test"),
+        (
+            {"parts": {"train": 0.5, "tset": 0.5}},
+            "must be a table of train, validation and test",
+        ),
         ({"parts": {"train": 1.5, "test": -0.5}}, "fractions from 0 to 1"),
         ({"parts": {"train": 0.5, "test": 0.4}}, "parts add up to 0.9"),
         ({"parts": {"test": 1}}, "parts need train above 0"),
-        ({"kind": "iid", "alpha": 0.5}, "alpha belongs to kind = 'dirichlet' or 'target-groups', but kind is 'iid'"),
-        ({"shard_size": 5}, "shard_size belongs to kind = 'shards' or 'mixed', but kind is 'dirichlet'"),
+        (
+            {"kind": "iid", "alpha": 0.5},
+            "alpha belongs to kind = 'dirichlet' or 'target-groups', but kind is 'iid'",
+        ),
+        (
+            {"shard_size": 5},
+            "shard_size belongs to kind = 'shards' or 'mixed', but kind is 'dirichlet'",
+        ),
     ],
 )
 def test_a_wrong_split_table_is_refused(table, sentence):
@@ -177,16 +231,25 @@ def test_a_wrong_split_table_is_refused(table, sentence):
 
 
 def test_natural_clients_take_seed_and_parts_only():
-    with pytest.raises(InputError, match="clients does not apply to heart-disease, which has its own clients"):
+    with pytest.raises(
+        InputError,
+        match="clients does not apply to heart-disease, which has its own clients",
+    ):
         Split.parse({"clients": 5}, natural="heart-disease")
-    rule = Split.parse({"seed": 7, "parts": {"test": 0.5, "train": 0.5, "validation": 0}}, natural="heart-disease")
+    rule = Split.parse(
+        {"seed": 7, "parts": {"test": 0.5, "train": 0.5, "validation": 0}},
+        natural="heart-disease",
+    )
     assert rule.seed_for(0) == 7
     assert list(rule.parts) == ["train", "test"]
     assert Split.parse(None).seed_for(3) == 3
     assert Split.parse({"parts": dict(DEFAULT_PARTS)}).parts == DEFAULT_PARTS
 
 
-@pytest.mark.parametrize("table", [{"kind": "iid"}, {"kind": "shards", "shards_per_client": 1}, {"alpha": 2.0}])
+@pytest.mark.parametrize(
+    "table",
+    [{"kind": "iid"}, {"kind": "shards", "shards_per_client": 1}, {"alpha": 2.0}],
+)
 def test_a_split_table_does_what_its_function_does(table):
     labels = np.arange(60) % 3
     rule = Split.parse({**table, "clients": 4}, kind="dirichlet")
@@ -226,8 +289,14 @@ def test_twins_have_shards_of_the_same_classes_and_no_row_twice():
         assert len(first) == 2
         assert len(np.unique(np.concatenate(lists))) == 8 * 40
     dealt = by_table(kind="shards", clients=4, shard_size=10, twins=2)
-    assert dealt[0].train.labels.unique().tolist() == dealt[1].train.labels.unique().tolist()
-    with pytest.raises(InputError, match="twins = 3 need 2 classes with as many whole shards each, and there are 0"):
+    assert (
+        dealt[0].train.labels.unique().tolist()
+        == dealt[1].train.labels.unique().tolist()
+    )
+    with pytest.raises(
+        InputError,
+        match="twins = 3 need 2 classes with as many whole shards each, and there are 0",
+    ):
         shards(labels, 8, shard_size=20, twins=3)
 
 
@@ -237,15 +306,26 @@ def test_clusters_of_other_sizes_and_refusals():
     assert sum(map(len, lists)) == 60  # the rows of six classes
     assert len(np.unique(np.concatenate(lists))) == 60
     for call, sentence in [
-        (lambda: clusters(labels, 10), "5 clusters x 2 labels need 10 classes, but there are 9"),
-        (lambda: clusters(labels, 4, labels_per_cluster=1), "4 clients cannot fill 5 clusters"),
-        (lambda: clusters([0, 1, 1, 1, 1, 1], 6, clusters=2, labels_per_cluster=1), "rows cannot be split over the 3"),
+        (
+            lambda: clusters(labels, 10),
+            "5 clusters x 2 labels need 10 classes, but there are 9",
+        ),
+        (
+            lambda: clusters(labels, 4, labels_per_cluster=1),
+            "4 clients cannot fill 5 clusters",
+        ),
+        (
+            lambda: clusters([0, 1, 1, 1, 1, 1], 6, clusters=2, labels_per_cluster=1),
+            "rows cannot be split over the 3",
+        ),
     ]:
         with pytest.raises(InputError, match=sentence):
             call()
 
 
-@pytest.mark.parametrize(("nr", "shared"), [(0.95, 25), (0.98, 10), (1.0, 0), (0.0, 500)])
+@pytest.mark.parametrize(
+    ("nr", "shared"), [(0.95, 25), (0.98, 10), (1.0, 0), (0.0, 500)]
+)
 def test_mixed_shards_have_the_promised_share_of_all_classes(nr, shared):
     labels = np.repeat(np.arange(10), 2000)
     lists = mixed(labels, 20, nr, seed=4)
@@ -270,7 +350,10 @@ def test_mixed_draws_the_shared_rows_evenly_by_class_even_if_classes_are_not():
     assert sum((labels[at] == 1).any() for at in sorted_only) == 1
     for call, sentence in [
         (lambda: mixed(labels, 5, 1.5), "nr = 1.5 must be a number from 0 to 1"),
-        (lambda: mixed(labels, 5, 0.9), "5 clients x 2 shards are 10 shards, but 1000 rows give only 2 of 500 rows"),
+        (
+            lambda: mixed(labels, 5, 0.9),
+            "5 clients x 2 shards are 10 shards, but 1000 rows give only 2 of 500 rows",
+        ),
     ]:
         with pytest.raises(InputError, match=sentence):
             call()
@@ -279,8 +362,14 @@ def test_mixed_draws_the_shared_rows_evenly_by_class_even_if_classes_are_not():
 @pytest.mark.parametrize("alpha", [0.5, 0.7, 0.9, 0.99, 1.0])
 def test_target_groups_have_their_classes_and_their_share(alpha):
     labels = np.repeat(np.arange(10), 500)
-    lists, held = target_groups(labels, alpha, held_out=30, rows_per_client="most", seed=2)
-    assert sorted(lists) == [*(f"far-{i:02d}" for i in range(9)), *(f"near-{i:02d}" for i in range(10)), "target"]
+    lists, held = target_groups(
+        labels, alpha, held_out=30, rows_per_client="most", seed=2
+    )
+    assert sorted(lists) == [
+        *(f"far-{i:02d}" for i in range(9)),
+        *(f"near-{i:02d}" for i in range(10)),
+        "target",
+    ]
     size = len(lists["target"])
     every = np.concatenate([*lists.values(), held])
     assert len(np.unique(every)) == len(every) == 20 * size + 90  # each row once
@@ -289,7 +378,9 @@ def test_target_groups_have_their_classes_and_their_share(alpha):
         count = np.bincount(labels[own], minlength=10)
         groups = [count[:3], count[3:6], count[6:]]
         shared = round(alpha * size)
-        want = {"t": [size, 0, 0], "n": [shared, size - shared, 0], "f": [0, 0, size]}[name[0]]
+        want = {"t": [size, 0, 0], "n": [shared, size - shared, 0], "f": [0, 0, size]}[
+            name[0]
+        ]
         assert [g.sum() for g in groups] == want
         assert all(g.max() - g.min() <= 1 for g in groups)
     # No larger size fits: 1410 rows of classes 0-2, 1500 of 3-5, 2000 of 6-9.
@@ -299,33 +390,51 @@ def test_target_groups_have_their_classes_and_their_share(alpha):
 
 @pytest.mark.parametrize("alpha", [0.5, 0.99])
 def test_target_groups_have_as_many_rows_whatever_alpha_is(alpha):
-    lists, _ = target_groups(np.repeat(np.arange(10), 500), alpha, held_out=30, rows_per_client=90, seed=2)
+    lists, _ = target_groups(
+        np.repeat(np.arange(10), 500), alpha, held_out=30, rows_per_client=90, seed=2
+    )
     assert {len(own) for own in lists.values()} == {90}
 
 
 def test_target_groups_refuse_what_they_cannot_deal():
     labels = np.repeat(np.arange(10), 100)
     for given_labels, alpha, held, sentence in [
-        (labels[labels != 7], 0.5, 3, "needs rows of the classes 0 to 9, but there are"),
-        (labels, 0.5, 100, "held_out = 100 rows of class 0 leave nothing of its 100 to train on; lower held_out"),
+        (
+            labels[labels != 7],
+            0.5,
+            3,
+            "needs rows of the classes 0 to 9, but there are",
+        ),
+        (
+            labels,
+            0.5,
+            100,
+            "held_out = 100 rows of class 0 leave nothing of its 100 to train on; lower held_out",
+        ),
         (labels, 0.5, 95, "1000 rows are too few for 20 clients of 3 classes"),
         (labels, 1.5, 0, "alpha = 1.5 must be a share"),
     ]:
         with pytest.raises(InputError, match=sentence):
             target_groups(given_labels, alpha, held_out=held, rows_per_client="most")
     with pytest.raises(
-        InputError, match=r'rows_per_client = 750 is more than the 4. that the classes allow; .* or take "most"'
+        InputError,
+        match=r'rows_per_client = 750 is more than the 4. that the classes allow; .* or take "most"',
     ):
         target_groups(labels, 0.5, held_out=3)
 
 
 @quick
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=90), st.integers(0, 5), st.data())
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=90), st.integers(0, 5), st.data()
+)
 def test_a_subset_has_its_size_and_every_class_in_its_share(labels, seed, data):
     rows = data.draw(st.integers(1, len(labels)))
     chosen = subset(labels, rows, seed=seed)
     assert len(np.unique(chosen)) == rows
-    got, whole = np.bincount(np.array(labels)[chosen], minlength=7), np.bincount(labels, minlength=7)
+    got, whole = (
+        np.bincount(np.array(labels)[chosen], minlength=7),
+        np.bincount(labels, minlength=7),
+    )
     assert np.abs(got - whole * rows / len(labels)).max() <= 1
 
 
@@ -338,17 +447,27 @@ TEN = np.repeat(np.arange(10), 120)
 def by_table(seed=3, labels=TEN, **table):
     rule = Split.parse(table, kind="dirichlet")
     inputs = torch.arange(len(labels))[:, None].float()
-    return split_over(inputs, labels, rule, seed=seed, name="ten", classes=[str(c) for c in range(10)])
+    return split_over(
+        inputs, labels, rule, seed=seed, name="ten", classes=[str(c) for c in range(10)]
+    )
 
 
 def numbers(clients):
     """Row numbers by client and part: the inputs are their own numbers."""
-    return {c.name: {key: part.inputs[:, 0].int().tolist() for key, part in c.parts()} for c in clients}
+    return {
+        c.name: {key: part.inputs[:, 0].int().tolist() for key, part in c.parts()}
+        for c in clients
+    }
 
 
 KINDS = [
     {"kind": "iid", "clients": 7},
-    {"kind": "dirichlet", "clients": 6, "minimum": 20, "parts": {"train": 0.6, "test": 0.4}},
+    {
+        "kind": "dirichlet",
+        "clients": 6,
+        "minimum": 20,
+        "parts": {"train": 0.6, "test": 0.4},
+    },
     {"kind": "shards", "clients": 6, "shard_size": 50},
     {"kind": "clusters", "clients": 10},
     {"kind": "mixed", "clients": 5, "shard_size": 60, "nr": 0.9},
@@ -359,7 +478,12 @@ KINDS = [
 @pytest.mark.parametrize("table", KINDS, ids=lambda t: t["kind"])
 def test_every_kind_uses_a_row_once_and_is_a_function_of_its_seed(table):
     clients = by_table(**table)
-    rows = [row for parts in numbers(clients).values() for part in parts.values() for row in part]
+    rows = [
+        row
+        for parts in numbers(clients).values()
+        for part in parts.values()
+        for row in part
+    ]
     assert len(set(rows)) == len(rows)
     assert numbers(by_table(**table)) == numbers(clients)
     assert numbers(by_table(**table, seed=4)) != numbers(clients)
@@ -367,19 +491,32 @@ def test_every_kind_uses_a_row_once_and_is_a_function_of_its_seed(table):
     if "parts" in table:
         assert clients.validation is None
         for client in clients:
-            assert abs(len(client.train) - 0.6 * (len(client.train) + len(client.test))) < 1
+            assert (
+                abs(len(client.train) - 0.6 * (len(client.train) + len(client.test)))
+                < 1
+            )
 
 
-@pytest.mark.parametrize("table", [t for t in KINDS if t["kind"] != "target-groups"], ids=lambda t: t["kind"])
+@pytest.mark.parametrize(
+    "table", [t for t in KINDS if t["kind"] != "target-groups"], ids=lambda t: t["kind"]
+)
 def test_unseen_clients_come_from_the_same_split_and_share_no_row(table):
     clients = by_table(**table, unseen=5)
     assert clients.unseen.names == tuple(f"unseen-{i}" for i in range(5))
     assert len(clients) == table["clients"]
     everybody = by_table(**{**table, "clients": table["clients"] + 5})
-    seen, unseen, all_rows = numbers(clients), numbers(clients.unseen), numbers(everybody)
+    seen, unseen, all_rows = (
+        numbers(clients),
+        numbers(clients.unseen),
+        numbers(everybody),
+    )
 
     def together(*groups):
-        return sorted(sorted(r for p in parts.values() for r in p) for group in groups for parts in group.values())
+        return sorted(
+            sorted(r for p in parts.values() for r in p)
+            for group in groups
+            for parts in group.values()
+        )
 
     assert together(seen, unseen) == together(all_rows)
     assert clients.train.inputs is clients.unseen.train.inputs
@@ -388,7 +525,10 @@ def test_unseen_clients_come_from_the_same_split_and_share_no_row(table):
 
 
 def test_flipped_clients_have_their_labels_turned_round_in_all_parts():
-    plain, flipped = by_table(kind="iid", clients=10, unseen=4), by_table(kind="iid", clients=10, unseen=4, flip=0.3)
+    plain, flipped = (
+        by_table(kind="iid", clients=10, unseen=4),
+        by_table(kind="iid", clients=10, unseen=4, flip=0.3),
+    )
     (note,) = [n for n in flipped.notes if "C - 1 - y" in n]
     named = note.split(" at ")[1].split(", ")
     assert sum(n.startswith("client") for n in named) == 3
@@ -403,24 +543,37 @@ def test_flipped_clients_have_their_labels_turned_round_in_all_parts():
 
 
 def test_more_flips_flip_the_same_clients_and_others():
-    few, many = (by_table(kind="iid", clients=10, flip=f).notes[0].split(" at ")[1] for f in (0.2, 0.5))
+    few, many = (
+        by_table(kind="iid", clients=10, flip=f).notes[0].split(" at ")[1]
+        for f in (0.2, 0.5)
+    )
     assert set(few.split(", ")) < set(many.split(", "))
 
 
 def test_the_target_validates_on_its_own_rows_and_copies_share_their_parts():
-    clients = by_table(kind="target-groups", clients=40, held_out=20, rows_per_client="most")
+    clients = by_table(
+        kind="target-groups", clients=40, held_out=20, rows_per_client="most"
+    )
     assert len(clients) == 40
     assert clients.names[0] == "far-00"
     assert clients.names[-2:] == ("target", "twin")
     rows = numbers(clients)
     assert len(rows["target"]["validation"]) == 60
     assert "validation" not in rows["twin"]
-    for copy, name in (("twin", "target"), ("near-10", "near-00"), ("near-19", "near-09"), ("far-17", "far-08")):
+    for copy, name in (
+        ("twin", "target"),
+        ("near-10", "near-00"),
+        ("near-19", "near-09"),
+        ("far-17", "far-08"),
+    ):
         assert rows[copy]["train"] == rows[name]["train"]
         assert rows[copy]["test"] == rows[name]["test"]
     size = len(rows["target"]["train"]) + len(rows["target"]["test"])
     assert abs(len(rows["target"]["test"]) - size * (1 / 3) / (13 / 15)) < 1
-    assert f"clients have {size} rows each; the target validates on 60 more" in clients.notes[0]
+    assert (
+        f"clients have {size} rows each; the target validates on 60 more"
+        in clients.notes[0]
+    )
     assert "copies of the others" in clients.notes[1]
     own_rows = by_table(kind="target-groups", held_out=0, rows_per_client="most")
     assert len(own_rows["target"].validation) > 0  # of its own rows then
@@ -429,16 +582,31 @@ def test_the_target_validates_on_its_own_rows_and_copies_share_their_parts():
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"kind": "target-groups", "clients": 30}, "clients = 30 must be 20 or 40 for kind = 'target-groups'"),
+        (
+            {"kind": "target-groups", "clients": 30},
+            "clients = 30 must be 20 or 40 for kind = 'target-groups'",
+        ),
         (
             {"kind": "target-groups", "alpha": 2},
             "alpha = 2 must be at most 1 for kind = 'target-groups': it is a share",
         ),
-        ({"kind": "target-groups", "unseen": 3}, "unseen does not apply to kind = 'target-groups'"),
-        ({"kind": "target-groups", "flip": 0.3}, "flip does not apply to kind = 'target-groups'"),
-        ({"kind": "mixed", "nr": 1.2}, "split.nr must be a number from 0 to 1; got 1.2"),
+        (
+            {"kind": "target-groups", "unseen": 3},
+            "unseen does not apply to kind = 'target-groups'",
+        ),
+        (
+            {"kind": "target-groups", "flip": 0.3},
+            "flip does not apply to kind = 'target-groups'",
+        ),
+        (
+            {"kind": "mixed", "nr": 1.2},
+            "split.nr must be a number from 0 to 1; got 1.2",
+        ),
         ({"nr": 0.9}, "nr belongs to kind = 'mixed', but kind is 'dirichlet'"),
-        ({"kind": "iid", "clusters": 2}, "clusters belongs to kind = 'clusters', but kind is 'iid'"),
+        (
+            {"kind": "iid", "clusters": 2},
+            "clusters belongs to kind = 'clusters', but kind is 'iid'",
+        ),
         ({"held_out": 3}, "held_out belongs to kind = 'target-groups'"),
         (
             {"kind": "target-groups", "rows_per_client": "all"},
@@ -468,7 +636,9 @@ def test_inputs_that_are_read_on_demand_are_read_once_for_used_rows():
     assert len(asked[0]) == 600 == len(clients.train.inputs)
     eager = split_over(torch.arange(1200)[:, None].float(), TEN, rule, seed=3)
     assert numbers(clients) == numbers(eager)
-    assert torch.equal(clients.pool_training_rows().labels, eager.pool_training_rows().labels)
+    assert torch.equal(
+        clients.pool_training_rows().labels, eager.pool_training_rows().labels
+    )
 
 
 def test_streams_of_many_names_are_those_of_default_rng():
@@ -490,16 +660,22 @@ def test_many_clients_are_dealt_as_each_alone():
     names = [f"c{i}" for i in range(len(sizes))]
     classes = draw.integers(0, 5, sum(sizes)) * 10
     part = stratify(classes, sizes, DEFAULT_PARTS, seed=3, names=names)
-    pairs = zip(np.split(classes, np.cumsum(sizes)[:-1]), np.split(part, np.cumsum(sizes)[:-1]), strict=True)
+    pairs = zip(
+        np.split(classes, np.cumsum(sizes)[:-1]),
+        np.split(part, np.cumsum(sizes)[:-1]),
+        strict=True,
+    )
     for name, (own, dealt) in zip(names, pairs, strict=True):
         alone = stratified(own, DEFAULT_PARTS, seed=3, name=name)
-        assert {k: np.flatnonzero(dealt == i).tolist() for i, k in enumerate(DEFAULT_PARTS)} == {
-            k: at.tolist() for k, at in alone.items()
-        }
+        assert {
+            k: np.flatnonzero(dealt == i).tolist() for i, k in enumerate(DEFAULT_PARTS)
+        } == {k: at.tolist() for k, at in alone.items()}
 
 
 def test_a_clients_rows_are_dealt_as_they_always_were():
-    dealt = stratified([0, 0, 1, 1, 1, 2, 0, 1], DEFAULT_PARTS, seed=1, name="cleveland")
+    dealt = stratified(
+        [0, 0, 1, 1, 1, 2, 0, 1], DEFAULT_PARTS, seed=1, name="cleveland"
+    )
     assert {k: at.tolist() for k, at in dealt.items()} == {
         "train": [0, 2, 5, 7],
         "validation": [4],

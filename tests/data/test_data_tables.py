@@ -14,7 +14,9 @@ from coterie.config.data import Split, Tables
 from coterie.data import apply_recipe, from_folder, from_frames, load
 from coterie.data.tables.check import check_folder
 
-PLAIN = "age,town,outcome\n30,Ulm,0\n40,Bonn,1\n50,Ulm,1\n60,Bonn,0\n70,Ulm,1\n80,Ulm,0\n"
+PLAIN = (
+    "age,town,outcome\n30,Ulm,0\n40,Bonn,1\n50,Ulm,1\n60,Bonn,0\n70,Ulm,1\n80,Ulm,0\n"
+)
 
 
 def test_python_and_files_read_tables_by_the_same_declaration(tmp_path):
@@ -28,12 +30,22 @@ def test_python_and_files_read_tables_by_the_same_declaration(tmp_path):
         split={"parts": {"train": 0.5, "test": 0.5}},
     )
     tables = Tables(missing={"age": -9}, drop=["town"])
-    got = from_folder(tmp_path, label="outcome", tables=tables, split=Split(parts={"train": 0.5, "test": 0.5}))
+    got = from_folder(
+        tmp_path,
+        label="outcome",
+        tables=tables,
+        split=Split(parts={"train": 0.5, "test": 0.5}),
+    )
     assert got.fingerprint() == want.fingerprint()
     assert got.recipe == want.recipe
-    with pytest.raises(InputError, match=r"from_frames has no argument 'labell'; did you mean 'label'\?"):
+    with pytest.raises(
+        InputError,
+        match=r"from_frames has no argument 'labell'; did you mean 'label'\?",
+    ):
         from_frames({}, labell="outcome")  # type: ignore[call-arg]
-    with pytest.raises(InputError, match=r"\[split\] kind does not apply to the folder"):
+    with pytest.raises(
+        InputError, match=r"\[split\] kind does not apply to the folder"
+    ):
         from_folder(tmp_path, label="outcome", split=Split(kind="iid"))
 
 
@@ -42,7 +54,10 @@ def test_one_client_per_file(tmp_path):
     assert clients.names == ("aachen", "berlin")
     assert clients.classes == ("0", "1")
     assert clients.recipe["features"] == ["age", "town=Bonn", "town=Ulm"]
-    assert (clients.train.inputs.dtype, clients.train.labels.dtype) == (torch.float32, torch.int64)
+    assert (clients.train.inputs.dtype, clients.train.labels.dtype) == (
+        torch.float32,
+        torch.int64,
+    )
     assert clients.name == str(tmp_path)
     (tmp_path / "README.md").write_text("not a client")
     (tmp_path / ".hidden.csv").write_text("not a client")
@@ -63,7 +78,18 @@ def test_one_client_per_file(tmp_path):
         PLAIN.encode("utf-16"),
         "sep=;\r\n" + PLAIN.replace(",", ";").replace("\n", "\r\n"),
     ],
-    ids=["semicolon", "tab", "bar", "crlf", "blank lines", "quotes", "numbers", "BOM", "utf-16", "Excel"],
+    ids=[
+        "semicolon",
+        "tab",
+        "bar",
+        "crlf",
+        "blank lines",
+        "quotes",
+        "numbers",
+        "BOM",
+        "utf-16",
+        "Excel",
+    ],
 )
 def test_dialects_of_csv_say_the_same(tmp_path, text):
     (tmp_path / "one").mkdir()
@@ -84,12 +110,17 @@ def test_decimal_commas_of_a_file_with_semicolons(tmp_path):
 def test_a_separator_and_a_line_break_inside_a_cell(tmp_path):
     text = 'town,x,outcome\n"Ulm, upper",1,0\n"Bonn\nsouth",2,1\n"Ulm, upper",3,1\n"Bonn\nsouth",4,0\n'
     clients = load(folder(tmp_path, a=text), label="outcome", categorical=["town"])
-    assert set(clients.recipe["columns"][0]["categories"]) <= {"Bonn\nsouth", "Ulm, upper"}
+    assert set(clients.recipe["columns"][0]["categories"]) <= {
+        "Bonn\nsouth",
+        "Ulm, upper",
+    }
 
 
 def test_a_header_of_several_lines_is_a_name_of_one(tmp_path):
     text = '"Age\n (years)",y\n' + "".join(f"{i}.5,{i % 2}\n" for i in range(9))
-    assert load(folder(tmp_path, a=text), label="y").recipe["features"] == ["Age (years)"]
+    assert load(folder(tmp_path, a=text), label="y").recipe["features"] == [
+        "Age (years)"
+    ]
 
 
 def test_every_format_gives_the_same_rows(tmp_path):
@@ -108,8 +139,13 @@ def test_every_format_gives_the_same_rows(tmp_path):
     frame.to_csv(tmp_path / "csv" / "a.csv", index=False)
     frame.to_csv(tmp_path / "tsv" / "a.tsv", index=False, sep="\t")
     frame.to_parquet(tmp_path / "parquet" / "a.parquet")
-    arrays = {k: v.astype("U") if v.dtype == object else v for k, v in ((k, np.array(v)) for k, v in data.items())}
-    np.savez(tmp_path / "npz" / "a.npz", **arrays)  # None is spelled 'None' here, which means missing
+    arrays = {
+        k: v.astype("U") if v.dtype == object else v
+        for k, v in ((k, np.array(v)) for k, v in data.items())
+    }
+    np.savez(
+        tmp_path / "npz" / "a.npz", **arrays
+    )  # None is spelled 'None' here, which means missing
     want = from_frames({"a": frame}, label="outcome")
     assert want.recipe["features"] == ["age", "dose", "smoker", "town=Bonn", "town=Ulm"]
     for kind in ("csv", "tsv", "parquet", "npz"):
@@ -124,12 +160,17 @@ def test_every_format_gives_the_same_rows(tmp_path):
 def test_frames_and_parquet_keep_categories_that_look_like_numbers(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    frame = pd.DataFrame({"code": pd.Categorical(["1", "2"] * 3), "y": [0, 1, 1, 0, 1, 0]})
+    frame = pd.DataFrame(
+        {"code": pd.Categorical(["1", "2"] * 3), "y": [0, 1, 1, 0, 1, 0]}
+    )
     frame.to_parquet(tmp_path / "a.parquet")
     for clients in (from_frames({"a": frame}), load(tmp_path)):
         assert clients.recipe["features"] == ["code=1", "code=2"]
     plain = frame.assign(code=[1, 2] * 3)
-    with pytest.raises(InputError, match=r"frame 'a': column 'code' is text \('1' in data row 1\) but number at 'b'"):
+    with pytest.raises(
+        InputError,
+        match=r"frame 'a': column 'code' is text \('1' in data row 1\) but number at 'b'",
+    ):
         from_frames({"a": frame, "b": plain})
 
 
@@ -147,18 +188,23 @@ def test_whole_numbers_in_two_dimensions_are_no_table_without_a_word(tmp_path):
     tokens, labels = np.arange(48).reshape(12, 4) % 7, np.arange(12) % 2
     np.savez(tmp_path / "a.npz", tokens=tokens, label=labels)
     with pytest.raises(
-        InputError, match=r"a.npz: array 'tokens' holds whole numbers \[rows, columns\].*; say arrays = true"
+        InputError,
+        match=r"a.npz: array 'tokens' holds whole numbers \[rows, columns\].*; say arrays = true",
     ):
         load(tmp_path)
     sequences = load(tmp_path, arrays=True)
     assert (sequences.train.inputs.dtype, sequences.recipe) == (torch.int64, None)
     found = torch.cat([part.inputs for _, part in sequences[0].parts()])
     assert sorted(found.tolist()) == sorted(tokens.tolist())
-    assert load(tmp_path, arrays=False).recipe["features"] == [f"tokens.{i}" for i in range(4)]
+    assert load(tmp_path, arrays=False).recipe["features"] == [
+        f"tokens.{i}" for i in range(4)
+    ]
     assert load(str(tmp_path), arrays=True).train.inputs.dtype == torch.int64
     (tmp_path / "csv").mkdir()
     folder(tmp_path / "csv", c=PLAIN)
-    with pytest.raises(InputError, match=r"c.csv is not an npz file, so arrays = true does not apply"):
+    with pytest.raises(
+        InputError, match=r"c.csv is not an npz file, so arrays = true does not apply"
+    ):
         load(tmp_path / "csv", arrays=True)
 
 
@@ -175,9 +221,13 @@ def test_arrays_of_a_table_and_of_images(tmp_path):
     assert clients.train.inputs.dtype == torch.uint8
     assert clients.train.inputs.shape[1:] == (5, 5)
     assert (clients.recipe, clients.classes) == (None, ("cat", "dog"))
-    with pytest.raises(InputError, match="holds arrays and no tables: above, drop do not apply"):
+    with pytest.raises(
+        InputError, match="holds arrays and no tables: above, drop do not apply"
+    ):
         load(tmp_path / "images", drop=["x"], above=0)
-    with pytest.raises(InputError, match=r"a.npz has no array 'lable'; it has images, labels"):
+    with pytest.raises(
+        InputError, match=r"a.npz has no array 'lable'; it has images, labels"
+    ):
         load(tmp_path / "images", label="lable")
     np.savez(tmp_path / "images" / "b.npz", labels=labels)
     with pytest.raises(InputError, match=r"b.npz has labels only"):
@@ -193,7 +243,9 @@ def test_arrays_of_a_table_and_of_images(tmp_path):
 
 def test_columns_that_not_all_clients_have_are_named(tmp_path):
     text = rows(x=range(6), extra=range(6), y=[0, 1] * 3)
-    clients = load(folder(tmp_path, a=PLAIN.replace("outcome", "y"), b=text.replace("x", "age", 1)))
+    clients = load(
+        folder(tmp_path, a=PLAIN.replace("outcome", "y"), b=text.replace("x", "age", 1))
+    )
     assert clients.recipe["features"] == ["age"]
     assert "left out: town (only at a)" in notes(clients)
     assert "left out: extra (only at b)" in notes(clients)
@@ -215,10 +267,13 @@ def test_dates_identifiers_and_empty_columns_are_left_out_with_a_reason(tmp_path
     )
     clients = load(folder(tmp_path, a=text, b=text))
     assert clients.recipe["features"] == ["constant", "visits"]
-    assert "left out: patient_id (whole numbers that hardly ever repeat under such a name: an identifier)" in notes(
+    assert (
+        "left out: patient_id (whole numbers that hardly ever repeat under such a name: an identifier)"
+        in notes(clients)
+    )
+    assert "left out: name (every row has its own text: an identifier)" in notes(
         clients
     )
-    assert "left out: name (every row has its own text: an identifier)" in notes(clients)
     assert "left out: seen, born (dates" in notes(clients)
     assert "left out: nothing (missing at every client)" in notes(clients)
     assert clients.recipe["columns"][0]["scale"] == 1.0
@@ -231,12 +286,20 @@ def test_names_of_patients_are_left_out_even_if_they_repeat_at_one_client(tmp_pa
     clients = load(folder(tmp_path, a=a, b=b))
     assert clients.recipe["features"] == ["x"]
     assert "person" not in str(clients.recipe)
-    assert "left out: name (every row has its own text: an identifier)" in notes(clients)
+    assert "left out: name (every row has its own text: an identifier)" in notes(
+        clients
+    )
 
 
 def test_a_column_without_a_value_in_training_rows_is_left_out(tmp_path):
     part = ["train"] * 6 + ["test"] * 3
-    text = rows(x=range(9), late=[""] * 6 + [1, 2, 3], word=[""] * 6 + ["a", "b", "a"], part=part, y=[0, 1, 0] * 3)
+    text = rows(
+        x=range(9),
+        late=[""] * 6 + [1, 2, 3],
+        word=[""] * 6 + ["a", "b", "a"],
+        part=part,
+        y=[0, 1, 0] * 3,
+    )
     clients = load(folder(tmp_path, a=text), split_column="part")
     assert clients.recipe["features"] == ["x"]
     assert "left out: late (no value in any client's training rows)" in notes(clients)
@@ -247,27 +310,40 @@ def test_texts_of_many_values_are_left_out_unless_named(tmp_path):
     words = [f"w{i % 150}" for i in range(600)]
     text = rows(x=range(600), word=words, y=[0, 1] * 300)
     clients = load(folder(tmp_path, a=text))
-    assert re.search(r"left out: word \(1\d\d different texts at one client; name it in categorical", notes(clients))
+    assert re.search(
+        r"left out: word \(1\d\d different texts at one client; name it in categorical",
+        notes(clients),
+    )
     kept = load(tmp_path, categorical=["word"])
     assert len(kept.recipe["features"]) > 100
 
 
 def test_a_column_that_one_client_never_filled_gets_the_mean_of_the_others(tmp_path):
-    full, empty = rows(x=[1, 2, 3] * 4, z=range(12), y=[0, 1] * 6), rows(x=[""] * 12, z=range(12), y=[0, 1] * 6)
+    full, empty = (
+        rows(x=[1, 2, 3] * 4, z=range(12), y=[0, 1] * 6),
+        rows(x=[""] * 12, z=range(12), y=[0, 1] * 6),
+    )
     clients = load(folder(tmp_path, full=full, empty=empty))
     assert bool((clients["empty"].train.inputs[:, 0] == 0).all())
     assert "x is mostly missing at empty (100%)" in notes(clients)
 
 
 def test_booleans_are_numbers_and_a_label_of_booleans_keeps_its_names(tmp_path):
-    text = rows(smoker=["True", "FALSE", "true", "", "False", "true"], x=range(6), sick=["TRUE", "false"] * 3)
+    text = rows(
+        smoker=["True", "FALSE", "true", "", "False", "true"],
+        x=range(6),
+        sick=["TRUE", "false"] * 3,
+    )
     clients = load(folder(tmp_path, a=text), label="sick")
     assert clients.recipe["features"] == ["smoker", "x"]
     assert clients.classes == ("false", "true")
 
 
 def test_codes_are_categories_if_named_and_leading_zeros_stay(tmp_path):
-    a, b = rows(code=["01", "02"] * 3, y=[0, 1] * 3), rows(code=["01", "A1"] * 3, y=[0, 1] * 3)
+    a, b = (
+        rows(code=["01", "02"] * 3, y=[0, 1] * 3),
+        rows(code=["01", "A1"] * 3, y=[0, 1] * 3),
+    )
     clients = load(folder(tmp_path, a=a, b=b), categorical=["code"])
     assert clients.recipe["features"] == ["code=01", "code=02", "code=A1"]
     new = tmp_path / "new.csv"
@@ -276,8 +352,18 @@ def test_codes_are_categories_if_named_and_leading_zeros_stay(tmp_path):
 
 
 def test_the_users_own_codes_for_missing(tmp_path):
-    text = rows(x=[1, 2, -9, 4, -9.0, 3], w=["a", "unknown", "b", "a", "b", "a"], z=range(6), y=[0, 1] * 3)
-    plain = rows(x=[1, 2, "", 4, "NA", 3], w=["a", "?", "b", "a", "b", "a"], z=range(6), y=[0, 1] * 3)
+    text = rows(
+        x=[1, 2, -9, 4, -9.0, 3],
+        w=["a", "unknown", "b", "a", "b", "a"],
+        z=range(6),
+        y=[0, 1] * 3,
+    )
+    plain = rows(
+        x=[1, 2, "", 4, "NA", 3],
+        w=["a", "?", "b", "a", "b", "a"],
+        z=range(6),
+        y=[0, 1] * 3,
+    )
     (tmp_path / "plain").mkdir()
     got = load(folder(tmp_path, a=text), missing={"x": -9, "w": ["Unknown"]})
     want = load(folder(tmp_path / "plain", a=plain))
@@ -324,7 +410,8 @@ def test_a_threshold_makes_classes(tmp_path):
 def test_rows_without_a_label_are_refused_or_dropped(tmp_path):
     text = rows(x=range(9), y=[0, 1, "", 0, 1, "", 0, 1, 0])
     with pytest.raises(
-        InputError, match=r"a.csv: label 'y' is missing in data row 3 and 1 more \(empty, NA, none, \?\); fill it in"
+        InputError,
+        match=r"a.csv: label 'y' is missing in data row 3 and 1 more \(empty, NA, none, \?\); fill it in",
     ):
         load(folder(tmp_path, a=text))
     clients = load(tmp_path, unlabelled="drop")
@@ -334,7 +421,10 @@ def test_rows_without_a_label_are_refused_or_dropped(tmp_path):
 
 def test_a_column_may_say_which_rows_are_for_what(tmp_path):
     part = ["train", "Train", "val", "test", "train", "validation"]
-    clients = load(folder(tmp_path, a=rows(x=range(6), part=part, y=[0, 1] * 3)), split_column="part")
+    clients = load(
+        folder(tmp_path, a=rows(x=range(6), part=part, y=[0, 1] * 3)),
+        split_column="part",
+    )
     assert clients.recipe["features"] == ["x"]
     assert [len(p) for _, p in clients["a"].parts()] == [3, 2, 1]
 
@@ -346,10 +436,22 @@ BAD_FILES = {
     "empty": ("", r"bad.csv is empty; give it a header line and rows, or remove it"),
     "blank": ("\n\n", r"bad.csv is empty"),
     "header only": ("age,town,outcome\n", r"bad.csv has no rows, only a header"),
-    "two rows": ("age,town,outcome\n1,Ulm,0\n2,Ulm,1\n", r"bad.csv has 2 rows, too few .* client 'bad' at least 3"),
-    "ragged": ("age,town,outcome\n1,Ulm,0\n2,Ulm\n3,Ulm,1\n", r"bad.csv: line 3 has 2 cells but the header has 3"),
-    "twice": ("age,age,outcome\n1,2,0\n", r"bad.csv: column 'age' occurs twice; rename or delete one"),
-    "no label": (rows(age=range(6), town=["Ulm"] * 6), r"bad.csv has no label column 'outcome' although 'good' has it"),
+    "two rows": (
+        "age,town,outcome\n1,Ulm,0\n2,Ulm,1\n",
+        r"bad.csv has 2 rows, too few .* client 'bad' at least 3",
+    ),
+    "ragged": (
+        "age,town,outcome\n1,Ulm,0\n2,Ulm\n3,Ulm,1\n",
+        r"bad.csv: line 3 has 2 cells but the header has 3",
+    ),
+    "twice": (
+        "age,age,outcome\n1,2,0\n",
+        r"bad.csv: column 'age' occurs twice; rename or delete one",
+    ),
+    "no label": (
+        rows(age=range(6), town=["Ulm"] * 6),
+        r"bad.csv has no label column 'outcome' although 'good' has it",
+    ),
     "infinite": (
         rows(age=[1, 2, "inf", 4, 5, 6], town=["U"] * 6, outcome=MANY),
         r"bad.csv: column 'age' is inf in data row 3",
@@ -374,8 +476,14 @@ BAD_FILES = {
         rows(**{"1": range(6), "Ulm": ["U"] * 6, "0": MANY}),
         r"bad.csv .*; its first line has numbers: put one",
     ),
-    "title": ("Report;2024\n\n" + PLAIN, r"bad.csv: line 3 has 1 cells .* or delete what stands above the header"),
-    "16 bits": (PLAIN.encode("utf-16-le"), r"bad.csv is not UTF-8 text \(character 1 is NUL\); save it as"),
+    "title": (
+        "Report;2024\n\n" + PLAIN,
+        r"bad.csv: line 3 has 1 cells .* or delete what stands above the header",
+    ),
+    "16 bits": (
+        PLAIN.encode("utf-16-le"),
+        r"bad.csv is not UTF-8 text \(character 1 is NUL\); save it as",
+    ),
     "latin": (
         "age,town,outcome\n1,K\xf6ln,0\n".encode("latin-1"),
         r'bad.csv is not UTF-8 text \(byte 20\); save it as "CSV UTF-8"',
@@ -384,7 +492,10 @@ BAD_FILES = {
         rows(age=range(6), town=["U"] * 6, outcome=[""] * 6),
         r"bad.csv: label 'outcome' is missing in data row 1",
     ),
-    "huge": (rows(age=["1e200"] * 6, town=["U"] * 6, outcome=MANY), r"column 'age' holds numbers too large to square"),
+    "huge": (
+        rows(age=["1e200"] * 6, town=["U"] * 6, outcome=MANY),
+        r"column 'age' holds numbers too large to square",
+    ),
     "cell": (
         'age,town,outcome\n1,"' + "x" * 140_000 + '",0\n',
         r"bad.csv: line 2 has a cell of more than 131,072 characters",
@@ -446,7 +557,11 @@ BAD_SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "options", "sentence"), BAD_SETTINGS, ids=[s[2][:40] for s in BAD_SETTINGS])
+@pytest.mark.parametrize(
+    ("files", "options", "sentence"),
+    BAD_SETTINGS,
+    ids=[s[2][:40] for s in BAD_SETTINGS],
+)
 def test_wrong_settings_are_refused(tmp_path, files, options, sentence):
     files = {k: v for k, v in ({"a": PLAIN} | files).items() if v}
     with pytest.raises(InputError, match=sentence) as caught:
@@ -455,25 +570,37 @@ def test_wrong_settings_are_refused(tmp_path, files, options, sentence):
 
 
 def test_wrong_folders_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"there is no folder .*nowhere; check the spelling"):
+    with pytest.raises(
+        InputError, match=r"there is no folder .*nowhere; check the spelling"
+    ):
         from_folder(tmp_path / "nowhere")
     with pytest.raises(
-        InputError, match=r"holds no file to read; put one .csv, .tsv, .xlsx, .parquet, .npz file per client"
+        InputError,
+        match=r"holds no file to read; put one .csv, .tsv, .xlsx, .parquet, .npz file per client",
     ):
         load(tmp_path)
     folder(tmp_path, a=PLAIN)
-    with pytest.raises(InputError, match=r"a.csv is a file; give the folder with one file per client"):
+    with pytest.raises(
+        InputError, match=r"a.csv is a file; give the folder with one file per client"
+    ):
         load(tmp_path / "a.csv")
     (tmp_path / "a.tsv").write_text(PLAIN.replace(",", "\t"))
-    with pytest.raises(InputError, match=r"a.csv and a.tsv in .* are both client 'a'; rename one"):
+    with pytest.raises(
+        InputError, match=r"a.csv and a.tsv in .* are both client 'a'; rename one"
+    ):
         load(tmp_path)
-    with pytest.raises(InputError, match=r"a folder of tables has no option 'dorp'; did you mean 'drop'\?"):
+    with pytest.raises(
+        InputError,
+        match=r"a folder of tables has no option 'dorp'; did you mean 'drop'\?",
+    ):
         load(tmp_path, dorp=["x"])
     with pytest.raises(InputError, match="is a folder already; drop folder"):
         load(tmp_path, folder="x")
     (tmp_path / "a.tsv").rename(tmp_path / "server.tsv")
     (tmp_path / "b.xls").write_bytes(b"PK")
-    with pytest.raises(InputError, match=r"b.xls cannot be read; save it as CSV, or move it out"):
+    with pytest.raises(
+        InputError, match=r"b.xls cannot be read; save it as CSV, or move it out"
+    ):
         load(tmp_path)
     (tmp_path / "b.xls").unlink()
     with pytest.raises(InputError, match=r"a client is called 'server'.*rename it"):
@@ -483,16 +610,24 @@ def test_wrong_folders_are_refused(tmp_path):
 def test_damaged_npz_and_parquet_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(InputError, match=r"a.npz cannot be read as npz .*; write it again with numpy.savez"):
+    with pytest.raises(
+        InputError,
+        match=r"a.npz cannot be read as npz .*; write it again with numpy.savez",
+    ):
         load(tmp_path)
     np.savez(path, x=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(InputError, match=r"a.npz cannot be read as npz .*pickle.*; save numbers and texts only"):
+    with pytest.raises(
+        InputError,
+        match=r"a.npz cannot be read as npz .*pickle.*; save numbers and texts only",
+    ):
         load(tmp_path)
     np.savez(path, x=np.arange(4), y=np.arange(3))
     with pytest.raises(InputError, match=r"a.npz: arrays differ in length"):
         load(tmp_path)
     np.savez(path, x=np.arange(4) + 1j, y=np.arange(4))
-    with pytest.raises(InputError, match=r"a.npz: array 'x' holds complex128; give numbers or texts"):
+    with pytest.raises(
+        InputError, match=r"a.npz: array 'x' holds complex128; give numbers or texts"
+    ):
         load(tmp_path)
     np.savez(path, x=np.float64(3), y=np.arange(4))
     with pytest.raises(InputError, match=r"array 'x' has shape \[\]; a table needs"):
@@ -510,11 +645,14 @@ def test_damaged_npz_and_parquet_are_refused(tmp_path):
     import pyarrow.parquet as pq
 
     (tmp_path / "a.parquet").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"a.parquet cannot be read as Parquet .*; write it again"):
+    with pytest.raises(
+        InputError, match=r"a.parquet cannot be read as Parquet .*; write it again"
+    ):
         load(tmp_path)
     pq.write_table(pa.table({"x": [[1, 2], [3]], "y": [0, 1]}), tmp_path / "a.parquet")
     with pytest.raises(
-        InputError, match=r"a.parquet: column 'x' holds list<.*>, not one number or text per row; drop it"
+        InputError,
+        match=r"a.parquet: column 'x' holds list<.*>, not one number or text per row; drop it",
     ):
         load(tmp_path)
 
@@ -522,9 +660,16 @@ def test_damaged_npz_and_parquet_are_refused(tmp_path):
 def test_dates_of_npz_parquet_and_frames_are_left_out(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    frame = pd.DataFrame({"t": pd.date_range("2024-01-01", periods=6), "x": range(6), "y": [0, 1] * 3})
+    frame = pd.DataFrame(
+        {"t": pd.date_range("2024-01-01", periods=6), "x": range(6), "y": [0, 1] * 3}
+    )
     frame.to_parquet(tmp_path / "a.parquet")
-    np.savez(tmp_path / "b.npz", t=frame["t"].to_numpy(), x=np.arange(6), y=np.array([0, 1] * 3))
+    np.savez(
+        tmp_path / "b.npz",
+        t=frame["t"].to_numpy(),
+        x=np.arange(6),
+        y=np.array([0, 1] * 3),
+    )
     for clients in (from_frames({"a": frame}), load(tmp_path)):
         assert clients.recipe["features"] == ["x"]
 
@@ -533,7 +678,9 @@ def test_wrong_frames_are_refused():
     pd = pytest.importorskip("pandas")
     with pytest.raises(InputError, match="there are no data frames"):
         from_frames({})
-    with pytest.raises(InputError, match="frame 'a' is not a data frame; give a pandas DataFrame"):
+    with pytest.raises(
+        InputError, match="frame 'a' is not a data frame; give a pandas DataFrame"
+    ):
         from_frames({"a": [1, 2]})
     with pytest.raises(InputError, match="frame 'a': column 'x' is -inf in data row 2"):
         from_frames({"a": pd.DataFrame({"x": [0.0, -np.inf, 1.0], "y": [0, 1, 0]})})
@@ -555,8 +702,13 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
 
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r'reading Parquet needs pyarrow: pip install "coterie\[data\]"'):
+    with pytest.raises(
+        InputError,
+        match=r'reading Parquet needs pyarrow: pip install "coterie\[data\]"',
+    ):
         load(tmp_path)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(InputError, match=r'the digits need scikit-learn: pip install "coterie\[data\]"'):
+    with pytest.raises(
+        InputError, match=r'the digits need scikit-learn: pip install "coterie\[data\]"'
+    ):
         load("digits")

@@ -29,7 +29,9 @@ def test_a_client_with_under_five_rows_trains_and_tests_nothing() -> None:
 
 def test_patients_stay_together() -> None:
     patients = np.repeat(np.arange(20), 3)
-    fold = deal_folds(np.repeat(np.arange(20) % 2, 3), 5, seed=0, name="a", groups=patients)
+    fold = deal_folds(
+        np.repeat(np.arange(20) % 2, 3), 5, seed=0, name="a", groups=patients
+    )
     assert all(len(set(fold[patients == p])) == 1 for p in range(20))
     assert np.bincount(fold).tolist() == [12] * 5
 
@@ -55,32 +57,50 @@ def test_every_row_is_tested_once_and_never_by_a_model_that_saw_it() -> None:
         tested = np.concatenate([view[name].test_numbers for view in views])
         assert sorted(tested) == list(range(len(whole[name].train)))
         for view in views:
-            parts = [rows.numbers(i) for rows in (view.train, view.validation, view.test)]
+            parts = [
+                rows.numbers(i) for rows in (view.train, view.validation, view.test)
+            ]
             assert sorted(np.concatenate(parts)) == sorted(whole.train.numbers(i))
-            assert len(parts[1]) == pytest.approx((len(parts[0]) + len(parts[1])) / 5, abs=1)
+            assert len(parts[1]) == pytest.approx(
+                (len(parts[0]) + len(parts[1])) / 5, abs=1
+            )
 
 
 def test_on_all_rows_nothing_is_tested() -> None:
     whole = clients()
     view = with_fold(whole, 5, None, 0)
     assert view.test is None
-    assert (view.train.sizes + view.validation.sizes).tolist() == whole.train.sizes.tolist()
+    assert (
+        view.train.sizes + view.validation.sizes
+    ).tolist() == whole.train.sizes.tolist()
 
 
 @pytest.mark.parametrize("label", ["y", "dose"])
-def test_the_rows_of_a_patient_stay_together_in_every_fold(tmp_path, label: str) -> None:
+def test_the_rows_of_a_patient_stay_together_in_every_fold(
+    tmp_path, label: str
+) -> None:
     rng = np.random.default_rng(0)
-    lines = ["patient,x,y,dose", *(f"p{i // 3},{rng.normal():.3f},{i // 7 % 2},{rng.normal():.4f}" for i in range(90))]
+    lines = [
+        "patient,x,y,dose",
+        *(
+            f"p{i // 3},{rng.normal():.3f},{i // 7 % 2},{rng.normal():.4f}"
+            for i in range(90)
+        ),
+    ]
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    whole = load(str(tmp_path), label=label, group="patient", seed=0, split={"folds": 5})
+    whole = load(
+        str(tmp_path), label=label, group="patient", seed=0, split={"folds": 5}
+    )
     patients = whole.row_groups["a"]["train"]
     for fold in range(5):
         view = with_fold(whole, 5, fold, 0)["a"]
         assert view.row_groups is not None
         for key, part in view.parts():
             assert len(view.row_groups[key]) == len(part)
-        sets = [{*view.row_groups[key].tolist()} for key in ("train", "validation", "test")]
+        sets = [
+            {*view.row_groups[key].tolist()} for key in ("train", "validation", "test")
+        ]
         assert not (sets[0] & sets[1] | sets[0] & sets[2] | sets[1] & sets[2])
         assert sorted(patients[view.test_numbers]) == sorted(view.row_groups["test"])
     everything = with_fold(whole, 5, None, 0).merge_validation()
@@ -102,7 +122,9 @@ def test_scales_come_from_all_rows_once() -> None:
         ({"folds": 1}, "folds"),
     ],
 )
-def test_what_says_which_rows_are_tested_is_refused_beside_folds(table: dict, word: str) -> None:
+def test_what_says_which_rows_are_tested_is_refused_beside_folds(
+    table: dict, word: str
+) -> None:
     with pytest.raises(InputError, match=word):
         Split.parse(table)
 

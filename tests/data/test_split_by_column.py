@@ -31,10 +31,19 @@ def sizes(clients):
 def test_each_writer_is_a_client_with_its_own_rows(table):
     clients = load(table, label="y", split={"kind": "column", "column": "writer"})
     assert clients.recipe["features"] == ["x"]
-    assert sizes(clients) == {name: WRITERS.count(name) for name in sorted(set(WRITERS))}
-    x, scale = clients.recipe["columns"][0]["mean"], clients.recipe["columns"][0]["scale"]
+    assert sizes(clients) == {
+        name: WRITERS.count(name) for name in sorted(set(WRITERS))
+    }
+    x, scale = (
+        clients.recipe["columns"][0]["mean"],
+        clients.recipe["columns"][0]["scale"],
+    )
     for client in clients:
-        own = torch.cat([part.inputs[:, 0] for _, part in client.parts()]).double() * scale + x
+        own = (
+            torch.cat([part.inputs[:, 0] for _, part in client.parts()]).double()
+            * scale
+            + x
+        )
         assert {WRITERS[round(float(v) * 4)] for v in own} == {client.name}
 
 
@@ -44,9 +53,15 @@ def test_numbers_name_users_too_and_the_command_line_says_so(coterie_command, ta
         "--rounds", "1", "--seeds", "1", "--no-report", "--out", "run",
     )  # fmt: skip
     assert ended == 0
-    clients = {row["client"] for row in json.loads((table.parent / "run" / "summary.json").read_text())}
+    clients = {
+        row["client"]
+        for row in json.loads((table.parent / "run" / "summary.json").read_text())
+    }
     assert clients == set(WRITERS)
-    assert coterie_command("run", "run/experiment.toml", "--no-report", "--out", "again") == 0
+    assert (
+        coterie_command("run", "run/experiment.toml", "--no-report", "--out", "again")
+        == 0
+    )
 
 
 @pytest.fixture
@@ -63,22 +78,31 @@ def test_small_and_further_users(tmp_path):
     clients = load(path, label="y", split={"kind": "column", "column": "user"})
     assert clients.names == ("20", "3", "4", "7")
     assert "1 values of user with fewer than 3 rows are left out" in notes(clients)
-    two = load(path, label="y", split={"kind": "column", "column": "user", "clients": 2})
+    two = load(
+        path, label="y", split={"kind": "column", "column": "user", "clients": 2}
+    )
     assert len(two) == 2
     assert set(two.names) < set(clients.names)
     with pytest.raises(
-        InputError, match="has no value with 10 rows or more; name the column that says whose row it is"
+        InputError,
+        match="has no value with 10 rows or more; name the column that says whose row it is",
     ):
         load(path, label="y", split={"kind": "column", "column": "user", "minimum": 10})
 
 
 def test_a_data_set_with_columns_is_dealt_by_one(tmp_path):
     datasets = pytest.importorskip("datasets")
-    data = {"input_ids": [[i, 0] for i in range(N)], "label": [0, 1, 1] * (N // 3), "writer": WRITERS}
+    data = {
+        "input_ids": [[i, 0] for i in range(N)],
+        "label": [0, 1, 1] * (N // 3),
+        "writer": WRITERS,
+    }
     datasets.Dataset.from_dict(data).to_parquet(tmp_path / "train.parquet")
     rule = {"kind": "column", "column": "writer"}
     clients = load(f"hf:{tmp_path}", split=rule, input="input_ids")
-    assert sizes(clients) == {name: WRITERS.count(name) for name in sorted(set(WRITERS))}
+    assert sizes(clients) == {
+        name: WRITERS.count(name) for name in sorted(set(WRITERS))
+    }
     for client in clients:
         ids = torch.cat([part.inputs["input_ids"][:, 0] for _, part in client.parts()])
         assert {WRITERS[i] for i in ids.tolist()} == {client.name}
@@ -86,7 +110,9 @@ def test_a_data_set_with_columns_is_dealt_by_one(tmp_path):
     assert set(apart.names) | set(apart.unseen.names) == set(WRITERS)
     few = load(f"hf:{tmp_path}", split=rule, input="input_ids", rows=30)
     assert sum(sizes(few).values()) <= 30
-    with pytest.raises(InputError, match="the data set has no column 'writr'; did you mean 'writer'"):
+    with pytest.raises(
+        InputError, match="the data set has no column 'writr'; did you mean 'writer'"
+    ):
         load(f"hf:{tmp_path}", split={**rule, "column": "writr"}, input="input_ids")
 
 
@@ -94,9 +120,18 @@ def test_a_data_set_with_columns_is_dealt_by_one(tmp_path):
     ("split", "sentence"),
     [
         ({"kind": "column"}, r"\[split\] kind = 'column' needs the name of the column"),
-        ({"kind": "column", "column": 3}, "split.column must be the name of a column; got 3"),
-        ({"kind": "iid", "column": "writer"}, r"\[split\] column belongs to kind = 'column', but kind is 'iid'"),
-        ({"kind": "column", "column": "writr"}, r"all.csv has no column 'writr'; did you mean 'writer'"),
+        (
+            {"kind": "column", "column": 3},
+            "split.column must be the name of a column; got 3",
+        ),
+        (
+            {"kind": "iid", "column": "writer"},
+            r"\[split\] column belongs to kind = 'column', but kind is 'iid'",
+        ),
+        (
+            {"kind": "column", "column": "writr"},
+            r"all.csv has no column 'writr'; did you mean 'writer'",
+        ),
         (
             {"kind": "column", "column": "writer", "clients": 9},
             "has 4 values with 3 rows or more; 9 clients are asked for",
@@ -109,8 +144,13 @@ def test_wrong_columns_are_refused(table, split, sentence):
 
 
 def test_missing_users_and_data_without_columns_are_refused(tmp_path):
-    path = folder(tmp_path, t=rows(x=range(6), user=["a", "", *["b"] * 4], y=[0, 1] * 3)) / "t.csv"
-    with pytest.raises(InputError, match=r"column 'user' is missing in row 2; say whose row it is"):
+    path = (
+        folder(tmp_path, t=rows(x=range(6), user=["a", "", *["b"] * 4], y=[0, 1] * 3))
+        / "t.csv"
+    )
+    with pytest.raises(
+        InputError, match=r"column 'user' is missing in row 2; say whose row it is"
+    ):
         load(path, label="y", split={"kind": "column", "column": "user"})
     with pytest.raises(InputError, match="needs a data set with named columns"):
         deal(Split(kind="column", column="user"), [0, 1], seed=0)

@@ -18,7 +18,9 @@ pytest.importorskip("openpyxl")
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(tmp_path, name):
+def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(
+    tmp_path, name
+):
     made = FOLDERS[name]
     made.write(tmp_path / name)
     options = {**made.options, **made.cure}
@@ -26,7 +28,10 @@ def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(tmp_pa
         with pytest.raises(InputError, match=made.refusal):
             load(tmp_path / name, **made.options)
         assert check_folder(tmp_path / name, tables=Tables(**made.options)).problems
-    clients, want = load(tmp_path / name, **options), load(tmp_path / f"{name}-clean", **made.options)
+    clients, want = (
+        load(tmp_path / name, **options),
+        load(tmp_path / f"{name}-clean", **made.options),
+    )
     assert clients.recipe["features"] == want.recipe["features"]
     assert clients.classes == want.classes
     for part in ("train", "validation", "test"):
@@ -36,7 +41,9 @@ def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(tmp_pa
     said = "; ".join(clients.notes)
     for note in made.notes:
         assert note in said
-    used = Tables(**{**options, "keep": ["mean_concave_points"]})  # by which a tumour is told in most rows
+    used = Tables(
+        **{**options, "keep": ["mean_concave_points"]}
+    )  # by which a tumour is told in most rows
     assert check_folder(tmp_path / name, tables=used).problems == ()
 
 
@@ -46,7 +53,12 @@ def test_the_client_of_three_rows_and_the_rare_categories_are_there(tmp_path):
     assert sum(len(part) for _, part in clients["three"].parts()) == 3
     FOLDERS["wards"].write(tmp_path / "wards")
     pooled = load(tmp_path / "wards", label="diagnosis", rare=5).recipe["features"]
-    assert [f for f in pooled if f.startswith("ward=")] == ["ward=A", "ward=B", "ward=C", "ward=(rare)"]
+    assert [f for f in pooled if f.startswith("ward=")] == [
+        "ward=A",
+        "ward=B",
+        "ward=C",
+        "ward=(rare)",
+    ]
 
 
 def test_regression_in_three_units_gives_the_same_rows_and_errors_in_the_unit(tmp_path):
@@ -56,9 +68,16 @@ def test_regression_in_three_units_gives_the_same_rows_and_errors_in_the_unit(tm
             plain(tmp_path / f"{factor}", name, columns)
         clients = load(tmp_path / f"{factor}", label="progression", task="regression")
         run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=3, seed=0)
-        made.append((clients, {(r["client"], r["split"]): r["rmse"] / factor for r in run.summary}))
+        made.append(
+            (
+                clients,
+                {(r["client"], r["split"]): r["rmse"] / factor for r in run.summary},
+            )
+        )
     for clients, errors in made[1:]:
-        torch.testing.assert_close(clients.train.labels, made[0][0].train.labels, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            clients.train.labels, made[0][0].train.labels, rtol=1e-6, atol=1e-6
+        )
         assert errors == pytest.approx(made[0][1], rel=1e-3)
 
 
@@ -67,7 +86,9 @@ def test_fifty_clients_of_which_one_has_two_hundred_thousand_rows(tmp_path):
     for name, columns in fifty(200_000).items():
         plain(tmp_path / "fifty", name, columns)
     clients = load(tmp_path / "fifty", label="diagnosis")
-    assert clients.sizes("train")["site-17"] == pytest.approx(200_000 * 8 / 15, rel=1e-3)
+    assert clients.sizes("train")["site-17"] == pytest.approx(
+        200_000 * 8 / 15, rel=1e-3
+    )
     run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=3, seed=0)
     accuracy = [r["accuracy"] for r in run.summary if r["split"] == "test"]
     assert len(accuracy) == 50

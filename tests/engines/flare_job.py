@@ -82,7 +82,9 @@ class AnsweringSites(SiteClient):
 def updates(reply: bytes) -> bool:
     """Whether a reply holds an update."""
     answer = decode(reply).get("answer")
-    return answer is not None and any("delta" in block.values for block in answer.blocks)
+    return answer is not None and any(
+        "delta" in block.values for block in answer.blocks
+    )
 
 
 class Questions:
@@ -91,7 +93,9 @@ class Questions:
     @collab.main
     def run(self) -> None:
         plan = plan_hash(folder() / "plan.toml")
-        engine = Remote(FlareLink(collab.clients), "questions", timeout=300.0, plan=plan)
+        engine = Remote(
+            FlareLink(collab.clients), "questions", timeout=300.0, plan=plan
+        )
         begin(engine)
         found = {
             "garbage": garbage(engine),
@@ -131,7 +135,9 @@ def fitted(engine: Remote, method: Any, pair: str, **settings: Any) -> Run:
     clients = engine.open(plan.data, 0)
     model = build_model(plan.build_model(), clients, 0)
     engine.prepare(model, clients, pair=f"{pair}-0")
-    return run_method(engine, method, ROUNDS, SEED, dataclasses.replace(SETTINGS, **settings))
+    return run_method(
+        engine, method, ROUNDS, SEED, dataclasses.replace(SETTINGS, **settings)
+    )
 
 
 def runs(engine: Remote) -> dict[str, Any]:
@@ -145,14 +151,23 @@ def runs(engine: Remote) -> dict[str, Any]:
     set_mood("hungary", "")
     ended = {}
     try:
-        fitted(engine, ct.VaRSeL(local=LOCAL, internal=("cleveland", "hungary")), "ends", callbacks=(spoil,))
+        fitted(
+            engine,
+            ct.VaRSeL(local=LOCAL, internal=("cleveland", "hungary")),
+            "ends",
+            callbacks=(spoil,),
+        )
     except QuorumError as error:
         ended["varsel"] = str(error)
     set_mood("hungary", "")
-    begin(engine)  # a site answers the tasks of the method that was prepared, and no others
+    begin(
+        engine
+    )  # a site answers the tasks of the method that was prepared, and no others
     set_mood("hungary", "a string")
     try:
-        view(engine).ask(engine.clients, local_update, need="all", x=engine.x, local=LOCAL)
+        view(engine).ask(
+            engine.clients, local_update, need="all", x=engine.x, local=LOCAL
+        )
     except QuorumError as error:
         ended["all"] = str(error)
     set_mood("hungary", "")

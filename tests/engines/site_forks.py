@@ -21,7 +21,9 @@ class Forked:
     def __init__(self, command, pass_fds, env):
         (descriptor,) = pass_fds
         with Connection(os.dup(descriptor)) as pipe:
-            self._process = FORKS.Process(target=serve, args=(pipe, command[-1]), daemon=True)
+            self._process = FORKS.Process(
+                target=serve, args=(pipe, command[-1]), daemon=True
+            )
             self._process.start()
         self.pid = self._process.pid
 

@@ -47,7 +47,9 @@ def send(cohort, *, spoil: str = "", how: str = "") -> Sent:
     cohort.keep("times", kept.values + 1)
     shape = (cohort.layout.size,)
     drawn = [cohort.rng(i, "send").generator() for i in range(len(cohort.names))]
-    delta = torch.stack([torch.randn(shape, generator=g, dtype=cohort.layout.dtype) for g in drawn])
+    delta = torch.stack(
+        [torch.randn(shape, generator=g, dtype=cohort.layout.dtype) for g in drawn]
+    )
     rows = cohort.sizes
     for at in [i for i, name in enumerate(cohort.names) if name in spoil]:
         if how == "fails":
@@ -67,7 +69,8 @@ def send(cohort, *, spoil: str = "", how: str = "") -> Sent:
 
 def problem():
     return quadratic(
-        {n: [float(i), 1.0, 2.0] for i, n in enumerate(NAMES)}, rows={n: i + 1 for i, n in enumerate(NAMES)}
+        {n: [float(i), 1.0, 2.0] for i, n in enumerate(NAMES)},
+        rows={n: i + 1 for i, n in enumerate(NAMES)},
     )
 
 
@@ -99,23 +102,35 @@ def test_an_average_has_the_bits_of_a_mean_of_stacked_replies(federation):
     order = ["c", "a", "h"]
     weights = torch.tensor([3.0, 1.0, 0.5])
     average = federation.average(order, send, weights=weights)
-    assert_means(average, federation.ask(order, send), torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64))
+    assert_means(
+        average,
+        federation.ask(order, send),
+        torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64),
+    )
 
 
 @pytest.mark.parametrize("how", ["fails", "nan", "far", "rows", "shape"])
-def test_who_is_refused_is_in_no_sum_and_the_others_remember_one_answer(federation, how):
+def test_who_is_refused_is_in_no_sum_and_the_others_remember_one_answer(
+    federation, how
+):
     with federation_of(problem()) as other:
-        replies = other.view(other.clients, 1, 0).ask(federation.clients, send, spoil="c", how=how)
+        replies = other.view(other.clients, 1, 0).ask(
+            federation.clients, send, spoil="c", how=how
+        )
     average = federation.average(federation.clients, send, spoil="c", how=how)
     assert list(average.failed) == ["c"]
     assert_means(average, replies, replies.rows)
     later = federation.view(federation.clients, 2, 0).ask(federation.clients, send)
-    assert [t for n, t in zip(later.clients, later.times.tolist(), strict=True) if n != "c"] == [1] * 7
+    assert [
+        t for n, t in zip(later.clients, later.times.tolist(), strict=True) if n != "c"
+    ] == [1] * 7
 
 
 @pytest.mark.parametrize("how", ["fails", "nan"])
 def test_below_quorum_those_that_failed_are_asked_once_more(federation, how):
-    with pytest.raises(QuorumError, match="7 of 8 clients replied, all of them are needed"):
+    with pytest.raises(
+        QuorumError, match="7 of 8 clients replied, all of them are needed"
+    ):
         federation.average(federation.clients, send, need="all", spoil="c", how=how)
 
 
@@ -137,17 +152,26 @@ def test_who_answers_the_second_time_is_added_where_its_name_stands():
     for kind in ("ask", "average"):
         _VISITS.clear()
         with federation_of(problem()) as federation:
-            found[kind] = getattr(federation.view(federation.clients, 1, 0), kind)(federation.clients, busy, need="all")
-            later = federation.view(federation.clients, 2, 0).ask(federation.clients, send)
+            found[kind] = getattr(federation.view(federation.clients, 1, 0), kind)(
+                federation.clients, busy, need="all"
+            )
+            later = federation.view(federation.clients, 2, 0).ask(
+                federation.clients, send
+            )
             assert later.times.tolist() == [1] * 8
             assert later.forgot == ()
     assert found["ask"].failed == {}
     assert_means(found["average"], found["ask"], found["ask"].rows)
 
 
-def test_if_all_are_refused_after_their_vectors_were_added_the_quorum_says_so(monkeypatch):
+def test_if_all_are_refused_after_their_vectors_were_added_the_quorum_says_so(
+    monkeypatch,
+):
     monkeypatch.setattr(exchange, "AT_ONCE", 3)
-    with federation_of(problem()) as federation, pytest.raises(QuorumError, match="0 of 8 clients replied"):
+    with (
+        federation_of(problem()) as federation,
+        pytest.raises(QuorumError, match="0 of 8 clients replied"),
+    ):
         federation.average(federation.clients, send, need=0, spoil=NAMES, how="rows")
 
 
@@ -163,12 +187,20 @@ def test_bytes_are_those_of_a_client_that_replied(monkeypatch):
 
 def test_what_cannot_be_averaged_is_an_error(monkeypatch):
     with federation_of(problem()) as federation:
-        with pytest.raises(InputError, match=r"field 'delta' has shape \[8, 2, 3\]; an average takes one vector"):
+        with pytest.raises(
+            InputError,
+            match=r"field 'delta' has shape \[8, 2, 3\]; an average takes one vector",
+        ):
             federation.average(federation.clients, several)
         monkeypatch.setattr(exchange, "AT_ONCE", 3)
-        with pytest.raises(InputError, match=r"weights have shape \(2,\) for 8 clients"):
+        with pytest.raises(
+            InputError, match=r"weights have shape \(2,\) for 8 clients"
+        ):
             federation.average(federation.clients, send, weights=torch.ones(2))
-        with pytest.raises(QuorumError, match=r"field 'delta' has shape \[3, 2, 3\]; an average takes one vector"):
+        with pytest.raises(
+            QuorumError,
+            match=r"field 'delta' has shape \[3, 2, 3\]; an average takes one vector",
+        ):
             federation.average(federation.clients, several)
 
 
@@ -178,21 +210,29 @@ class Several(NamedTuple):
 
 @task
 def several(cohort) -> Several:
-    return Several(torch.zeros(len(cohort.names), 2, cohort.layout.size, dtype=cohort.layout.dtype))
+    return Several(
+        torch.zeros(len(cohort.names), 2, cohort.layout.size, dtype=cohort.layout.dtype)
+    )
 
 
 @pytest.mark.parametrize("method", AVERAGING)
 @pytest.mark.parametrize("make", [logistic, batch_norm])
-def test_methods_that_average_do_not_depend_on_how_many_are_held(method, make, monkeypatch):
+def test_methods_that_average_do_not_depend_on_how_many_are_held(
+    method, make, monkeypatch
+):
     given = make()
     local = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
     whole = fit(method(local), given.clients, given.model, 2)
     monkeypatch.setattr(exchange, "AT_ONCE", 3)
-    assert torch.equal(fit(method(local), given.clients, given.model, 2, workers=2).x, whole.x)
+    assert torch.equal(
+        fit(method(local), given.clients, given.model, 2, workers=2).x, whole.x
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_of_a_large_model_as_many_clients_are_asked_at_once_as_are_served(workers, monkeypatch):
+def test_of_a_large_model_as_many_clients_are_asked_at_once_as_are_served(
+    workers, monkeypatch
+):
     given, honest, asked = logistic(), InProcessEngine.ask, []
 
     def ask(self, ask):
@@ -207,7 +247,9 @@ def test_of_a_large_model_as_many_clients_are_asked_at_once_as_are_served(worker
     parted = fit(ct.FedAvg(local), given.clients, given.model, 2, workers=workers)
     assert torch.equal(parted.x, whole.x)
     assert max(count for name, count in asked if name == "local_update") == workers
-    assert max(count for name, count in asked if name == "evaluate") == len(given.clients)
+    assert max(count for name, count in asked if name == "evaluate") == len(
+        given.clients
+    )
 
 
 # ---- what is held
@@ -223,8 +265,17 @@ def held(kept=()):
         t for t in gc.get_objects() if issubclass(type(t), Tensor) and not is_lazy(t)
     ]  # a lazy layer's have no shape
     of_clients = {t.untyped_storage().data_ptr() for t in kept}
-    tensors = [t for t in alive if t.ndim and t.shape[-1] == SIZE and t.untyped_storage().data_ptr() not in of_clients]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in tensors}
+    tensors = [
+        t
+        for t in alive
+        if t.ndim
+        and t.shape[-1] == SIZE
+        and t.untyped_storage().data_ptr() not in of_clients
+    ]
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size()
+        for t in tensors
+    }
     return sum(storages.values()) // SIZE
 
 
@@ -241,11 +292,17 @@ def without_what_was_there():
 @cache
 def many():
     """A thousand clients of one row."""
-    return quadratic({f"{i:04d}": torch.full((SIZE,), i / 1000) for i in range(1000)}, rows=1, dtype=torch.float32)
+    return quadratic(
+        {f"{i:04d}": torch.full((SIZE,), i / 1000) for i in range(1000)},
+        rows=1,
+        dtype=torch.float32,
+    )
 
 
 @pytest.mark.parametrize("method", AVERAGING)
-def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, monkeypatch):
+def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(
+    method, monkeypatch
+):
     honest, seen = InProcessEngine.borrow, []
 
     def borrow(self, ask):
@@ -254,7 +311,9 @@ def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, m
         return answer
 
     owner = method(ct.LocalSGD(lr=0.1, steps=ct.Steps(1), batch_size=None))
-    with federation_of(many(), 2, strict_wire=False) as federation:  # clients live in two other processes
+    with federation_of(
+        many(), 2, strict_wire=False
+    ) as federation:  # clients live in two other processes
         view = federation.view(federation.clients, 1, 0)
         state = owner.init(federation.engine.x.clone(), view)
         monkeypatch.setattr(InProcessEngine, "borrow", borrow)
@@ -268,8 +327,15 @@ def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, m
 
 
 def test_of_all_targets_of_a_large_model_the_updates_for_one_are_held(monkeypatch):
-    problem = quadratic({f"{i}": torch.full((SIZE,), i / 10) for i in range(10)}, rows=4, dtype=torch.float32)
-    method = ct.MeritFed(local=ct.LocalSGD(lr=0.1, steps=ct.Steps(1), batch_size=None), validation="train")
+    problem = quadratic(
+        {f"{i}": torch.full((SIZE,), i / 10) for i in range(10)},
+        rows=4,
+        dtype=torch.float32,
+    )
+    method = ct.MeritFed(
+        local=ct.LocalSGD(lr=0.1, steps=ct.Steps(1), batch_size=None),
+        validation="train",
+    )
     honest, seen = InProcessEngine.ask, []
 
     def ask(self, ask):
@@ -281,7 +347,9 @@ def test_of_all_targets_of_a_large_model_the_updates_for_one_are_held(monkeypatc
     with federation_of(problem, strict_wire=False) as federation:
         rounds = [federation.view(federation.clients, number, 0) for number in (1, 2)]
         state, _ = method.round(
-            method.init(federation.engine.x.clone(), rounds[0]), rounds[0], Rng.named(0, "server", 1)
+            method.init(federation.engine.x.clone(), rounds[0]),
+            rounds[0],
+            Rng.named(0, "server", 1),
         )
         monkeypatch.setattr(InProcessEngine, "ask", ask)
         with without_what_was_there():
@@ -312,7 +380,9 @@ def test_vectors_of_two_processes_are_added_where_they_lie(monkeypatch):
     assert max(stacked) < SIZE
 
 
-def test_models_that_were_evaluated_are_not_held_until_they_are_evaluated_again(monkeypatch):
+def test_models_that_were_evaluated_are_not_held_until_they_are_evaluated_again(
+    monkeypatch,
+):
     seen, alive, honest = [], [], Evaluator.look
 
     def look(self, models, number):
@@ -326,9 +396,13 @@ def test_models_that_were_evaluated_are_not_held_until_they_are_evaluated_again(
 
 
 @pytest.mark.parametrize(("numbers", "trims"), [(1 << 10, 0), (1 << 18, 1)])
-def test_only_what_large_models_leave_in_the_heap_is_given_back(numbers, trims, monkeypatch):
+def test_only_what_large_models_leave_in_the_heap_is_given_back(
+    numbers, trims, monkeypatch
+):
     calls = []
-    monkeypatch.setattr(vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
+    monkeypatch.setattr(
+        vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append)
+    )
     problem = quadratic({"a": torch.zeros(numbers)}, rows=1, dtype=torch.float32)
     with federation_of(problem, strict_wire=False) as federation:
         federation.view(federation.clients, 1, 0).ask(["a"], send)
@@ -336,17 +410,27 @@ def test_only_what_large_models_leave_in_the_heap_is_given_back(numbers, trims, 
 
 
 @pytest.mark.parametrize(("numbers", "trims"), [(1 << 18, 1), (1 << 22, 3)])
-def test_gradients_of_a_wide_model_are_given_back_before_its_result_is_written(numbers, trims, monkeypatch):
+def test_gradients_of_a_wide_model_are_given_back_before_its_result_is_written(
+    numbers, trims, monkeypatch
+):
     calls = []
-    monkeypatch.setattr(vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
-    problem = quadratic({"a": torch.zeros(numbers), "b": torch.ones(numbers)}, rows=1, dtype=torch.float32)
+    monkeypatch.setattr(
+        vector.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append)
+    )
+    problem = quadratic(
+        {"a": torch.zeros(numbers), "b": torch.ones(numbers)},
+        rows=1,
+        dtype=torch.float32,
+    )
     local = ct.LocalSGD(lr=0.1, steps=ct.Steps(1))
     with federation_of(problem, strict_wire=False) as federation:
         federation.ask(["a", "b"], local_update, x=federation.engine.x, local=local)
     assert calls == [0] * trims
 
 
-@pytest.mark.parametrize("error", [OSError("no such library"), AttributeError("malloc_trim")])
+@pytest.mark.parametrize(
+    "error", [OSError("no such library"), AttributeError("malloc_trim")]
+)
 def test_a_c_library_that_cannot_trim_its_heap_is_left_alone(error, monkeypatch):
     asked = []
 

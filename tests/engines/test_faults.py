@@ -77,7 +77,10 @@ FAULTS = {
     "input": (raises(InputError("the file is gone")), "InputError: the file is gone"),
     "mute": (raises(MuteError()), "MuteError"),
     "long": (raises(ValueError("x" * 10**6)), f"ValueError: {'x' * 197}..."),
-    "sparse": (lambda delta: delta.to_sparse(), f"InputError: field 'delta' is a tensor that is sparse; {DENSE}"),
+    "sparse": (
+        lambda delta: delta.to_sparse(),
+        f"InputError: field 'delta' is a tensor that is sparse; {DENSE}",
+    ),
     "meta": (
         lambda delta: delta.to("meta"),
         f"InputError: field 'delta' is a tensor that is without values (device meta); {DENSE}",
@@ -86,7 +89,10 @@ FAULTS = {
         lambda delta: torch.nested.nested_tensor(list(delta)),
         f"InputError: field 'delta' is a tensor that is nested; {DENSE}",
     ),
-    "quantised": (quantised, f"InputError: field 'delta' is a tensor that is quantised; {DENSE}"),
+    "quantised": (
+        quantised,
+        f"InputError: field 'delta' is a tensor that is quantised; {DENSE}",
+    ),
     "float8": (
         lambda delta: delta.to(torch.float8_e5m2),
         f"InputError: field 'delta' is a tensor that is torch.float8_e5m2; {DENSE}",
@@ -103,7 +109,10 @@ FAULTS = {
         lambda delta: delta[:0],
         "field 'delta' has shape [0, 2] and torch.float64; expected [1, 2] and torch.float64",
     ),
-    "number": (lambda delta: 1.0, "field 'delta' is a float, not a tensor with a row per client"),
+    "number": (
+        lambda delta: 1.0,
+        "field 'delta' is a float, not a tensor with a row per client",
+    ),
 }
 
 
@@ -119,11 +128,20 @@ def faulty(cohort, *, kind: str = "") -> Reply:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.filterwarnings("ignore:.*prototype:UserWarning")
-def test_a_fault_is_that_of_its_client_and_is_told_alike_on_any_number_of_workers(count):
-    with raise_interrupts(), federation_of(quadratic(CENTRES), count, strict_wire=False) as federation:
+def test_a_fault_is_that_of_its_client_and_is_told_alike_on_any_number_of_workers(
+    count,
+):
+    with (
+        raise_interrupts(),
+        federation_of(quadratic(CENTRES), count, strict_wire=False) as federation,
+    ):
         for kind, (_, sentence) in FAULTS.items():
             replies = federation.ask("abcde", faulty, kind=kind)
-            assert (kind, replies.clients, replies.failed) == (kind, OTHERS, {"c": sentence})
+            assert (kind, replies.clients, replies.failed) == (
+                kind,
+                OTHERS,
+                {"c": sentence},
+            )
             assert replies.delta.tolist() == [[1.0, 1.0]] * 4
 
 
@@ -148,7 +166,9 @@ def test_a_text_that_cannot_travel_is_refused_on_any_number_of_workers(count):
 def test_an_input_error_of_all_clients_ends_the_run_and_names_them(count):
     with (
         federation_of(quadratic(CENTRES), count) as federation,
-        pytest.raises(InputError, match=r"^clients a, b, c and 2 more: the file is gone$"),
+        pytest.raises(
+            InputError, match=r"^clients a, b, c and 2 more: the file is gone$"
+        ),
     ):
         federation.ask("abcde", refuses)
 
@@ -182,7 +202,10 @@ class Interrupted(Method):
         return state.delta
 
 
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
+)
 def test_a_signal_while_a_task_runs_ends_the_run(number, error):
     problem, before = logistic(), signal.getsignal(signal.SIGINT)
     usual = signal.signal(signal.SIGTERM, end)  # as in a job
@@ -241,21 +264,29 @@ def in_update(monkeypatch: pytest.MonkeyPatch, name: str, round: int, fault) -> 
 
     def call(self, cohort, /, **payload):
         reply = honest(self, cohort, **payload)
-        if "update" in self.kinds.values() and cohort.round == round and name in cohort.names:
+        if (
+            "update" in self.kinds.values()
+            and cohort.round == round
+            and name in cohort.names
+        ):
             fault(reply)
         return reply
 
     monkeypatch.setattr(Task, "__call__", call)
 
 
-@pytest.mark.parametrize("method", [FedAvg(LOCAL), SCAFFOLD(local=LOCAL)], ids=["fedavg", "scaffold"])
+@pytest.mark.parametrize(
+    "method", [FedAvg(LOCAL), SCAFFOLD(local=LOCAL)], ids=["fedavg", "scaffold"]
+)
 def test_a_client_that_kills_its_worker_counts_as_one_that_refuses(monkeypatch, method):
     problem = logistic()
     runs = {}
     for kind, fault in {"killed": kills, "refused": raises(ValueError("no"))}.items():
         with monkeypatch.context() as patch:
             in_update(patch, "c", 2, fault)
-            runs[kind] = fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1)
+            runs[kind] = fit(
+                method, problem.clients, problem.model, 4, workers=2, evaluate=1
+            )
     assert "exit code -9" in runs["killed"].failures["c"]
     for run in runs.values():
         assert list(run.failures) == ["c"]
@@ -273,10 +304,15 @@ def test_a_worker_that_something_else_killed_harms_nobody(monkeypatch):
         return honest(self, state, federation, rng)
 
     monkeypatch.setattr(SCAFFOLD, "round", and_kills)
-    assert_same_bits(fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1), undisturbed)
+    assert_same_bits(
+        fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1),
+        undisturbed,
+    )
 
 
-def test_a_worker_that_does_not_answer_in_time_is_named_and_given_up(monkeypatch, caplog):
+def test_a_worker_that_does_not_answer_in_time_is_named_and_given_up(
+    monkeypatch, caplog
+):
     problem = logistic()
     monkeypatch.setattr(workers, "PATIENCE", 0.2)
     runs = {}
@@ -284,16 +320,29 @@ def test_a_worker_that_does_not_answer_in_time_is_named_and_given_up(monkeypatch
         with monkeypatch.context() as patch:
             in_update(patch, "c", 2, fault)
             engine = InProcess(workers=2, timeout=2.0 if kind == "hung" else None)
-            runs[kind] = fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=engine)
+            runs[kind] = fit(
+                FedAvg(LOCAL), problem.clients, problem.model, 2, engine=engine
+            )
     named = [record.getMessage() for record in caplog.records]
-    assert any("(local_update of a, c, e) has not answered for 0.2 s; it goes on waiting" in line for line in named)
-    assert "a worker process did not answer within 2 s while it served a, c, e; each is asked again, alone" in named
+    assert any(
+        "(local_update of a, c, e) has not answered for 0.2 s; it goes on waiting"
+        in line
+        for line in named
+    )
+    assert (
+        "a worker process did not answer within 2 s while it served a, c, e; each is asked again, alone"
+        in named
+    )
     why = runs["hung"].failures.pop("c")
-    assert why.endswith("its worker process did not answer within 2 s when it was asked alone")
+    assert why.endswith(
+        "its worker process did not answer within 2 s when it was asked alone"
+    )
     runs["refused"].failures.clear()
     assert_same_bits(runs["hung"], runs["refused"])
 
 
 def test_a_timeout_needs_workers():
-    with pytest.raises(InputError, match=r"a timeout ends worker processes.*use workers=2"):
+    with pytest.raises(
+        InputError, match=r"a timeout ends worker processes.*use workers=2"
+    ):
         InProcess(timeout=5)

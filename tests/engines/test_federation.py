@@ -27,7 +27,8 @@ CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
 
 
 @pytest.fixture(
-    params=[1, 2, pytest.param("ray", marks=pytest.mark.engines)], ids=["one-process", "two-workers", "ray"]
+    params=[1, 2, pytest.param("ray", marks=pytest.mark.engines)],
+    ids=["one-process", "two-workers", "ray"],
 )
 def five(request) -> Federation:
     if request.param == "ray":
@@ -91,23 +92,34 @@ def test_rows_of_each_follow_the_callers_order(five, order):
 
 
 def test_each_needs_a_row_per_client(five):
-    with pytest.raises(InputError, match=r"payload 'plus' is PerClient of shape \(3,\) for 2 clients"):
+    with pytest.raises(
+        InputError, match=r"payload 'plus' is PerClient of shape \(3,\) for 2 clients"
+    ):
         five.ask("ab", who, plus=PerClient(torch.zeros(3)))
 
 
 def test_replies_do_not_depend_on_who_else_is_asked():
     problem = logistic()
-    local, x = LocalSGD(lr=0.3, steps=Steps(3), batch_size=5), torch.randn(4, dtype=torch.float64)
+    local, x = (
+        LocalSGD(lr=0.3, steps=Steps(3), batch_size=5),
+        torch.randn(4, dtype=torch.float64),
+    )
     with federation_of(problem) as federation:
         together = federation.ask("abcde", steps, x=x, local=local).delta
         for i, name in enumerate("abcde"):
-            assert torch.equal(federation.ask([name], steps, x=x, local=local).delta[0], together[i])
-        assert torch.equal(federation.ask("db", steps, x=x, local=local).delta, together[[1, 3]])
+            assert torch.equal(
+                federation.ask([name], steps, x=x, local=local).delta[0], together[i]
+            )
+        assert torch.equal(
+            federation.ask("db", steps, x=x, local=local).delta, together[[1, 3]]
+        )
 
 
 def test_a_reply_names_its_fields(five):
     got = five.ask("ab", who)
-    with pytest.raises(AttributeError, match="the reply has no field 'values'; it has value"):
+    with pytest.raises(
+        AttributeError, match="the reply has no field 'values'; it has value"
+    ):
         _ = got.values
     assert repr(got) == "<2 of 2 replies: value>"
 
@@ -120,7 +132,9 @@ def test_a_client_that_raises_is_named_and_the_others_reply(five):
     assert got.clients == ("a", "b", "d", "e")
     assert got.asked == ("a", "b", "c", "d", "e")
     assert got.failed == {"c": "ValueError: no disk at c"}
-    assert five.session.failures == {"c": f"round 1, {__name__}:broken: ValueError: no disk at c"}
+    assert five.session.failures == {
+        "c": f"round 1, {__name__}:broken: ValueError: no disk at c"
+    }
 
 
 def test_the_quorum_error_says_round_task_clients_causes_and_cure(five):
@@ -132,7 +146,10 @@ def test_the_quorum_error_says_round_task_clients_causes_and_cure(five):
     )
 
 
-@pytest.mark.parametrize(("need", "enough"), [(0.5, True), (0.75, True), (0.76, False), (1.0, False), ("all", False)])
+@pytest.mark.parametrize(
+    ("need", "enough"),
+    [(0.5, True), (0.75, True), (0.76, False), (1.0, False), ("all", False)],
+)
 def test_the_quorum_is_a_share_of_the_clients_asked(five, need, enough):
     if enough:
         assert len(five.ask("abcd", broken, need=need, victim="a")) == 3
@@ -140,18 +157,26 @@ def test_the_quorum_is_a_share_of_the_clients_asked(five, need, enough):
     else:
         with pytest.raises(QuorumError, match="a "):
             five.ask("abcd", broken, need=need, victim="a")
-        assert [r.clients for r in five.session.asks] == [4, 1]  # who failed was asked once more
+        assert [r.clients for r in five.session.asks] == [
+            4,
+            1,
+        ]  # who failed was asked once more
 
 
 def test_nobody_at_all_is_below_any_quorum(five):
-    with pytest.raises(QuorumError, match="0 of 1 clients replied, at least 0% are needed"):
+    with pytest.raises(
+        QuorumError, match="0 of 1 clients replied, at least 0% are needed"
+    ):
         five.ask("a", broken, need=0.0, victim="a")
 
 
 def test_a_long_list_of_failures_is_cut():
     problem = quadratic({f"client-{i}": [0.0] for i in range(8)})
     sentence = r"client-4 \(.*\); and 3 more\. Correct"
-    with federation_of(problem) as federation, pytest.raises(QuorumError, match=sentence):
+    with (
+        federation_of(problem) as federation,
+        pytest.raises(QuorumError, match=sentence),
+    ):
         federation.ask(federation.clients, never)
 
 
@@ -188,13 +213,21 @@ def test_below_quorum_those_that_failed_are_asked_once_more(flaky_b):
         got = federation.ask("abc", flaky_b, need="all", until=3)
         assert got.value.tolist() == [0, 1, 2]
         assert got.failed == {}
-        assert [(r.clients, r.failed) for r in federation.session.asks] == [(3, 1), (1, 0)]
+        assert [(r.clients, r.failed) for r in federation.session.asks] == [
+            (3, 1),
+            (1, 0),
+        ]
 
 
 def test_a_retry_gets_its_own_rows_of_each():
     with federation_of(quadratic(CENTRES)) as federation:
         _VISITS.clear()
-        got = federation.ask("cab", flaky_each, need="all", value=PerClient(torch.tensor([3.0, 1.0, 2.0])))
+        got = federation.ask(
+            "cab",
+            flaky_each,
+            need="all",
+            value=PerClient(torch.tensor([3.0, 1.0, 2.0])),
+        )
         assert got.value.tolist() == [1, 2, 3]
 
 
@@ -219,7 +252,10 @@ def test_an_unknown_client_is_an_error_with_the_nearest_spelling():
     problem = quadratic({"hungary": [0.0], "switzerland": [1.0]})
     with (
         federation_of(problem) as federation,
-        pytest.raises(InputError, match=r"no client 'hungery' to ask; did you mean 'hungary'\? \(allowed: hungary, sw"),
+        pytest.raises(
+            InputError,
+            match=r"no client 'hungery' to ask; did you mean 'hungary'\? \(allowed: hungary, sw",
+        ),
     ):
         federation.ask(["hungery"], who)
 
@@ -231,7 +267,10 @@ def test_an_unknown_client_is_an_error_with_the_nearest_spelling():
         ({"need": 2}, r'need must be in \[0, 1\] or "all"; got 2'),
         ({"need": -0.1}, r'need must be in \[0, 1\] or "all"; got -0.1'),
         ({"need": "al"}, r"""need must be in \[0, 1\] or "all"; got 'al'"""),
-        ({"weights": torch.tensor([1.0, -1.0])}, r"weights must be finite numbers >= 0, .*; got \[1.0, -1.0\]"),
+        (
+            {"weights": torch.tensor([1.0, -1.0])},
+            r"weights must be finite numbers >= 0, .*; got \[1.0, -1.0\]",
+        ),
         ({"weights": torch.zeros(2)}, "not all of them 0"),
         ({"weights": torch.tensor([1.0, math.nan])}, "weights must be finite"),
     ],
@@ -239,7 +278,11 @@ def test_an_unknown_client_is_an_error_with_the_nearest_spelling():
 def test_an_ask_that_cannot_be_carried_is_refused_before_anybody_is_asked(what, words):
     with federation_of(quadratic({"a": [0.0, 0.0], "b": [1.0, 0.0]})) as federation:
         with pytest.raises(InputError, match=words):
-            federation.average(["a", "b"], what.get("task", who), **{k: v for k, v in what.items() if k != "task"})
+            federation.average(
+                ["a", "b"],
+                what.get("task", who),
+                **{k: v for k, v in what.items() if k != "task"},
+            )
         assert not federation.session.asks
 
 
@@ -267,12 +310,16 @@ def look(cohort, *, x: Tensor, plus: Tensor) -> Seen:
 def test_the_server_is_a_cohort_of_one_that_is_no_client(workers):
     problem = quadratic(CENTRES)
     rows = problem.clients["a"].train.select(slice(0, 3))
-    held = problem.with_clients(problem.clients.with_server(Part(rows.inputs, torch.full((3, 2), 5.0).double())))
+    held = problem.with_clients(
+        problem.clients.with_server(Part(rows.inputs, torch.full((3, 2), 5.0).double()))
+    )
     with federation_of(held, workers) as federation:
         assert "server" not in federation.clients
         assert "server" not in federation.everyone
         x, order = torch.zeros(2, dtype=torch.float64), ["server", "e", "b"]
-        got = federation.ask(order, look, x=x, plus=PerClient(torch.tensor([100.0, 20.0, 10.0])))
+        got = federation.ask(
+            order, look, x=x, plus=PerClient(torch.tensor([100.0, 20.0, 10.0]))
+        )
         assert got.clients == ("b", "e", "server")
         assert got.rows.tolist() == [4, 4, 3]
         assert got.loss.tolist() == [1.0 + 10, 8.5 + 20, 25.0 + 100]
@@ -286,10 +333,15 @@ class NotRegistered:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("value", [NotRegistered(), torch.nn.Linear(1, 1), {"a": 1}, {1}, len, b"bytes", 1j])
+@pytest.mark.parametrize(
+    "value", [NotRegistered(), torch.nn.Linear(1, 1), {"a": 1}, {1}, len, b"bytes", 1j]
+)
 def test_a_payload_that_cannot_travel_is_refused(value, strict):
     sentence = f"a {type(value).__name__} cannot travel; a payload holds tensors"
-    with federation_of(quadratic(CENTRES), strict_wire=strict) as federation, pytest.raises(InputError, match=sentence):
+    with (
+        federation_of(quadratic(CENTRES), strict_wire=strict) as federation,
+        pytest.raises(InputError, match=sentence),
+    ):
         federation.ask("ab", who, plus=value)
 
 
@@ -305,7 +357,9 @@ def test_strict_wire_lets_no_live_reference_through():
         loose.ask("ab", scribble, x=x)
         assert x.tolist() == [0, 0]  # what it protects from
         x.fill_(1)
-        Federation(loose.engine, loose.clients, strict_wire=True).ask("ab", scribble, x=x)
+        Federation(loose.engine, loose.clients, strict_wire=True).ask(
+            "ab", scribble, x=x
+        )
         assert x.tolist() == [1, 1]
 
 
@@ -336,14 +390,18 @@ def test_strict_wire_catches_a_live_object_in_a_reply(five):
 def distort(cohort, *, how: str, victim: str) -> Moved:
     """As a client may err: each row is made alone and then stacked."""
     d = cohort.layout.size
-    rows = [torch.ones(d, dtype=cohort.layout.dtype) * (1 + number(n)) for n in cohort.names]
+    rows = [
+        torch.ones(d, dtype=cohort.layout.dtype) * (1 + number(n)) for n in cohort.names
+    ]
     sizes = [torch.tensor([1.0]) for _ in cohort.names]
     for i, name in enumerate(cohort.names):
         if name in victim:
             if how == "nan":
                 rows[i] = rows[i] * math.nan
             elif how == "inf":
-                rows[i] = torch.cat([rows[i][:-1], torch.tensor([math.inf]).to(rows[i])])
+                rows[i] = torch.cat(
+                    [rows[i][:-1], torch.tensor([math.inf]).to(rows[i])]
+                )
             elif how == "nan in another field":
                 sizes[i] = torch.tensor([math.nan])
             elif how == "huge":
@@ -410,7 +468,10 @@ def test_of_two_clients_neither_is_right_in_a_form_that_the_task_does_not_declar
 
 def test_two_clients_may_fail_in_different_fields(five):
     got = five.ask("abcde", two_nans)
-    assert got.failed == {"b": "field 'delta' has NaN or Inf", "c": "field 'sizes' has NaN or Inf"}
+    assert got.failed == {
+        "b": "field 'delta' has NaN or Inf",
+        "c": "field 'sizes' has NaN or Inf",
+    }
     assert got.clients == ("a", "d", "e")
 
 
@@ -473,7 +534,8 @@ def nothing(cohort) -> Moved:
 
 
 @pytest.mark.parametrize(
-    ("what", "why"), [(wrong_kind, "returned a Plain, not a Moved"), (nothing, "returned a NoneType")]
+    ("what", "why"),
+    [(wrong_kind, "returned a Plain, not a Moved"), (nothing, "returned a NoneType")],
 )
 def test_a_task_that_returns_something_else_has_failed(five, what, why):
     with pytest.raises(QuorumError, match=why):
@@ -483,7 +545,9 @@ def test_a_task_that_returns_something_else_has_failed(five, what, why):
 def test_an_input_error_of_one_client_is_its_failure_and_leaves_no_answer_behind(five):
     for victim in "abcde":
         refused = five.ask("abcde", refuse, victim=victim)
-        assert refused.failed == {victim: f"InputError: client {victim!r} has no test rows"}
+        assert refused.failed == {
+            victim: f"InputError: client {victim!r} has no test rows"
+        }
         assert five.ask("abcde", who).value.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -500,11 +564,15 @@ def refuse(cohort, *, victim: str) -> Plain:
 def test_a_task_declares_its_reply_and_takes_its_payload_by_keyword():
     with pytest.raises(InputError, match="must declare the NamedTuple that it returns"):
         _ = Task(lambda cohort: None).reply
-    with pytest.raises(InputError, match="must take the cohort first and its payload by keyword"):
+    with pytest.raises(
+        InputError, match="must take the cohort first and its payload by keyword"
+    ):
         Task(lambda cohort, x: None)
     with pytest.raises(InputError, match="must take the cohort first"):
         Task(lambda: None)
-    with pytest.raises(InputError, match="there is no task 'a:b' here; import its module"):
+    with pytest.raises(
+        InputError, match="there is no task 'a:b' here; import its module"
+    ):
         find_task("a:b")
     assert find_task(steps.name) is steps
     assert steps.kinds == {"delta": "update", "sizes": "other"}
@@ -523,7 +591,16 @@ class Mixed(NamedTuple):
 
 @task
 def mixed(
-    cohort, *, x: Tensor, own: Tensor, local: LocalSGD, count: int, share: float, yes: bool, name: str, none: None
+    cohort,
+    *,
+    x: Tensor,
+    own: Tensor,
+    local: LocalSGD,
+    count: int,
+    share: float,
+    yes: bool,
+    name: str,
+    none: None,
 ) -> Mixed:
     n = len(cohort.names)
     return Mixed(torch.zeros(n, 7), torch.ones(n, 3, dtype=torch.bool), ("abcd",) * n)
@@ -537,15 +614,28 @@ def test_bytes_of_an_ask_are_those_of_the_values_of_one_client(five, asked):
         count=3, share=0.5, yes=True, name="hello", none=None,
     )  # fmt: skip
     record = five.session.asks[-1]
-    assert (record.round, record.ask, record.task, record.clients, record.failed) == (1, 0, mixed.name, len(asked), 0)
-    assert record.bytes_down == 11 * 4 + 3 * 8 + len(json.dumps(to_json(local))) + 3 * 8 + len('"hello"') + len("null")
+    assert (record.round, record.ask, record.task, record.clients, record.failed) == (
+        1,
+        0,
+        mixed.name,
+        len(asked),
+        0,
+    )
+    assert record.bytes_down == 11 * 4 + 3 * 8 + len(
+        json.dumps(to_json(local))
+    ) + 3 * 8 + len('"hello"') + len("null")
     assert record.bytes_up == 7 * 4 + 3 * 1 + len("abcd")
 
 
 def test_rows_of_work_are_counted_once_even_if_a_cohort_is_asked_twice(five):
-    x, local = torch.zeros(2, dtype=torch.float64), LocalSGD(lr=0.1, steps=Steps(3), batch_size=None)
+    x, local = (
+        torch.zeros(2, dtype=torch.float64),
+        LocalSGD(lr=0.1, steps=Steps(3), batch_size=None),
+    )
     five.ask("abcde", steps_then_break, x=x, local=local, victim="d")
-    assert five.session.spent["row_gradients"] == 4 * 3 * 4  # clients that replied, steps, rows
+    assert (
+        five.session.spent["row_gradients"] == 4 * 3 * 4
+    )  # clients that replied, steps, rows
     five.ask("abcde", look, x=x, plus=torch.tensor(0.0))
     assert five.session.spent["row_losses"] == 5 * 4
 
@@ -560,7 +650,12 @@ def steps_then_break(cohort, *, x: Tensor, local: LocalSGD, victim: str) -> Move
 
 def test_sizes_are_training_rows():
     with federation_of(logistic()) as federation:
-        got = federation.ask("abcde", steps, x=torch.zeros(4, dtype=torch.float64), local=LocalSGD(steps=Steps(1)))
+        got = federation.ask(
+            "abcde",
+            steps,
+            x=torch.zeros(4, dtype=torch.float64),
+            local=LocalSGD(steps=Steps(1)),
+        )
         assert got.by_client(got.sizes) == SIZES
 
 
@@ -584,15 +679,25 @@ def test_the_method_s_own_work_is_told_apart_from_asks():
     for clock in done.seconds:
         asks = sum(a.seconds for a in done.asks if a.round == clock.round)
         assert 0.05 <= clock.own < clock.seconds
-        assert clock.round < 2 or asks > clock.seconds - clock.own - 1e-3  # the last round's evaluation comes twice
+        assert (
+            clock.round < 2 or asks > clock.seconds - clock.own - 1e-3
+        )  # the last round's evaluation comes twice
 
 
 def test_a_device_that_is_not_there_is_one_sentence():
     problem = logistic()
     with pytest.raises(InputError, match="device 'cuda:7' cannot be used here"):
-        fit(FedAvg(), problem.clients, problem.model, 1, engine=InProcess(device="cuda:7"))
+        fit(
+            FedAvg(),
+            problem.clients,
+            problem.model,
+            1,
+            engine=InProcess(device="cuda:7"),
+        )
     with pytest.raises(InputError, match="device 'fast' cannot be used here"):
-        fit(FedAvg(), problem.clients, problem.model, 1, engine=InProcess(device="fast"))
+        fit(
+            FedAvg(), problem.clients, problem.model, 1, engine=InProcess(device="fast")
+        )
 
 
 def test_rows_are_moved_to_a_device_once_and_named_as_before():
@@ -612,18 +717,30 @@ def test_rows_are_moved_to_a_device_once_and_named_as_before():
 
 
 @pytest.mark.parametrize("outages", [2, 99])
-def test_a_client_that_misses_the_last_evaluation_is_asked_again_for_the_summary(outages):
+def test_a_client_that_misses_the_last_evaluation_is_asked_again_for_the_summary(
+    outages,
+):
     class Outage(InProcessEngine):
         left = outages
 
         def ask(self, ask):
-            if self.left and ask.task.endswith(":evaluate") and ask.context.round == 3 and "b" in ask.names:
+            if (
+                self.left
+                and ask.task.endswith(":evaluate")
+                and ask.context.round == 3
+                and "b" in ask.names
+            ):
                 Outage.left -= 1
                 answer = super().ask(ask.to(tuple(n for n in ask.names if n != "b")))
                 return Answer(answer.blocks, {"b": "timed out"}, answer.spent)
             return super().ask(ask)
 
     problem = logistic()
-    broken, whole = (fit(FedAvg(), problem.clients, problem.model, 3, engine=e) for e in (Opening(Outage), None))
+    broken, whole = (
+        fit(FedAvg(), problem.clients, problem.model, 3, engine=e)
+        for e in (Opening(Outage), None)
+    )
     assert "timed out" in broken.failures["b"]
-    assert broken.summary == [row for row in whole.summary if outages == 2 or row["client"] != "b"]
+    assert broken.summary == [
+        row for row in whole.summary if outages == 2 or row["client"] != "b"
+    ]

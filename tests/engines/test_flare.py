@@ -25,7 +25,8 @@ from coterie.sites.flare.kits import provision
 from deployment import HOSPITALS, deployed, differences
 
 pytest.importorskip(
-    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+    "nvflare",
+    reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines",
 )
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
@@ -75,7 +76,9 @@ def plan(deployment, tmp_path):
 
 
 def failures(run, label="fedavg"):
-    return json.loads((run / "checkpoint" / f"{label}-0" / "done.json").read_text())["failures"]
+    return json.loads((run / "checkpoint" / f"{label}-0" / "done.json").read_text())[
+        "failures"
+    ]
 
 
 def wait_for(condition, seconds=300.0):
@@ -90,12 +93,18 @@ def wait_for(condition, seconds=300.0):
 
 def test_nine_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
     for name in HOSPITALS:
-        said = deployment.coterie("site", "check", deployment.kits / name, "--connect").stdout
+        said = deployment.coterie(
+            "site", "check", deployment.kits / name, "--connect"
+        ).stdout
         assert "this site can join" in said
         assert f"localhost:{deployment.port} answers as localhost" in said
     assert "no run" in deployment.coterie("status", deployment.plan).stdout
-    deployment.coterie("run", deployment.plan, "--out", tmp_path / "here", "--no-report")
-    done = deployment.coterie("submit", deployment.plan, "--out", tmp_path / "there", "--no-report")
+    deployment.coterie(
+        "run", deployment.plan, "--out", tmp_path / "here", "--no-report"
+    )
+    done = deployment.coterie(
+        "submit", deployment.plan, "--out", tmp_path / "there", "--no-report"
+    )
     assert "isfl" in done.stdout
     assert re.search(r"seed 0  fedavg", done.stderr)
     assert not differences(tmp_path / "here", tmp_path / "there", *deployment.kept)
@@ -111,10 +120,15 @@ def test_a_plan_with_folds_has_the_words_of_one_machine(deployment, plan, tmp_pa
     assert "seed 0, fold all  fedavg" in done.stderr
     assert (there / "report.html").is_file()
     assert not (there / "outcomes").exists()
-    assert "test" not in {row["split"] for row in json.loads((there / "summary.json").read_text())}
+    assert "test" not in {
+        row["split"] for row in json.loads((there / "summary.json").read_text())
+    }
     one, sites = Results.load(here), Results.load(there)
     for client in one.clients:
-        mine, theirs = (results.comparisons.gain("fedavg", client, "loss") for results in (one, sites))
+        mine, theirs = (
+            results.comparisons.gain("fedavg", client, "loss")
+            for results in (one, sites)
+        )
         assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
         assert theirs.error == pytest.approx(mine.error, rel=0.15)
         assert verdict(sites, client).kind == verdict(one, client).kind
@@ -134,38 +148,59 @@ def test_a_job_brings_no_code_and_a_site_sends_no_log(deployment):
     for name in HOSPITALS:
         local = deployment.kits / name / "local"
         rights = json.loads((local / "authorization.json").read_text())["permissions"]
-        assert all(role["byoc"] == "none" for role in rights.values() if isinstance(role, dict) and "byoc" in role)
+        assert all(
+            role["byoc"] == "none"
+            for role in rights.values()
+            if isinstance(role, dict) and "byoc" in role
+        )
         resources = json.loads((local / "resources.json").read_text())
         assert not resources["allow_log_streaming"]
         assert "site_log_streamer" not in {c["id"] for c in resources["components"]}
     assert not list(deployment.kits.rglob("app_*/custom/*.py"))
 
 
-def test_a_site_whose_columns_do_not_fit_is_named_before_and_after_it_joins(deployment, plan, tmp_path):
+def test_a_site_whose_columns_do_not_fit_is_named_before_and_after_it_joins(
+    deployment, plan, tmp_path
+):
     lines = (deployment.folder / "hospitals" / "hungary.csv").read_text().splitlines()
     header = lines[0].replace("thalach", "pulse")
     (tmp_path / "other.csv").write_text("\n".join([header, *lines[1:]]))
     deployment.settings("hungary", data=str(tmp_path / "other.csv"))
     path = plan(FEDAVG, columns=["age", "thalach"])
     settings = deployment.kits / "hungary" / "local" / "coterie.toml"
-    check = deployment.coterie("site", "check", path, "--site", "hungary", "--settings", settings, check=False)
+    check = deployment.coterie(
+        "site", "check", path, "--site", "hungary", "--settings", settings, check=False
+    )
     assert check.returncode == 2
     assert "has no column thalach, which the plan needs" in check.stderr
-    done = deployment.coterie("submit", path, "--out", tmp_path / "run", "--no-report", check=False)
+    done = deployment.coterie(
+        "submit", path, "--out", tmp_path / "run", "--no-report", check=False
+    )
     assert done.returncode == 1
-    assert "hungary (its file has no column thalach, which the plan needs; add it)" in done.stderr
+    assert (
+        "hungary (its file has no column thalach, which the plan needs; add it)"
+        in done.stderr
+    )
     assert str(tmp_path / "other.csv") not in done.stderr
 
 
 def test_a_task_that_a_site_forbids_is_its_named_failure(deployment, plan, tmp_path):
     deployment.settings("hungary", refuse=["tasks:local_update"])
     deployment.coterie("submit", plan(FEDAVG), "--out", tmp_path / "run", "--no-report")
-    assert "its site refuses the task 'tasks:local_update'" in failures(tmp_path / "run")["hungary"]
+    assert (
+        "its site refuses the task 'tasks:local_update'"
+        in failures(tmp_path / "run")["hungary"]
+    )
     deployment.settings("hungary", refuse=["meritfed:local_updates"])
     deployment.settings("cleveland", minimum_rows=10_000)
-    done = deployment.coterie("submit", plan(TWO), "--out", tmp_path / "other", "--no-report", check=False)
+    done = deployment.coterie(
+        "submit", plan(TWO), "--out", tmp_path / "other", "--no-report", check=False
+    )
     assert done.returncode == 1
-    assert "cleveland (it has fewer than the 10000 training rows under which its site does not answer)" in done.stderr
+    assert (
+        "cleveland (it has fewer than the 10000 training rows under which its site does not answer)"
+        in done.stderr
+    )
 
 
 # ---- strangers
@@ -207,7 +242,9 @@ def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_pat
         lonely.stop("hungary")
     check = lonely.coterie("site", "check", kit, check=False)
     assert (check.returncode, check.stdout) == (2, "")
-    assert "has no client.crt: the server refuses connections without it" in check.stderr
+    assert (
+        "has no client.crt: the server refuses connections without it" in check.stderr
+    )
 
 
 def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):
@@ -219,7 +256,10 @@ def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):
         assert not lonely.joined("long-beach")
     finally:
         lonely.stop("long-beach")
-    shutil.copy(lonely.kits / "long-beach" / "startup" / "rootCA.pem", other / "long-beach" / "startup")
+    shutil.copy(
+        lonely.kits / "long-beach" / "startup" / "rootCA.pem",
+        other / "long-beach" / "startup",
+    )
     check = lonely.coterie("site", "check", other / "long-beach", check=False)
     assert check.returncode == 2
     assert "is not signed by" in check.stderr
@@ -245,13 +285,24 @@ def test_garbage_on_the_port_keeps_nobody_out(lonely):
     wait_for(lonely.listens)
     noise = bytes(range(256)) * 256
     for number in range(40):
-        with socket.create_connection(("localhost", lonely.port), timeout=10) as plain, suppress(OSError):
-            plain.sendall((noise, b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"")[number % 4])
+        with (
+            socket.create_connection(("localhost", lonely.port), timeout=10) as plain,
+            suppress(OSError),
+        ):
+            plain.sendall(
+                (noise, b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"")[
+                    number % 4
+                ]
+            )
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     for _ in range(5):
         plain = socket.create_connection(("localhost", lonely.port), timeout=10)
-        with plain, suppress(OSError), anybody.wrap_socket(plain, server_hostname="localhost") as strange:
+        with (
+            plain,
+            suppress(OSError),
+            anybody.wrap_socket(plain, server_hostname="localhost") as strange,
+        ):
             strange.sendall(noise)
             assert strange.recv(1) == b""  # whoever has no certificate hears nothing
     lonely.start("hungary")
@@ -267,7 +318,9 @@ def test_garbage_on_the_port_keeps_nobody_out(lonely):
 def moments(only, several):
     """When to kill: at which local update of FedAvg (`slow`), and at which query of MeritFed's, in the middle of a phase."""
     slow = pytest.param("tasks:local_update", only, marks=pytest.mark.slow)
-    return pytest.mark.parametrize(("task", "at"), [slow, ("target_tasks:target_gradient", several)])
+    return pytest.mark.parametrize(
+        ("task", "at"), [slow, ("target_tasks:target_gradient", several)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -291,14 +344,17 @@ def assert_same_models(run, other):
 
 
 @moments(2, 5)
-def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp_path, task, at):
+def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(
+    tmp_path, task, at
+):
     arm = {"where": "cohort", "task": task, "at": at, "file": str(tmp_path / "killed")}
     with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4) as made:
         made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report")
         assert (tmp_path / "killed").exists()
         log = (made.kits / "switzerland" / "local" / "asks.jsonl").read_text()
     assert (
-        "its cohort process ended with exit code -9; it was restarted, and what its clients remembered is lost" in log
+        "its cohort process ended with exit code -9; it was restarted, and what its clients remembered is lost"
+        in log
     )
     assert task in log
     found = {**failures(tmp_path / "run"), **failures(tmp_path / "run", "meritfed")}
@@ -307,22 +363,39 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp
 
 
 @moments(3, 7)
-def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_model(tmp_path, undisturbed, task, at):
+def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_model(
+    tmp_path, undisturbed, task, at
+):
     arm = {"where": "worker", "task": task, "at": at, "file": str(tmp_path / "killed")}
-    with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4, timeout=20.0) as made:
-        done = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", check=False)
+    with deployed(
+        tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4, timeout=20.0
+    ) as made:
+        done = made.coterie(
+            "submit", made.plan, "--out", tmp_path / "run", "--no-report", check=False
+        )
         assert (tmp_path / "killed").exists()
         assert done.returncode == 1, done.stderr
         assert "--resume" in done.stderr
-        made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume")
+        made.coterie(
+            "submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume"
+        )
     assert_same_models(tmp_path / "run", undisturbed)
 
 
 @moments(3, 7)
-def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_model(tmp_path, undisturbed, task, at):
+def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_model(
+    tmp_path, undisturbed, task, at
+):
     arm = {"where": "server", "task": task, "at": at, "file": str(tmp_path / "reached")}
     with deployed(tmp_path / "d", {"localhost": arm}, methods=TWO, rounds=4) as made:
-        running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
+        running = made.coterie(
+            "submit",
+            made.plan,
+            "--out",
+            tmp_path / "run",
+            "--no-report",
+            background=True,
+        )
         wait_for((tmp_path / "reached").exists)
         made.stop("localhost")
         said = running.communicate(timeout=600)[1]
@@ -330,21 +403,41 @@ def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_mod
         assert "--resume" in said
         made.stop_all()
         made.start_all()
-        made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume")
+        made.coterie(
+            "submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume"
+        )
     assert_same_models(tmp_path / "run", undisturbed)
 
 
 def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path):
-    arm = {"where": "worker", "task": "tasks:local_update", "at": 2, "file": str(tmp_path / "reached"), "wait": True}
-    with deployed(tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=20.0) as made:
-        running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
+    arm = {
+        "where": "worker",
+        "task": "tasks:local_update",
+        "at": 2,
+        "file": str(tmp_path / "reached"),
+        "wait": True,
+    }
+    with deployed(
+        tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=20.0
+    ) as made:
+        running = made.coterie(
+            "submit",
+            made.plan,
+            "--out",
+            tmp_path / "run",
+            "--no-report",
+            background=True,
+        )
         wait_for((tmp_path / "reached").exists)
         made.stop("long-beach")  # with the worker and the cohort's process, all at once
         said = running.communicate(timeout=600)[1]
         assert running.returncode == 0, said
         assert "long-beach is gone" in said
     why = failures(tmp_path / "run")["long-beach"]
-    assert "let 20 s pass before, and does not answer now" in why or "no reply within 20 s" in why
+    assert (
+        "let 20 s pass before, and does not answer now" in why
+        or "no reply within 20 s" in why
+    )
     assert Path(tmp_path / "run" / "summary.json").exists()
 
 
@@ -352,7 +445,10 @@ def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path
 
 
 def lines_of(made, name):
-    return [json.loads(line) for line in (made.kits / name / "local" / "asks.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (made.kits / name / "local" / "asks.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.fixture
@@ -362,8 +458,12 @@ def server(tmp_path):
 
     (tmp_path / "local").mkdir()
     verifier = SimpleNamespace(verify_common_name=lambda **_: True)
-    manager = SimpleNamespace(cred_keeper=SimpleNamespace(get_id_verifier=lambda _: verifier))
-    return SimpleNamespace(workspace=str(tmp_path), client_manager=manager, verifier=verifier, gate=Gate())
+    manager = SimpleNamespace(
+        cred_keeper=SimpleNamespace(get_id_verifier=lambda _: verifier)
+    )
+    return SimpleNamespace(
+        workspace=str(tmp_path), client_manager=manager, verifier=verifier, gate=Gate()
+    )
 
 
 def register(server, name, serial):
@@ -373,7 +473,9 @@ def register(server, name, serial):
     context = SimpleNamespace(get_engine=lambda: SimpleNamespace(server=server))
     server.gate.handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
     certificate = SimpleNamespace(serial_number=serial)
-    return server.verifier.verify_common_name(asserted_cn=name, asserter_cert=certificate)
+    return server.verifier.verify_common_name(
+        asserted_cn=name, asserter_cert=certificate
+    )
 
 
 def test_sites_that_register_in_the_same_moment_are_all_noted(server):
@@ -382,19 +484,27 @@ def test_sites_that_register_in_the_same_moment_are_all_noted(server):
 
     def come(number):
         together.wait()
-        return all(register(server, f"site-{number}-{turn}", number) for turn in range(20))
+        return all(
+            register(server, f"site-{number}-{turn}", number) for turn in range(20)
+        )
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(come, range(8)))
     noted = json.loads((local / "registered.json").read_text())
-    assert noted == {f"site-{number}-{turn}": str(number) for number in range(8) for turn in range(20)}
+    assert noted == {
+        f"site-{number}-{turn}": str(number)
+        for number in range(8)
+        for turn in range(20)
+    }
     assert [path.name for path in local.iterdir()] == ["registered.json"]
 
 
 def test_nobody_registers_before_the_first_is_looked_at(server):
     """A second site that came while the gate began to look was once not looked at."""
     keeper, finished = server.client_manager.cred_keeper, []
-    (Path(server.workspace) / "local" / "revoked.json").write_text('{"1": "first", "2": "second"}')
+    (Path(server.workspace) / "local" / "revoked.json").write_text(
+        '{"1": "first", "2": "second"}'
+    )
     begin = keeper.get_id_verifier
     with ThreadPoolExecutor(1) as thread:
 
@@ -405,23 +515,35 @@ def test_nobody_registers_before_the_first_is_looked_at(server):
             return begin(context)
 
         second, keeper.get_id_verifier = [], begin_late
-        with pytest.raises(InputError, match="first comes with the revoked certificate 1"):
+        with pytest.raises(
+            InputError, match="first comes with the revoked certificate 1"
+        ):
             register(server, "first", 1)
-        with pytest.raises(InputError, match="second comes with the revoked certificate 2"):
+        with pytest.raises(
+            InputError, match="second comes with the revoked certificate 2"
+        ):
             second[0].result()
     assert not finished
 
 
 @pytest.mark.parametrize(
-    ("name", "cure"), [("registered.json", "remove it and start the server again"), ("revoked.json", "copy it again")]
+    ("name", "cure"),
+    [
+        ("registered.json", "remove it and start the server again"),
+        ("revoked.json", "copy it again"),
+    ],
 )
-def test_a_damaged_list_of_the_server_lets_nobody_in_and_says_what_to_do(server, name, cure):
+def test_a_damaged_list_of_the_server_lets_nobody_in_and_says_what_to_do(
+    server, name, cure
+):
     (Path(server.workspace) / "local" / name).write_text('{"hungary": "1"}}')
     with pytest.raises(InputError, match=rf"{re.escape(name)} cannot be read .*{cure}"):
         register(server, "hungary", 1)
 
 
-def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(tmp_path):
+def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(
+    tmp_path,
+):
     """One job: hungary calls every other site 120 times, then its certificate is revoked."""
     flood = {"where": "flood", "task": "", "at": 120, "file": str(tmp_path / "answers")}
     with deployed(tmp_path, arms={"hungary": flood}, methods=FEDAVG, rounds=2) as made:
@@ -431,22 +553,36 @@ def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_mo
         assert len(answers) == 120 * (len(HOSPITALS) - 1)
         assert all("only the server may ask" in answer for answer in answers)
         for name in set(HOSPITALS) - {"hungary"}:
-            refused = [line for line in lines_of(made, name) if line["caller"] == "hungary"]
-            assert len(refused) == 2  # the first call, and the hundredth; then nobody listens for an hour
+            refused = [
+                line for line in lines_of(made, name) if line["caller"] == "hungary"
+            ]
+            assert (
+                len(refused) == 2
+            )  # the first call, and the hundredth; then nobody listens for an hour
             assert sum(line["calls"] for line in refused) == 100
             assert any(line["outcome"] == "answered" for line in lines_of(made, name))
         said = made.coterie("site", "log", made.kits / "hungary", "--check").stdout
         assert "localhost has signed 1 heads of this log" in said
-        heads = (made.kits / "localhost" / "coterie" / "heads.jsonl").read_text().splitlines()
+        heads = (
+            (made.kits / "localhost" / "coterie" / "heads.jsonl")
+            .read_text()
+            .splitlines()
+        )
         assert sorted(json.loads(head)["site"] for head in heads) == sorted(HOSPITALS)
-        assert set(HOSPITALS) <= set(json.loads((local / "registered.json").read_text()))  # and whoever commands
+        assert set(HOSPITALS) <= set(
+            json.loads((local / "registered.json").read_text())
+        )  # and whoever commands
         made.coterie("revoke", made.plan, "hungary")
-        done = made.coterie("submit", made.plan, "--out", tmp_path / "second", check=False)
+        done = made.coterie(
+            "submit", made.plan, "--out", tmp_path / "second", check=False
+        )
         assert done.returncode == 1
         assert "hungary (its certificate was revoked" in done.stderr
         made.stop("hungary")
         made.start("hungary")
-        wait_for(lambda: "comes with the revoked certificate" in made.log("localhost"), 120)
+        wait_for(
+            lambda: "comes with the revoked certificate" in made.log("localhost"), 120
+        )
 
 
 def refusal(name, kit, act):
@@ -469,7 +605,9 @@ def connected(session):
     return session.get_connected_client_list()
 
 
-OPERATOR, GUARD, KEEPER = (f"{who}@coterie.org" for who in ("operator", "guard", "keeper"))
+OPERATOR, GUARD, KEEPER = (
+    f"{who}@coterie.org" for who in ("operator", "guard", "keeper")
+)
 
 
 def test_each_of_those_who_command_the_server_may_do_one_thing(deployment):
@@ -480,13 +618,19 @@ def test_each_of_those_who_command_the_server_may_do_one_thing(deployment):
 
     def hungary_is(state):
         said = deployment.coterie("status", deployment.plan).stdout
-        return next(line.split()[1:] == state.split() for line in said.splitlines() if "hungary" in line)
+        return next(
+            line.split()[1:] == state.split()
+            for line in said.splitlines()
+            if "hungary" in line
+        )
 
     for name in (OPERATOR, KEEPER):
         assert "uthoriz" in refused(name, lambda s: s.disable_client("hungary"))
     for name in (OPERATOR, GUARD):
         assert "uthoriz" in refused(name, lambda s: s.shutdown("server"))
-        assert refused(name, lambda s: s.shutdown("client", ["hungary"]))  # where the site refuses
+        assert refused(
+            name, lambda s: s.shutdown("client", ["hungary"])
+        )  # where the site refuses
     job = str(a_job(deployment.folder / "job"))
     for name in (GUARD, KEEPER):
         assert "uthoriz" in refused(name, lambda s: s.submit_job(job))
@@ -505,7 +649,9 @@ def a_job(folder):
     from coterie.sites.flare.client import SiteClient
     from coterie.sites.flare.server import Coordinator
 
-    CollabRecipe("coterie", server=Coordinator(b"{}".hex()), client=SiteClient(), min_clients=1).export(str(folder))
+    CollabRecipe(
+        "coterie", server=Coordinator(b"{}".hex()), client=SiteClient(), min_clients=1
+    ).export(str(folder))
     return folder / "coterie"
 
 
@@ -514,24 +660,45 @@ def person(folder, name, authority, **about):
     from coterie.sites.flare.join import _certificates_in, _nvflare
 
     shutil.copytree(authority.parent / OPERATOR, folder / "kit")
-    people = [{"name": name, "type": "admin", "org": "coterie", "role": "lead", **about}]
-    (folder / "me.yml").write_text(json.dumps({"name": "coterie", "participants": people}))
-    _nvflare("cert", "request", "-p", str(folder / "me.yml"), "--out", str(folder / "key"))
+    people = [
+        {"name": name, "type": "admin", "org": "coterie", "role": "lead", **about}
+    ]
+    (folder / "me.yml").write_text(
+        json.dumps({"name": "coterie", "participants": people})
+    )
+    _nvflare(
+        "cert", "request", "-p", str(folder / "me.yml"), "--out", str(folder / "key")
+    )
     request, signed = folder / "key" / f"{name}.request.zip", folder / "signed.zip"
     profile = {"name": "coterie", "scheme": "tcp", "connection_security": "mtls"}
-    profile["server"] = {"host": "localhost", "fed_learn_port": 8002, "admin_port": 8002}
+    profile["server"] = {
+        "host": "localhost",
+        "fed_learn_port": 8002,
+        "admin_port": 8002,
+    }
     (folder / "profile.yml").write_text(json.dumps(profile))
-    where = ("-c", str(authority), "--profile", str(folder / "profile.yml"), "--out", str(signed))
+    where = (
+        "-c",
+        str(authority),
+        "--profile",
+        str(folder / "profile.yml"),
+        "--out",
+        str(signed),
+    )
     _nvflare("cert", "approve", str(request), *where)
     from cryptography.hazmat.primitives.serialization import Encoding
 
     startup = folder / "kit" / "startup"
-    (startup / "client.crt").write_bytes(_certificates_in(signed)[1].public_bytes(Encoding.PEM))
+    (startup / "client.crt").write_bytes(
+        _certificates_in(signed)[1].public_bytes(Encoding.PEM)
+    )
     shutil.copy(folder / "key" / f"{name}.key", startup / "client.key")
     return folder / "kit", request
 
 
-def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(lonely, tmp_path, monkeypatch):
+def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(
+    lonely, tmp_path, monkeypatch
+):
     """`coterie sign` signed a lead's request under the file name of a site, and the lead logged in."""
     from coterie.sites.flare.authority import read_request
 
@@ -542,34 +709,52 @@ def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(lone
         folder.mkdir()
     mallory = "mallory@coterie.org"
     kit, request = person(folders[0], mallory, lonely.kits / "ca")
-    assert refusal(mallory, kit, connected) == ""  # what the authority signs, the server believes: so `sign` must not
+    assert (
+        refusal(mallory, kit, connected) == ""
+    )  # what the authority signs, the server believes: so `sign` must not
     shutil.copy(request, tmp_path / "hungary.request.zip")
     key = read_request(request).key
-    done = lonely.coterie("sign", lonely.plan, tmp_path / "hungary.request.zip", "--fingerprint", key, check=False)
+    done = lonely.coterie(
+        "sign",
+        lonely.plan,
+        tmp_path / "hungary.request.zip",
+        "--fingerprint",
+        key,
+        check=False,
+    )
     assert done.returncode == 2
     assert "is no site of the plan" in done.stderr
     assert not (tmp_path / "hungary.signed.zip").exists()
 
     other = provision(lonely.plan, tmp_path / "other kits")
     foreign, _ = person(folders[1], OPERATOR, other / "ca")
-    shutil.copy(lonely.kits / OPERATOR / "startup" / "rootCA.pem", foreign / "startup" / "rootCA.pem")
+    shutil.copy(
+        lonely.kits / OPERATOR / "startup" / "rootCA.pem",
+        foreign / "startup" / "rootCA.pem",
+    )
     assert refusal(OPERATOR, foreign, connected)
 
     for name in (OPERATOR, "hungary"):  # with the certificate of a site
         pretended = folders[2] / name
         shutil.copytree(lonely.kits / OPERATOR, pretended)
         for file in ("client.crt", "client.key"):
-            shutil.copy(lonely.kits / "hungary" / "startup" / file, pretended / "startup" / file)
+            shutil.copy(
+                lonely.kits / "hungary" / "startup" / file, pretended / "startup" / file
+            )
         assert refusal(name, pretended, connected)
     assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
 
 
 def test_the_keeper_stops_the_server(lonely):
-    lonely.stop("localhost")  # sites of earlier tests count as connected for ten minutes, and FLARE refuses as long
+    lonely.stop(
+        "localhost"
+    )  # sites of earlier tests count as connected for ten minutes, and FLARE refuses as long
     lonely.start("localhost")
     wait_for(lonely.listens)
     assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
-    refusal(KEEPER, lonely.kits / KEEPER, lambda s: s.shutdown("server"))  # which cannot answer any more
+    refusal(
+        KEEPER, lonely.kits / KEEPER, lambda s: s.shutdown("server")
+    )  # which cannot answer any more
     try:
         wait_for(lambda: not lonely.listens(), 120)
     finally:

@@ -13,7 +13,8 @@ from coterie.data.sets.heart_disease import FOLDER
 from deployment import HOSPITALS
 
 pytest.importorskip(
-    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+    "nvflare",
+    reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines",
 )
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
@@ -64,7 +65,9 @@ def test_garbage_is_refused_with_the_name_of_the_site_and_the_others_count(found
 def test_a_slow_site_is_left_out_until_it_answers_a_ping(found):
     got = found["slow"]
     assert got["first"] == {"switzerland": "no reply within 6 s"}
-    assert got["second"] == {"switzerland": "it let 6 s pass before, and does not answer now"}
+    assert got["second"] == {
+        "switzerland": "it let 6 s pass before, and does not answer now"
+    }
     failed, delta = got["last"]
     assert not failed
     assert torch.equal(delta, found["garbage"][""][2])

@@ -26,7 +26,15 @@ from coterie.contract.federation import Federation
 from coterie.contract.memory import owners
 from coterie.contract.wire import PerClient
 from coterie.engines.ray_settings import Ray
-from federations import SIZES, Opening, Problem, assert_same_bits, fit, logistic, quadratic
+from federations import (
+    SIZES,
+    Opening,
+    Problem,
+    assert_same_bits,
+    fit,
+    logistic,
+    quadratic,
+)
 
 ROOT = Path(__file__).parents[2]
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
@@ -48,7 +56,9 @@ def home(cohort, *, victim: str = "") -> Home:
     if victim in cohort.names:
         os.kill(os.getpid(), signal.SIGKILL)
     n = len(cohort.names)
-    return Home(torch.full((n,), os.getpid()), torch.full((n,), torch.get_num_threads()))
+    return Home(
+        torch.full((n,), os.getpid()), torch.full((n,), torch.get_num_threads())
+    )
 
 
 class Count(NamedTuple):
@@ -93,7 +103,10 @@ def test_each_actor_has_one_thread_and_the_rows_of_its_own_clients(federation):
     for host, names in zip(federation.engine._hosts, (WITH_C, OTHERS), strict=True):
         held = ray.get(
             host.handle.__ray_call__.remote(
-                lambda actor: (actor._shard.clients.names, len(actor._shard.clients.train.labels))
+                lambda actor: (
+                    actor._shard.clients.names,
+                    len(actor._shard.clients.train.labels),
+                )
             )
         )
         assert held == (names, 4 * len(names))
@@ -104,14 +117,20 @@ def test_costs_are_those_of_each_client(federation):
     federation.ask("abcde", count, sleep=0.0)
     costs = federation.session.asks[-1].costs
     assert {c.client for c in costs} == set("abcde")
-    assert all(c.bytes_down > 0 and c.bytes_up > 0 and c.seconds > 0 and c.failed == "" for c in costs)
+    assert all(
+        c.bytes_down > 0 and c.bytes_up > 0 and c.seconds > 0 and c.failed == ""
+        for c in costs
+    )
 
 
 def test_a_subset_has_the_same_rows_and_nobody_elses():
     clients = logistic().clients.merge_validation()
     some = clients.subset(("b", "d"))
     assert some.names == ("b", "d")
-    assert len(some.train.labels) == clients.sizes("train")["b"] + clients.sizes("train")["d"]
+    assert (
+        len(some.train.labels)
+        == clients.sizes("train")["b"] + clients.sizes("train")["d"]
+    )
     assert {n: clients.fingerprints()[n] for n in "bd"} == some.fingerprints()
     assert (some.server, some.unseen) == (None, None)
     with pytest.raises(InputError, match="no client 'z'"):
@@ -128,7 +147,10 @@ def test_a_killed_actor_is_named_and_replaced_and_the_others_reply(federation):
     assert got.clients == OTHERS
     assert got.failed == dict.fromkeys(WITH_C, ENDED)
     after = federation.ask("abcde", home, need="all")
-    moved = {n: int(a) != int(b) for n, a, b in zip("abcde", before.process, after.process, strict=True)}
+    moved = {
+        n: int(a) != int(b)
+        for n, a, b in zip("abcde", before.process, after.process, strict=True)
+    }
     assert moved == {n: n in WITH_C for n in "abcde"}
 
 
@@ -153,7 +175,9 @@ def test_below_quorum_the_clients_of_a_killed_actor_are_asked_once_more(federati
     assert [(r.clients, r.failed) for r in federation.session.asks] == [(5, 3), (3, 0)]
 
 
-def killing(clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], str]) -> Any:
+def killing(
+    clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], str]
+) -> Any:
     """Engine ray whose actors are killed, by the number of their process, just before certain asks."""
     from coterie.engines.ray import RayEngine
 
@@ -162,10 +186,15 @@ def killing(clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], s
 
         def ask(self, ask: Any) -> Any:
             number = ask.context.round
-            self.counted = (number, self.counted[1] + 1 if self.counted[0] == number else 0)
+            self.counted = (
+                number,
+                self.counted[1] + 1 if self.counted[0] == number else 0,
+            )
             processes = self.processes()
             for process in {processes[v] for v in kill(*self.counted)}:
-                with contextlib.suppress(ProcessLookupError):  # killed before, and not asked since
+                with contextlib.suppress(
+                    ProcessLookupError
+                ):  # killed before, and not asked since
                     os.kill(process, signal.SIGKILL)
             return super().ask(ask)
 
@@ -185,37 +214,58 @@ def run(method: Any, problem: Problem, **options: Any) -> Any:
 
 @needs_ray
 @pytest.mark.parametrize(
-    ("name", "moment"), [("meritfed", 0), ("meritfed", 1), ("varsel", 1), ("varsel", 2), ("maxfl", 1)]
+    ("name", "moment"),
+    [("meritfed", 0), ("meritfed", 1), ("varsel", 1), ("varsel", 2), ("maxfl", 1)],
 )
-def test_a_run_whose_actors_are_all_killed_resumes_to_the_same_bits(ray_cluster, tmp_path, name, moment):
+def test_a_run_whose_actors_are_all_killed_resumes_to_the_same_bits(
+    ray_cluster, tmp_path, name, moment
+):
     problem = logistic()
 
     def dying(clients, model, *, loss):
         return killing(
-            clients, model, loss=loss, kill=lambda number, ask: "ab" if number == 3 and ask >= moment else ""
+            clients,
+            model,
+            loss=loss,
+            kill=lambda number, ask: "ab" if number == 3 and ask >= moment else "",
         )
 
     undisturbed = run(METHODS[name], problem)
     assert sum(r.round == 3 for r in undisturbed.asks) > moment
     with pytest.raises(RunError, match=f"round 3, .*{ENDED}"):
         run(METHODS[name], problem, engine=Opening(dying), checkpoint=tmp_path)
-    assert_same_bits(run(METHODS[name], problem, engine=Ray(), checkpoint=tmp_path, resume=True), undisturbed)
+    assert_same_bits(
+        run(METHODS[name], problem, engine=Ray(), checkpoint=tmp_path, resume=True),
+        undisturbed,
+    )
 
 
 @needs_ray
 @pytest.mark.parametrize(
-    "method", [FedAvg(LOCAL), MeritFed(local=LOCAL, targets=("b", "d"))], ids=["fedavg", "meritfed"]
+    "method",
+    [FedAvg(LOCAL), MeritFed(local=LOCAL, targets=("b", "d"))],
+    ids=["fedavg", "meritfed"],
 )
-def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(ray_cluster, method):
+def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(
+    ray_cluster, method
+):
     problem = logistic()
 
     def dying(clients, model, *, loss):
-        return killing(clients, model, loss=loss, kill=lambda number, ask: "b" if (number, ask) == (2, 0) else "")
+        return killing(
+            clients,
+            model,
+            loss=loss,
+            kill=lambda number, ask: "b" if (number, ask) == (2, 0) else "",
+        )
 
     found = run(method, problem, engine=Opening(dying))
     assert found.failures.keys() == set(OTHERS)
     assert all("round 2" in why and ENDED in why for why in found.failures.values())
-    took_part = {r: {c for number, _, c, _ in found.weight_rows if number == r} for r in (1, 2, 3, 4)}
+    took_part = {
+        r: {c for number, _, c, _ in found.weight_rows if number == r}
+        for r in (1, 2, 3, 4)
+    }
     assert took_part == {1: set(SIZES), 2: set(WITH_C), 3: set(SIZES), 4: set(SIZES)}
 
 
@@ -223,21 +273,26 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(
 
 
 @needs_ray
-def test_a_client_that_takes_too_long_has_failed_and_its_late_work_is_undone(federation):
+def test_a_client_that_takes_too_long_has_failed_and_its_late_work_is_undone(
+    federation,
+):
     assert federation.ask("abcde", count).before.tolist() == [0] * 5
     saved = federation.engine.save_memory()
     federation.engine.timeout = 1.0
     got = federation.ask("abcde", count, need=0.4, sleep=3.0, sleeper="b")
     assert got.clients == WITH_C
-    assert got.failed == dict.fromkeys(OTHERS, "it did not answer within 1 s, and is skipped until it is free")
+    assert got.failed == dict.fromkeys(
+        OTHERS, "it did not answer within 1 s, and is skipped until it is free"
+    )
     got = federation.ask("abcde", count, need=0.4)
     assert got.failed == dict.fromkeys(
-        OTHERS, "it is still busy with an ask that timed out, and is skipped until it is free"
+        OTHERS,
+        "it is still busy with an ask that timed out, and is skipped until it is free",
     )
     assert got.before.tolist() == [2] * 3
-    assert {k: v for k, v in federation.engine.save_memory().items() if k[-1] in OTHERS} == {
-        k: v for k, v in saved.items() if k[-1] in OTHERS
-    }
+    assert {
+        k: v for k, v in federation.engine.save_memory().items() if k[-1] in OTHERS
+    } == {k: v for k, v in saved.items() if k[-1] in OTHERS}
     time.sleep(3.0)
     assert federation.ask("abcde", count, need="all").before.tolist() == [3, 1, 3, 1, 3]
 
@@ -248,11 +303,28 @@ def test_a_client_that_takes_too_long_has_failed_and_its_late_work_is_undone(fed
 def test_without_ray_the_sentence_says_what_to_install(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     problem = logistic()
-    with pytest.raises(InputError, match=r"engine 'ray' needs the package ray: pip install \"coterie\[ray\]\""):
+    with pytest.raises(
+        InputError,
+        match=r"engine 'ray' needs the package ray: pip install \"coterie\[ray\]\"",
+    ):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray())
     monkeypatch.chdir(tmp_path)
     assert (
-        cli.main(["compare", "heart-disease", "--engine", "ray", "--seeds", "1", "--rounds", "1", "--out", "run"]) == 2
+        cli.main(
+            [
+                "compare",
+                "heart-disease",
+                "--engine",
+                "ray",
+                "--seeds",
+                "1",
+                "--rounds",
+                "1",
+                "--out",
+                "run",
+            ]
+        )
+        == 2
     )
     assert 'pip install "coterie[ray]"' in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -263,7 +335,10 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch, tmp_path, ca
     [
         ({"actors": 0}, "Ray.actors must be an int > 0; got 0"),
         ({"timeout": 0}, "Ray.timeout must be a number of seconds > 0; got 0"),
-        ({"address": 5}, r"Ray.address must be None \(start one here\) or host:port or auto; got 5"),
+        (
+            {"address": 5},
+            r"Ray.address must be None \(start one here\) or host:port or auto; got 5",
+        ),
         ({"kernel": "fast"}, "Ray.kernel must be auto . loop; got 'fast'"),
     ],
 )
@@ -274,18 +349,31 @@ def test_wrong_settings_end_at_once(options, sentence):
 
 def test_an_engine_is_a_value():
     problem = logistic()
-    with pytest.raises(InputError, match=r"3 is not an engine; give one such as InProcess\(workers=2\)"):
+    with pytest.raises(
+        InputError, match=r"3 is not an engine; give one such as InProcess\(workers=2\)"
+    ):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=3)
 
 
 @needs_ray
 def test_a_cluster_that_is_too_small_is_refused(ray_cluster):
     problem = logistic()
-    with pytest.raises(InputError, match="the Ray cluster has 3 CPUs, too few for 5 actors; set actors = 3"):
+    with pytest.raises(
+        InputError,
+        match="the Ray cluster has 3 CPUs, too few for 5 actors; set actors = 3",
+    ):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray(actors=5))
 
 
-COMPARE = ("compare", "heart-disease", "--methods", "local,meritfed", "--rounds", "2", "--no-report")
+COMPARE = (
+    "compare",
+    "heart-disease",
+    "--methods",
+    "local,meritfed",
+    "--rounds",
+    "2",
+    "--no-report",
+)
 
 
 def test_settings_on_which_no_number_depends_may_change_on_resume(tmp_path, capsys):
@@ -298,9 +386,18 @@ def test_settings_on_which_no_number_depends_may_change_on_resume(tmp_path, caps
     for wrong, sentence in (
         ("rya", "there is no engine 'rya'; did you mean 'ray'?"),
         ("ray --actors 0", "engine.actors must be an int > 0; got 0"),
-        ("ray --set engine.timeout=0", "engine.timeout must be a number of seconds > 0; got 0"),
-        ("ray --set engine.address=5", "engine.address must be host:port or auto; got 5"),
-        ("ray --workers 2", "[engine]: unknown key 'workers'; allowed: actors, address"),
+        (
+            "ray --set engine.timeout=0",
+            "engine.timeout must be a number of seconds > 0; got 0",
+        ),
+        (
+            "ray --set engine.address=5",
+            "engine.address must be host:port or auto; got 5",
+        ),
+        (
+            "ray --workers 2",
+            "[engine]: unknown key 'workers'; allowed: actors, address",
+        ),
     ):
         assert cli.main([*COMPARE, "--engine", *wrong.split()]) == 2
         assert sentence in capsys.readouterr().err
@@ -311,9 +408,13 @@ def test_a_command_goes_on_with_another_engine(ray_cluster, tmp_path):
     assert cli.main([*COMPARE, "--out", str(tmp_path / "whole"), "--seeds", "2"]) == 0
     out = ("--out", str(tmp_path / "run"))
     assert cli.main([*COMPARE, *out, "--seeds", "1"]) == 0
-    assert cli.main([*COMPARE, *out, "--seeds", "2", "--resume", "--engine", "ray"]) == 0
+    assert (
+        cli.main([*COMPARE, *out, "--seeds", "2", "--resume", "--engine", "ray"]) == 0
+    )
     for name in ("summary.json", "history.csv", "weights.csv"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == (
+            tmp_path / "whole" / name
+        ).read_bytes()
 
 
 class Locked:
@@ -331,8 +432,18 @@ class Locked:
 @needs_ray
 def test_what_cannot_be_sent_is_refused(ray_cluster):
     problem = logistic()
-    with pytest.raises(InputError, match="the model, the loss or the rows cannot be sent to an actor: cannot pickle"):
-        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray(), loss=Locked())
+    with pytest.raises(
+        InputError,
+        match="the model, the loss or the rows cannot be sent to an actor: cannot pickle",
+    ):
+        fit(
+            FedAvg(LOCAL),
+            problem.clients,
+            problem.model,
+            2,
+            engine=Ray(),
+            loss=Locked(),
+        )
 
 
 @needs_ray
@@ -408,7 +519,9 @@ print(ray.is_initialized())
 """
 
 
-def start_script(tmp_path: Path, options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start_script(
+    tmp_path: Path, options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     (tmp_path / "script.py").write_text(SCRIPT)
     path = f"{ROOT / 'src'}:{ROOT / 'tests'}"
     return subprocess.run(
@@ -466,21 +579,52 @@ def free_port() -> int:
 @pytest.fixture
 def two_nodes(tmp_path) -> Iterator[tuple[str, dict[str, str]]]:
     """The address of a cluster of two nodes with one CPU each, and the environment that lets a process in."""
-    pytest.importorskip("ray", reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines")
+    pytest.importorskip(
+        "ray",
+        reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines",
+    )
     address = f"127.0.0.1:{free_port()}"
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(16).hex(), "RAY_USAGE_STATS_ENABLED": "0"}
+    token = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": os.urandom(16).hex(),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     path = f"{ROOT / 'src'}:{ROOT / 'tests'}"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | token | {"PYTHONPATH": path}
-    common = [sys.executable, "-c", NODE, "start", "--node-ip-address=127.0.0.1", "--num-cpus=1", "--block"]
-    head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
+    environment = (
+        {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        | token
+        | {"PYTHONPATH": path}
+    )
+    common = [
+        sys.executable,
+        "-c",
+        NODE,
+        "start",
+        "--node-ip-address=127.0.0.1",
+        "--num-cpus=1",
+        "--block",
+    ]
+    head = [
+        "--head",
+        f"--port={address.rpartition(':')[2]}",
+        "--include-dashboard=false",
+    ]
     nodes = []
     try:
         for number, words in enumerate((head, [f"--address={address}"])):
             said = tmp_path / f"node-{number}.log"
             with open(said, "w") as log:
-                nodes.append(subprocess.Popen([*common, *words], env=environment, stdout=log, stderr=log))
+                nodes.append(
+                    subprocess.Popen(
+                        [*common, *words], env=environment, stdout=log, stderr=log
+                    )
+                )
             deadline = time.monotonic() + 60
-            while "--block" not in said.read_text() and nodes[-1].poll() is None and time.monotonic() < deadline:
+            while (
+                "--block" not in said.read_text()
+                and nodes[-1].poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.2)
             assert "--block" in said.read_text(), said.read_text()
         yield address, {**token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -491,14 +635,21 @@ def two_nodes(tmp_path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @needs_ray
-def test_two_nodes_with_a_token_give_the_same_bits_and_a_wrong_token_is_refused(tmp_path, two_nodes):
+def test_two_nodes_with_a_token_give_the_same_bits_and_a_wrong_token_is_refused(
+    tmp_path, two_nodes
+):
     address, token = two_nodes
     done = start_script(tmp_path, f'{{"actors": 2, "address": "{address}"}}', **token)
     assert done.stdout == "True {}\nFalse\n", done.stderr
     alone = start_script(tmp_path, f'{{"actors": 3, "address": "{address}"}}', **token)
     assert "the Ray cluster has 2 CPUs, too few for 3 actors" in alone.stderr
     stranger = start_script(
-        tmp_path, f'{{"address": "{address}"}}', **{**token, "RAY_AUTH_TOKEN": os.urandom(16).hex()}
+        tmp_path,
+        f'{{"address": "{address}"}}',
+        **{**token, "RAY_AUTH_TOKEN": os.urandom(16).hex()},
     )
     assert stranger.returncode != 0
-    assert f"there is no Ray cluster at '{address}' that lets this process in" in stranger.stderr
+    assert (
+        f"there is no Ray cluster at '{address}' that lets this process in"
+        in stranger.stderr
+    )

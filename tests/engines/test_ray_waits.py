@@ -33,9 +33,17 @@ def played(monkeypatch):
     def get(call, timeout=None):
         raise GetTimeoutError
 
-    errors = SimpleNamespace(ActorDiedError=KeyError, GetTimeoutError=GetTimeoutError, RayError=RayError)
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(wait=wait, get=get, exceptions=errors, kill=lambda h: None))
-    monkeypatch.setattr(Host, "start", lambda self, fresh=False: setattr(self, "placed", "a promise"))
+    errors = SimpleNamespace(
+        ActorDiedError=KeyError, GetTimeoutError=GetTimeoutError, RayError=RayError
+    )
+    monkeypatch.setitem(
+        sys.modules,
+        "ray",
+        SimpleNamespace(wait=wait, get=get, exceptions=errors, kill=lambda h: None),
+    )
+    monkeypatch.setattr(
+        Host, "start", lambda self, fresh=False: setattr(self, "placed", "a promise")
+    )
     return waits
 
 

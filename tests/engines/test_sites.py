@@ -69,7 +69,12 @@ PLAN = {
 
 def plan_in(folder, changes):
     """Write PLAN into a folder, some of its tables changed."""
-    tables = {"data": {"name": "heart-disease"}, "model": {"name": "logistic"}, **PLAN, **changes}
+    tables = {
+        "data": {"name": "heart-disease"},
+        "model": {"name": "logistic"},
+        **PLAN,
+        **changes,
+    }
     tables["deploy"] = {"sites": list(HOSPITALS), **tables.get("deploy", {})}
     (folder / "plan.toml").write_text(tomli_w.dumps(tables))
     return folder / "plan.toml"
@@ -79,7 +84,9 @@ def a_site(name, folder, plan=None, **settings):
     """A site with settings of its own that has approved a plan. Its minima are 1: these tests compare with one process, whose
     metrics and batches are of any size."""
     folder.mkdir(parents=True, exist_ok=True)
-    minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch", "largest_layer"), 1)
+    minima = dict.fromkeys(
+        ("minimum_rows", "minimum_cell", "minimum_batch", "largest_layer"), 1
+    )
     own = {"data": str(FOLDER / f"{name}.csv"), **minima, **settings}
     (folder / "coterie.toml").write_text(tomli_w.dumps({"site": own}))
     approve(plan_in(folder, plan or {}), folder / "coterie.toml")
@@ -107,7 +114,10 @@ class Direct:
         if name in self.delay:
             done = []
             thread = threading.Thread(
-                target=lambda: (time.sleep(self.delay[name]), done.append(self.sites[name].handle(message, SERVER)))
+                target=lambda: (
+                    time.sleep(self.delay[name]),
+                    done.append(self.sites[name].handle(message, SERVER)),
+                )
             )
             thread.start()
             thread.join(timeout)
@@ -139,7 +149,9 @@ def started(tmp_path_factory):
     made = {n: a_site(n, folder / n) for n in HOSPITALS}
     from_scratch = iter([subprocess.Popen])
     with pytest.MonkeyPatch.context() as patch:
-        starts = SimpleNamespace(Popen=lambda *a, **options: next(from_scratch, Forked)(*a, **options))
+        starts = SimpleNamespace(
+            Popen=lambda *a, **options: next(from_scratch, Forked)(*a, **options)
+        )
         patch.setattr(site_module, "subprocess", starts)
         yield made
     for site in made.values():
@@ -178,7 +190,9 @@ def begin(engine, name="fedavg", label="x"):
 
     plan = experiment([{"name": name}])
     clients = engine.open(plan.data, 0)
-    engine.prepare(build_model(plan.build_model(), clients, 0), clients, pair=f"{label}-0")
+    engine.prepare(
+        build_model(plan.build_model(), clients, 0), clients, pair=f"{label}-0"
+    )
 
 
 def view(engine, round=1):
@@ -188,10 +202,14 @@ def view(engine, round=1):
 def update(federation, **options):
     from coterie.compute.tasks import local_update
 
-    return federation.ask(federation.clients, local_update, x=federation.engine.x, local=LOCAL, **options)
+    return federation.ask(
+        federation.clients, local_update, x=federation.engine.x, local=LOCAL, **options
+    )
 
 
-def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, tmp_path):
+def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(
+    hospitals, tmp_path
+):
     sites, _ = hospitals
     plan = experiment(METHODS, rounds=2, seeds=2)
     run_experiment(plan, tmp_path / "here")
@@ -202,7 +220,10 @@ def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, t
         asks = list(csv.DictReader(file))
     assert {a["client"] for a in asks} == set(HOSPITALS)
     assert {a["seed"] for a in asks} == {"0", "1"}
-    assert all(int(a["bytes_up"]) > 0 and float(a["seconds"]) > 0 and a["failed"] == "" for a in asks)
+    assert all(
+        int(a["bytes_up"]) > 0 and float(a["seconds"]) > 0 and a["failed"] == ""
+        for a in asks
+    )
     assert not (tmp_path / "here" / "asks.csv").exists()
     page = write(tmp_path / "there").read_text()
     assert "<th>MB up</th>" in page
@@ -215,12 +236,21 @@ def test_replies_leave_a_site_through_the_filters_of_its_plan(hospitals, tmp_pat
     methods = [{"name": "fedavg"}, {"name": "local"}]
     as_preset = [{**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in methods]
     for name in HOSPITALS:
-        sites = make(name, plan={"filters": filters, "methods": as_preset, "run": {"rounds": 3, "seeds": 1}})
+        sites = make(
+            name,
+            plan={
+                "filters": filters,
+                "methods": as_preset,
+                "run": {"rounds": 3, "seeds": 1},
+            },
+        )
     plain, plan = experiment(methods), experiment(methods, filters=filters)
     run_experiment(plan, tmp_path / "here")
     run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
     kept = [site.folder for site in sites.values()]
-    assert set(differences(tmp_path / "here", tmp_path / "there", *kept)) <= {"preprocess.json"}
+    assert set(differences(tmp_path / "here", tmp_path / "there", *kept)) <= {
+        "preprocess.json"
+    }
     run_experiment(plain, tmp_path / "plain")
     assert "models" in str(differences(tmp_path / "here", tmp_path / "plain"))
     for site in sites.values():
@@ -235,14 +265,26 @@ def test_contributions_at_sites_are_those_of_one_process(hospitals, tmp_path):
     as_preset = [{**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in methods]
     measured = {"contribution": {"every": 2}}
     for name in HOSPITALS:
-        sites = make(name, plan={"methods": as_preset, "run": {"rounds": 3, "seeds": 1, **measured}})
+        sites = make(
+            name,
+            plan={"methods": as_preset, "run": {"rounds": 3, "seeds": 1, **measured}},
+        )
     plan = experiment(methods, run=measured)
     run_experiment(plan, tmp_path / "here")
     run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
-    assert set(differences(tmp_path / "here", tmp_path / "there")) <= {"preprocess.json"}
-    here, there = ((tmp_path / place / "contribution.csv").read_text() for place in ("here", "there"))
+    assert set(differences(tmp_path / "here", tmp_path / "there")) <= {
+        "preprocess.json"
+    }
+    here, there = (
+        (tmp_path / place / "contribution.csv").read_text()
+        for place in ("here", "there")
+    )
     assert here == there
-    assert [here.count(f"\n{name},0,,{r},") for name in ("fedavg", "meritfed") for r in (1, 3)] == [16, 16, 12, 12]
+    assert [
+        here.count(f"\n{name},0,,{r},")
+        for name in ("fedavg", "meritfed")
+        for r in (1, 3)
+    ] == [16, 16, 12, 12]
 
 
 def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_path):
@@ -259,10 +301,16 @@ def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_pa
 
     plan = experiment(methods, rounds=4)
     with pytest.raises(StopError):
-        run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)), notify=stop)
-    fresh = {n: Site(n, s.folder / "coterie.toml", s.folder) for n, s in sites.items()}  # workers of another job
+        run_experiment(
+            plan, tmp_path / "there", backend=Sites(remote(sites)), notify=stop
+        )
+    fresh = {
+        n: Site(n, s.folder / "coterie.toml", s.folder) for n, s in sites.items()
+    }  # workers of another job
     try:
-        run_experiment(plan, tmp_path / "there", backend=Sites(remote(fresh)), resume=True)
+        run_experiment(
+            plan, tmp_path / "there", backend=Sites(remote(fresh)), resume=True
+        )
     finally:
         for site in fresh.values():
             site.close()
@@ -273,20 +321,30 @@ def test_other_rows_of_a_site_are_refused_by_its_name_or_accepted(hospitals, tmp
     _, make = hospitals
     table = tmp_path / "hungary.csv"
     table.write_bytes((FOLDER / "hungary.csv").read_bytes())
-    sites, plan = make("hungary", data=str(table)), experiment([{"name": "fedavg"}], rounds=2)
+    sites, plan = (
+        make("hungary", data=str(table)),
+        experiment([{"name": "fedavg"}], rounds=2),
+    )
     run_experiment(plan, tmp_path / "run", backend=Sites(remote(sites)))
     header, *rows = table.read_text().splitlines()
     table.write_text("\n".join([header, *reversed(rows)]) + "\n")
-    changed = Site("hungary", sites["hungary"].folder / "coterie.toml", sites["hungary"].folder)
+    changed = Site(
+        "hungary", sites["hungary"].folder / "coterie.toml", sites["hungary"].folder
+    )
     now = {**sites, "hungary": changed}
 
     def resume(**options):
         for site in now.values():
             site._newest = -1  # a job of its own
-        run_experiment(plan, tmp_path / "run", backend=Sites(remote(now)), resume=True, **options)
+        run_experiment(
+            plan, tmp_path / "run", backend=Sites(remote(now)), resume=True, **options
+        )
 
     try:
-        with pytest.raises(InputError, match=r"data of clients has changed .*\(hungary\).*--accept-change data"):
+        with pytest.raises(
+            InputError,
+            match=r"data of clients has changed .*\(hungary\).*--accept-change data",
+        ):
             resume()
         resume(accept_change=["data"])
     finally:
@@ -298,23 +356,37 @@ def test_what_an_operator_accepts_travels_to_the_server(monkeypatch, tmp_path):
     sent = []
     for name in ("need_flare", "_session", "_await_sites", "_follow", "_bring_back"):
         monkeypatch.setattr(
-            f"coterie.sites.flare.submit.{name}", lambda *arguments: SimpleNamespace(close=lambda: None)
+            f"coterie.sites.flare.submit.{name}",
+            lambda *arguments: SimpleNamespace(close=lambda: None),
         )
     monkeypatch.setattr(
-        "coterie.sites.flare.submit._start", lambda session, message, sites: sent.append(message) or "job"
+        "coterie.sites.flare.submit._start",
+        lambda session, message, sites: sent.append(message) or "job",
     )
-    monkeypatch.setattr("coterie.cli.commands._present", lambda *arguments, **options: 0)
+    monkeypatch.setattr(
+        "coterie.cli.commands._present", lambda *arguments, **options: 0
+    )
     (tmp_path / "kits" / "operator@coterie.org").mkdir(parents=True)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / ".submission.json").write_text('{"run": "r", "job": "j"}')
     plan = plan_in(tmp_path, {"deploy": {"kits": "kits"}})
-    command = ["submit", str(plan), "--out", str(tmp_path / "there"), "--resume", "--accept-change", "data"]
+    command = [
+        "submit",
+        str(plan),
+        "--out",
+        str(tmp_path / "there"),
+        "--resume",
+        "--accept-change",
+        "data",
+    ]
     assert cli.main(command) == 0
     assert sent[0]["accept_change"] == ["data"]
 
 
 @pytest.mark.parametrize("busy", [0, 2, 9])
-def test_a_login_that_a_busy_server_saw_too_late_begins_anew(monkeypatch, tmp_path, capfd, busy):
+def test_a_login_that_a_busy_server_saw_too_late_begins_anew(
+    monkeypatch, tmp_path, capfd, busy
+):
     logins = []
 
     def new_secure_session(*arguments, **options):
@@ -325,7 +397,12 @@ def test_a_login_that_a_busy_server_saw_too_late_begins_anew(monkeypatch, tmp_pa
         raise RuntimeError("error:client_registration no registration session")
 
     flare = SimpleNamespace(new_secure_session=new_secure_session)
-    for name in ("nvflare", "nvflare.fuel", "nvflare.fuel.flare_api", "nvflare.fuel.flare_api.flare_api"):
+    for name in (
+        "nvflare",
+        "nvflare.fuel",
+        "nvflare.fuel.flare_api",
+        "nvflare.fuel.flare_api.flare_api",
+    ):
         monkeypatch.setitem(sys.modules, name, flare)
     plan = plan_in(tmp_path, {"deploy": {"kits": "kits"}})
     (tmp_path / "kits" / "operator@coterie.org").mkdir(parents=True)
@@ -334,7 +411,10 @@ def test_a_login_that_a_busy_server_saw_too_late_begins_anew(monkeypatch, tmp_pa
     if busy < 5:
         assert submit.open_session(plan, deployment, None) == "session"
     else:
-        with pytest.raises(InputError, match=r"does not let the operator in .*no registration session.*is it running"):
+        with pytest.raises(
+            InputError,
+            match=r"does not let the operator in .*no registration session.*is it running",
+        ):
             submit.open_session(plan, deployment, None)
     assert len(logins) == min(busy + 1, 5)
     assert "Traceback" not in capfd.readouterr().err
@@ -346,11 +426,17 @@ def test_rows_at_the_server_are_asked_there(tmp_path):
     from coterie.data.sets.heart_disease import OPTIONS
 
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
-    tables["data"] = {"folder": str(tmp_path / "files"), "server_file": str(tmp_path / "server.csv"), **options}
+    tables["data"] = {
+        "folder": str(tmp_path / "files"),
+        "server_file": str(tmp_path / "server.csv"),
+        **options,
+    }
     plan = Experiment.from_tables(tables, "a test")
     files = {n: str(tmp_path / "files" / f"{n}.csv") for n in HOSPITALS}
     approved = {k: tables[k] for k in ("data", "model", "local", "methods", "run")}
-    sites = {n: a_site(n, tmp_path / n, approved, data=file) for n, file in files.items()}
+    sites = {
+        n: a_site(n, tmp_path / n, approved, data=file) for n, file in files.items()
+    }
     try:
         run_experiment(plan, tmp_path / "here")
         run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
@@ -377,7 +463,11 @@ def test_a_forbidden_task_is_refused_with_the_name_of_the_site_and_the_task(hosp
 def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     _, make = hospitals
     engine = remote(make("hungary", refuse=("tasks:local_update",)))
-    run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Sites(engine))
+    run_experiment(
+        experiment([{"name": "fedavg"}], rounds=2),
+        tmp_path / "run",
+        backend=Sites(engine),
+    )
     said = "hungary failed under fedavg, seed 0; last in round 2, coterie.compute.tasks:local_update: its site refuses"
     results = Results.load(tmp_path / "run")
     assert said in " ".join(" ".join(answer_lines(results)).split())
@@ -387,27 +477,37 @@ def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
 def test_a_site_with_too_few_rows_refuses_the_run(hospitals):
     _, make = hospitals
     engine = remote(make("switzerland", minimum_rows=500))
-    with pytest.raises(RunError, match="switzerland \\(it has fewer than the 500 training rows"):
+    with pytest.raises(
+        RunError, match="switzerland \\(it has fewer than the 500 training rows"
+    ):
         begin(engine)
 
 
 def test_a_site_that_offers_another_label_ends_the_run_by_name(hospitals):
     _, make = hospitals
     engine = remote(make("switzerland", label="chol"))
-    with pytest.raises(RunError, match="switzerland \\(the plan predicts 'num', but this site offers only 'chol'"):
+    with pytest.raises(
+        RunError,
+        match="switzerland \\(the plan predicts 'num', but this site offers only 'chol'",
+    ):
         begin(engine)
 
 
-def test_a_file_that_lacks_a_column_of_the_plan_is_refused_and_its_place_not_told(hospitals, tmp_path):
+def test_a_file_that_lacks_a_column_of_the_plan_is_refused_and_its_place_not_told(
+    hospitals, tmp_path
+):
     _, make = hospitals
     lines = (FOLDER / "hungary.csv").read_text().splitlines()
-    (tmp_path / "secret-place.csv").write_text("\n".join(line.partition(",")[2] for line in lines))
+    (tmp_path / "secret-place.csv").write_text(
+        "\n".join(line.partition(",")[2] for line in lines)
+    )
     needs = {"deploy": {"columns": ["age", "sex"]}}
     sites = make("hungary", data=str(tmp_path / "secret-place.csv"), plan=needs)
     engine = remote(sites)
     engine._plan = sites["hungary"]._hash
     with pytest.raises(
-        RunError, match="hungary \\(its file has no column age, which the plan needs; add it\\)"
+        RunError,
+        match="hungary \\(its file has no column age, which the plan needs; add it\\)",
     ) as error:
         begin(engine)
     assert str(tmp_path) not in str(error.value)
@@ -420,23 +520,37 @@ def test_every_ask_is_written_down_at_the_site(ready):
     path = link.sites["cleveland"]._log.path
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     last = entries[-1]
-    said = {key: last[key] for key in ("caller", "what", "round", "pair", "outcome", "plan")}
+    said = {
+        key: last[key] for key in ("caller", "what", "round", "pair", "outcome", "plan")
+    }
     plan = link.sites["cleveland"]._hash
     task = "coterie.compute.tasks:local_update"
-    assert said == {"caller": "server", "what": task, "round": 1, "pair": "x-0", "outcome": "answered", "plan": plan}
+    assert said == {
+        "caller": "server",
+        "what": task,
+        "round": 1,
+        "pair": "x-0",
+        "outcome": "answered",
+        "plan": plan,
+    }
     sent = next(m for n, m in link.sent[before:] if n == "cleveland")
     assert last["bytes_down"] == len(sent)
     assert last["bytes_up"] > 100
     assert last["rows"] == 2 * 16
     assert last["settings"]["local"]["fields"]["batch_size"] == 16
-    assert {"open", "encode", "prepare", "coterie.data.tables.recipe:describe"} <= {e["what"] for e in entries}
+    assert {"open", "encode", "prepare", "coterie.data.tables.recipe:describe"} <= {
+        e["what"] for e in entries
+    }
     assert verify_log(path) == (len(entries), last["chain"], ())
 
 
 def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
     _, make = hospitals
     lines = (FOLDER / "hungary.csv").read_text().splitlines()
-    noted = [lines[0] + ",remark", *(f"{line},seen by Dr. Kovács {i % 3}" for i, line in enumerate(lines[1:]))]
+    noted = [
+        lines[0] + ",remark",
+        *(f"{line},seen by Dr. Kovács {i % 3}" for i, line in enumerate(lines[1:])),
+    ]
     (tmp_path / "hungary.csv").write_text("\n".join(noted))
     sites = make("hungary", data=str(tmp_path / "hungary.csv"))
     told = []
@@ -453,11 +567,23 @@ def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
     [
         ("", "data is missing; give the path of a file"),
         ("[site]\ndata = 3", "data must be the path of a file; got 3"),
-        ('[site]\ndata = "a.csv"\nminimum_rows = 0', "minimum_rows must be an int > 0; got 0"),
-        ('[site]\ndata = "a.csv"\nrefuse = ["tasks:local_updat"]', "did you mean 'tasks:local_update'"),
+        (
+            '[site]\ndata = "a.csv"\nminimum_rows = 0',
+            "minimum_rows must be an int > 0; got 0",
+        ),
+        (
+            '[site]\ndata = "a.csv"\nrefuse = ["tasks:local_updat"]',
+            "did you mean 'tasks:local_update'",
+        ),
         ('[site]\ndata = "a.csv"\nlog = ""', "log must be the path of a file"),
-        ('[site]\ndata = "a.csv"\nlabel = 3', "label must be the name of a column; got 3"),
-        ('[site]\ndata = "a.csv"\nlabl = "x"', "unknown key 'labl'; did you mean 'label'"),
+        (
+            '[site]\ndata = "a.csv"\nlabel = 3',
+            "label must be the name of a column; got 3",
+        ),
+        (
+            '[site]\ndata = "a.csv"\nlabl = "x"',
+            "unknown key 'labl'; did you mean 'label'",
+        ),
         ("[sit]\n", "unknown table \\[sit\\]; did you mean 'site'"),
         ("[site", "is not valid TOML"),
     ],
@@ -503,7 +629,11 @@ def delta(value):
 
 def put(field, value, block=False):
     """A reply whose answer, or its first block, has this value as a field."""
-    return altered(lambda answer: object.__setattr__(answer.blocks[0] if block else answer, field, value))
+    return altered(
+        lambda answer: object.__setattr__(
+            answer.blocks[0] if block else answer, field, value
+        )
+    )
 
 
 GARBAGE = {
@@ -515,13 +645,25 @@ GARBAGE = {
     "a row too many": (delta(lambda d: torch.cat([d, d])), "field 'delta' has shape"),
     "a string": (delta("hello"), "field 'delta' is a str"),
     "no field": (put("values", {}, block=True), "field 'delta' is a NoneType"),
-    "another's name": (put("names", ("cleveland",), block=True), "it answered for cleveland"),
+    "another's name": (
+        put("names", ("cleveland",), block=True),
+        "it answered for cleveland",
+    ),
     "a name that is no text": (put("names", (3,), block=True), "cannot be read"),
     "no block": (put("blocks", ()), "it answered for nobody"),
     "blocks that are a number": (put("blocks", 3), "cannot be read"),
-    "work that is not a number": (put("spent", {"row_gradients": "all"}), "cannot be read"),
-    "no answer": (lambda got: encode({"serial": decode(got)["serial"]}), "an answer is missing"),
-    "a reply to another ask": (lambda got: encode({**decode(got), "serial": 3}), "it replied to another ask"),
+    "work that is not a number": (
+        put("spent", {"row_gradients": "all"}),
+        "cannot be read",
+    ),
+    "no answer": (
+        lambda got: encode({"serial": decode(got)["serial"]}),
+        "an answer is missing",
+    ),
+    "a reply to another ask": (
+        lambda got: encode({**decode(got), "serial": 3}),
+        "it replied to another ask",
+    ),
     "no message": (lambda got: b"hello", "cannot be read"),
     "half a message": (lambda got: got[: len(got) // 2], "cannot be read"),
     "no bytes": (lambda got: {"delta": 1}, "its reply is a dict, not a message"),
@@ -571,7 +713,9 @@ def serve_trouble(pipe, settings):
     serve(pipe, settings)
 
 
-def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(ready, monkeypatch):
+def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(
+    ready, monkeypatch
+):
     link, _, federation = ready
     site = link.sites["hungary"]
     monkeypatch.setattr("site_forks.serve", serve_trouble)
@@ -579,7 +723,9 @@ def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_
     assert set(update(federation).failed) == {"hungary"}
     trouble = Path(site.folder) / "trouble"
     trouble.touch()
-    assert update(federation).failed == {"hungary": "its task failed (RuntimeError); the site's own log says more"}
+    assert update(federation).failed == {
+        "hungary": "its task failed (RuntimeError); the site's own log says more"
+    }
     assert "RuntimeError: row 7 holds 63.0" in site._log.path.read_text()
     trouble.unlink()
     assert not update(federation).failed
@@ -598,7 +744,9 @@ def test_a_slow_site_is_left_out_and_its_late_ask_does_no_harm(hospitals):
     got = update(view(engine))
     assert got.failed == {"switzerland": "no reply within 0.5 s"}
     got = update(view(engine))
-    assert got.failed == {"switzerland": "it let 0.5 s pass before, and does not answer now"}
+    assert got.failed == {
+        "switzerland": "it let 0.5 s pass before, and does not answer now"
+    }
     assert seen[-1].gone == ("switzerland",)
     del link.delay["switzerland"]
     engine._timeout = 60
@@ -609,7 +757,9 @@ def test_a_slow_site_is_left_out_and_its_late_ask_does_no_harm(hospitals):
 
 
 @pytest.mark.parametrize("fault", ["late", "full disk"])
-def test_what_a_task_remembered_that_came_late_or_could_not_be_logged_is_taken_back(hospitals, monkeypatch, fault):
+def test_what_a_task_remembered_that_came_late_or_could_not_be_logged_is_taken_back(
+    hospitals, monkeypatch, fault
+):
     from coterie.algorithms.scaffold import scaffold_update
 
     sites, _ = hospitals
@@ -618,7 +768,9 @@ def test_what_a_task_remembered_that_came_late_or_could_not_be_logged_is_taken_b
 
     def ask(run, number):
         view, zero = run.view(engine.clients, number, 1), torch.zeros(engine.layout.dim)
-        return view.ask(HOSPITALS, scaffold_update, x=engine.x, local=LOCAL, control=zero)
+        return view.ask(
+            HOSPITALS, scaffold_update, x=engine.x, local=LOCAL, control=zero
+        )
 
     def lost(reply):
         raise TimeoutError
@@ -649,7 +801,10 @@ def test_an_ask_that_comes_after_a_later_one_is_refused(hospitals):
     engine = remote(link)
     begin(engine)
     late = next(m for n, m in link.sent if n == "hungary")
-    assert decode(sites["hungary"].handle(late, SERVER))["failed"] == "a later ask came first"
+    assert (
+        decode(sites["hungary"].handle(late, SERVER))["failed"]
+        == "a later ask came first"
+    )
 
 
 def test_costs_are_known_for_each_site_and_ask(ready):
@@ -657,7 +812,10 @@ def test_costs_are_known_for_each_site_and_ask(ready):
     update(federation)
     record = federation.session.asks[-1]
     assert [c.client for c in record.costs] == list(HOSPITALS)
-    assert all(c.bytes_down > record.bytes_down and c.bytes_up > record.bytes_up for c in record.costs)
+    assert all(
+        c.bytes_down > record.bytes_down and c.bytes_up > record.bytes_up
+        for c in record.costs
+    )
     assert all(0 < c.seconds <= record.seconds and not c.failed for c in record.costs)
 
 

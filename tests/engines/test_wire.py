@@ -53,9 +53,13 @@ def same(a, b):
         return isinstance(b, PerClient) and same(a.tensor, b.tensor)
     if isinstance(a, torch.Tensor):
         same_bits = (
-            torch.equal(a.contiguous().view(torch.uint8), b.view(torch.uint8)) if a.numel() and a.ndim else a == b
+            torch.equal(a.contiguous().view(torch.uint8), b.view(torch.uint8))
+            if a.numel() and a.ndim
+            else a == b
         )
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and bool(torch.as_tensor(same_bits).all())
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and bool(
+            torch.as_tensor(same_bits).all()
+        )
     return type(a) is type(b) and a == b
 
 
@@ -93,7 +97,11 @@ def test_a_whole_payload_comes_back_in_order_and_shares_nothing():
     assert list(got) == list(values)
     assert all(same(v, got[k]) for k, v in values.items())
     got["z"].fill_(-1)
-    assert got["same"].tolist() == shared.tolist() == torch.arange(12.0).view(3, 4).tolist()
+    assert (
+        got["same"].tolist()
+        == shared.tolist()
+        == torch.arange(12.0).view(3, 4).tolist()
+    )
 
 
 def test_gradients_stay_where_they_are():
@@ -101,7 +109,9 @@ def test_gradients_stay_where_they_are():
     assert not decode(encode({"x": x * 2}))["x"].requires_grad
 
 
-simple = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+simple = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+)
 nested = st.recursive(simple | st.builds(Inner, st.lists(st.text()).map(tuple), st.floats(allow_nan=False)),
                       lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)  # fmt: skip
 
@@ -116,7 +126,8 @@ def test_anything_made_of_simple_values_comes_back(values):
 
 @quick
 @given(
-    st.lists(st.integers(0, 3), max_size=3), st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool])
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool]),
 )
 def test_tensors_of_any_shape_come_back(shape, dtype):
     tensor = torch.arange(torch.Size(shape).numel()).view(shape).to(dtype)
@@ -137,15 +148,29 @@ class OwnSampler:
 
 
 @pytest.mark.parametrize(
-    "value", [Unregistered(), Named(), object(), {"a": 1}, [torch.ones(1)], LocalSGD(sampler=OwnSampler())]
+    "value",
+    [
+        Unregistered(),
+        Named(),
+        object(),
+        {"a": 1},
+        [torch.ones(1)],
+        LocalSGD(sampler=OwnSampler()),
+    ],
 )
 def test_what_cannot_travel_is_refused_with_the_list_of_what_can(value):
-    with pytest.raises(InputError, match=r"cannot travel; a payload holds tensors, numbers, strings, None, PerClient"):
+    with pytest.raises(
+        InputError,
+        match=r"cannot travel; a payload holds tensors, numbers, strings, None, PerClient",
+    ):
         encode({"x": value})
 
 
 def test_an_unknown_type_is_named():
-    with pytest.raises(InputError, match="unknown type 'Elsewhere'; import the module that registers it"):
+    with pytest.raises(
+        InputError,
+        match="unknown type 'Elsewhere'; import the module that registers it",
+    ):
         from_json({"type": "Elsewhere", "fields": {}})
 
 
@@ -180,39 +205,87 @@ def test_a_message_cut_short_is_refused(cut):
 def test_bytes_are_those_of_the_values():
     assert nbytes({}) == 0
     assert nbytes({"x": torch.zeros(5, 2)}) == 40
-    assert nbytes({"x": torch.zeros(3, dtype=torch.float64), "b": torch.zeros(3, dtype=torch.bool)}) == 27
-    assert nbytes({"x": torch.zeros(2, 3, 4)[0], "h": torch.zeros((), dtype=torch.bfloat16)}) == 50
+    assert (
+        nbytes(
+            {
+                "x": torch.zeros(3, dtype=torch.float64),
+                "b": torch.zeros(3, dtype=torch.bool),
+            }
+        )
+        == 27
+    )
+    assert (
+        nbytes(
+            {"x": torch.zeros(2, 3, 4)[0], "h": torch.zeros((), dtype=torch.bfloat16)}
+        )
+        == 50
+    )
     assert nbytes({"x": PerClient(torch.zeros(9, 5))}) == 20  # what one client receives
     assert nbytes({"i": 3, "f": 0.5, "b": False}) == 24
     assert nbytes({"s": "abc", "n": None}) == 5 + 4
-    assert nbytes({"steps": Steps(12)}) == len('{"type": "Steps", "fields": {"count": 12}}')
+    assert nbytes({"steps": Steps(12)}) == len(
+        '{"type": "Steps", "fields": {"count": 12}}'
+    )
 
 
 # ---- envelopes
 
 
 def test_an_ask_and_its_answer_come_back_whole():
-    payload = {"x": torch.arange(3.0), "own": PerClient(torch.eye(2)), "local": LocalSGD(lr=0.5), "none": None}
+    payload = {
+        "x": torch.arange(3.0),
+        "own": PerClient(torch.eye(2)),
+        "local": LocalSGD(lr=0.5),
+        "none": None,
+    }
     ask = Ask(("a", "b"), "module:task", payload, Context(1, 2, 3, 4))
     block = Block(("a", "b"), {"delta": torch.ones(2, 3), "text": ("one", "two")})
-    answer = Answer((block,), {"c": "it is gone"}, {"row_gradients": 7}, (ClientCost("c", 1, 2, 0.5, "it is gone"),))
+    answer = Answer(
+        (block,),
+        {"c": "it is gone"},
+        {"row_gradients": 7},
+        (ClientCost("c", 1, 2, 0.5, "it is gone"),),
+    )
     message = decode(encode({"ask": ask, "answer": answer}))
-    assert (message["ask"].names, message["ask"].task, message["ask"].context) == (ask.names, ask.task, ask.context)
-    assert all(same(value, message["ask"].payload[key]) for key, value in payload.items())
-    assert (message["answer"].failed, message["answer"].spent) == (answer.failed, answer.spent)
+    assert (message["ask"].names, message["ask"].task, message["ask"].context) == (
+        ask.names,
+        ask.task,
+        ask.context,
+    )
+    assert all(
+        same(value, message["ask"].payload[key]) for key, value in payload.items()
+    )
+    assert (message["answer"].failed, message["answer"].spent) == (
+        answer.failed,
+        answer.spent,
+    )
     assert message["answer"].costs == answer.costs  # as plain tuples
     assert message["answer"].blocks[0].names == block.names
-    assert all(same(value, message["answer"].blocks[0].values[key]) for key, value in block.values.items())
+    assert all(
+        same(value, message["answer"].blocks[0].values[key])
+        for key, value in block.values.items()
+    )
 
 
 def test_a_header_tells_everything_but_the_tensors():
-    ask = Ask(("a",), "module:task", {"x": torch.ones(2), "lr": 0.5}, Context(1, 2, 3, 4))
+    ask = Ask(
+        ("a",), "module:task", {"x": torch.ones(2), "lr": 0.5}, Context(1, 2, 3, 4)
+    )
     about = header(encode({"do": "task", "ask": ask, "tensor": torch.ones(1)}))
-    assert about == {"do": "task", "ask": replace(ask, payload={"x": None, "lr": 0.5}), "tensor": None}
+    assert about == {
+        "do": "task",
+        "ask": replace(ask, payload={"x": None, "lr": 0.5}),
+        "tensor": None,
+    }
 
 
 def test_an_ask_to_some_has_their_rows():
-    ask = Ask(("a", "b", "c"), "module:task", {"own": PerClient(torch.arange(3.0)), "x": 1}, Context(1, 2, 3, 4))
+    ask = Ask(
+        ("a", "b", "c"),
+        "module:task",
+        {"own": PerClient(torch.arange(3.0)), "x": 1},
+        Context(1, 2, 3, 4),
+    )
     assert ask.to(("c", "a")).arguments["own"].tolist() == [2, 0]
     assert ask.to(ask.names) is ask
 
@@ -229,13 +302,18 @@ def test_an_ask_to_some_has_their_rows():
     ],
 )
 def test_an_answer_of_other_parts_is_refused(parts):
-    with pytest.raises(InputError, match="an answer must hold replies, reasons of failures and counts of rows"):
+    with pytest.raises(
+        InputError,
+        match="an answer must hold replies, reasons of failures and counts of rows",
+    ):
         Answer(**parts)
 
 
 def test_answers_are_joined():
     one, two = Block(("a",), {}), Block(("b",), {})
-    joined = Answer.join([Answer((one,), {}, {"rows": 1}), Answer((two,), {"c": "gone"}, {"rows": 2})])
+    joined = Answer.join(
+        [Answer((one,), {}, {"rows": 1}), Answer((two,), {"c": "gone"}, {"rows": 2})]
+    )
     assert joined == Answer((one, two), {"c": "gone"}, {"rows": 3})
 
 
@@ -252,7 +330,8 @@ def test_two_classes_do_not_travel_by_one_name():
     """The second would be what a site reads where the first was sent."""
     theirs = make_dataclass("TopK", [("share", float)], frozen=True)
     with pytest.raises(
-        InputError, match=r"coterie.filters.top_k:TopK travels by the name 'TopK' already; give .*:TopK another"
+        InputError,
+        match=r"coterie.filters.top_k:TopK travels by the name 'TopK' already; give .*:TopK another",
     ):
         wire_type(theirs)
     assert wire_types()["TopK"] is TopK
@@ -260,7 +339,10 @@ def test_two_classes_do_not_travel_by_one_name():
 
 def test_a_class_that_is_defined_anew_replaces_itself():
     """As a cell of a notebook does that is run again."""
-    classes = [make_dataclass("WrittenTwice", [("share", float)], frozen=True) for _ in range(2)]
+    classes = [
+        make_dataclass("WrittenTwice", [("share", float)], frozen=True)
+        for _ in range(2)
+    ]
     try:
         assert [wire_type(cls) for cls in classes] == classes
         assert wire_types()["WrittenTwice"] is classes[1]

@@ -91,7 +91,10 @@ def test_a_killed_worker_is_named_and_replaced_and_the_others_reply():
         assert got.failed == {"c": WORKER_ENDED}
         after = federation.ask("abcde", home)
         assert after.failed == {}
-        moved = {n: int(a) != int(b) for n, a, b in zip("abcde", before.process, after.process, strict=True)}
+        moved = {
+            n: int(a) != int(b)
+            for n, a, b in zip("abcde", before.process, after.process, strict=True)
+        }
         assert moved == {n: n in WITH_C for n in "abcde"}
 
 
@@ -105,9 +108,15 @@ def test_a_worker_that_died_between_two_asks_is_replaced():
 
 def test_below_quorum_the_clients_of_a_killed_worker_are_asked_once_more():
     with federation_of(quadratic(CENTRES), 2) as federation:
-        with pytest.raises(QuorumError, match=r"4 of 5 clients.*c \(its worker process ended with exit code -9"):
+        with pytest.raises(
+            QuorumError,
+            match=r"4 of 5 clients.*c \(its worker process ended with exit code -9",
+        ):
             federation.ask("abcde", kill_only, need="all")
-        assert [(r.clients, r.failed) for r in federation.session.asks] == [(5, 1), (1, 1)]
+        assert [(r.clients, r.failed) for r in federation.session.asks] == [
+            (5, 1),
+            (1, 1),
+        ]
 
 
 @task
@@ -123,7 +132,11 @@ def kill_in_round(monkeypatch: pytest.MonkeyPatch, victims: str, round: int) -> 
 
     def call(self, cohort, /, **payload):
         reply = honest(self, cohort, **payload)
-        if "update" in self.kinds.values() and cohort.round == round and set(victims) & set(cohort.names):
+        if (
+            "update" in self.kinds.values()
+            and cohort.round == round
+            and set(victims) & set(cohort.names)
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
         return reply
 
@@ -131,19 +144,33 @@ def kill_in_round(monkeypatch: pytest.MonkeyPatch, victims: str, round: int) -> 
 
 
 @pytest.mark.parametrize(
-    "method", [FedAvg(LOCAL), MeritFed(local=LOCAL, targets=("b", "d"))], ids=["fedavg", "meritfed"]
+    "method",
+    [FedAvg(LOCAL), MeritFed(local=LOCAL, targets=("b", "d"))],
+    ids=["fedavg", "meritfed"],
 )
 def test_a_run_goes_on_without_the_clients_of_a_killed_worker(monkeypatch, method):
     problem = logistic()
     kill_in_round(monkeypatch, "b", 2)
     found = fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1)
     assert found.failures.keys() == {"b"}
-    assert all("round 2" in why and "exit code -9" in why for why in found.failures.values())
-    took_part = {r: {c for number, _, c, _ in found.weight_rows if number == r} for r in (1, 2, 3, 4)}
-    assert took_part == {1: set(SIZES), 2: set(SIZES) - {"b"}, 3: set(SIZES), 4: set(SIZES)}
+    assert all(
+        "round 2" in why and "exit code -9" in why for why in found.failures.values()
+    )
+    took_part = {
+        r: {c for number, _, c, _ in found.weight_rows if number == r}
+        for r in (1, 2, 3, 4)
+    }
+    assert took_part == {
+        1: set(SIZES),
+        2: set(SIZES) - {"b"},
+        3: set(SIZES),
+        4: set(SIZES),
+    }
     monkeypatch.undo()
     undisturbed = fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1)
-    assert [r for r in found.history if r.round < 2] == [r for r in undisturbed.history if r.round < 2]
+    assert [r for r in found.history if r.round < 2] == [
+        r for r in undisturbed.history if r.round < 2
+    ]
     assert found.history != undisturbed.history
 
 
@@ -151,11 +178,18 @@ def test_a_run_whose_workers_keep_dying_ends_and_can_be_resumed(monkeypatch, tmp
     problem = logistic()
     options = {"workers": 2, "evaluate": 1, "checkpoint": tmp_path}
     kill_in_round(monkeypatch, "ace", 3)
-    with pytest.raises(QuorumError, match=r"round 3, .* 2 of 5 clients replied, at least 50% are needed"):
+    with pytest.raises(
+        QuorumError,
+        match=r"round 3, .* 2 of 5 clients replied, at least 50% are needed",
+    ):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 5, **options)
     monkeypatch.undo()
-    resumed = fit(FedAvg(LOCAL), problem.clients, problem.model, 5, resume=True, **options)
-    assert_same_bits(resumed, fit(FedAvg(LOCAL), problem.clients, problem.model, 5, evaluate=1))
+    resumed = fit(
+        FedAvg(LOCAL), problem.clients, problem.model, 5, resume=True, **options
+    )
+    assert_same_bits(
+        resumed, fit(FedAvg(LOCAL), problem.clients, problem.model, 5, evaluate=1)
+    )
 
 
 # ---- what travels through shared memory
@@ -171,41 +205,69 @@ class Echo(NamedTuple):
 def echo(cohort, *, large: Tensor, own: Tensor, few: Tensor, word: str) -> Echo:
     count = len(cohort.names)
     assert word == "sent"
-    return Echo(large.expand(count, -1) + few, own * 2, torch.arange(3).expand(count, 3))
+    return Echo(
+        large.expand(count, -1) + few, own * 2, torch.arange(3).expand(count, 3)
+    )
 
 
-@pytest.mark.parametrize("room", [1 << 24, 5 << 14, 0], ids=["all fits", "some fits", "none fits"])
-def test_large_tensors_travel_through_shared_memory_as_through_the_pipe(monkeypatch, room):
+@pytest.mark.parametrize(
+    "room", [1 << 24, 5 << 14, 0], ids=["all fits", "some fits", "none fits"]
+)
+def test_large_tensors_travel_through_shared_memory_as_through_the_pipe(
+    monkeypatch, room
+):
     monkeypatch.setattr(worker_processes, "Arena", partial(Arena, room))
     large, own = torch.randn(9000), torch.randn(5, 6000)
     with federation_of(quadratic(CENTRES), 2, strict_wire=False) as federation:
-        payload = {"large": large, "own": PerClient(own), "few": torch.tensor(1.5), "word": "sent"}
+        payload = {
+            "large": large,
+            "own": PerClient(own),
+            "few": torch.tensor(1.5),
+            "word": "sent",
+        }
         first = federation.ask("abcde", echo, **payload)
-        for _ in range(3):  # replies belong to the caller, whatever is written to that memory later
-            federation.ask("abcde", echo, **{**payload, "large": large + 1, "own": PerClient(-own)})
+        for _ in range(
+            3
+        ):  # replies belong to the caller, whatever is written to that memory later
+            federation.ask(
+                "abcde", echo, **{**payload, "large": large + 1, "own": PerClient(-own)}
+            )
     assert torch.equal(first.large, (large + 1.5).expand(5, -1))
     assert torch.equal(first.own, own * 2)
     assert first.numbers.tolist() == [[0, 1, 2]] * 5
 
 
 @pytest.mark.parametrize("averaged", [False, True])
-def test_vectors_that_are_only_averaged_are_not_copied_out_of_the_memory_of_workers(averaged, monkeypatch):
-    size, copies, honest = 1 << 13, [], Arena.unpack  # 32 KB a vector: the least that travels through that memory is 16
+def test_vectors_that_are_only_averaged_are_not_copied_out_of_the_memory_of_workers(
+    averaged, monkeypatch
+):
+    size, copies, honest = (
+        1 << 13,
+        [],
+        Arena.unpack,
+    )  # 32 KB a vector: the least that travels through that memory is 16
 
     def unpack(self, message, *, keep=False):
         copies.append(keep)
         return honest(self, message, keep=keep)
 
-    problem = quadratic({name: torch.full((size,), float(i)) for i, name in enumerate("abcd")}, rows=2)
+    problem = quadratic(
+        {name: torch.full((size,), float(i)) for i, name in enumerate("abcd")}, rows=2
+    )
     monkeypatch.setattr(exchange, "HELD_BYTES", 1)
     monkeypatch.setattr(Arena, "unpack", unpack)
     with federation_of(problem, 2) as federation:
         ask = {"x": federation.engine.x, "local": LOCAL}
-        whole = mean_of(torch.ones(4), federation.ask(federation.clients, own_update, **ask).delta)
+        whole = mean_of(
+            torch.ones(4), federation.ask(federation.clients, own_update, **ask).delta
+        )
         if averaged:
             copies.clear()
             assert torch.equal(
-                federation.average(federation.clients, own_update, weights=torch.ones(4), **ask).delta, whole
+                federation.average(
+                    federation.clients, own_update, weights=torch.ones(4), **ask
+                ).delta,
+                whole,
             )
     assert copies == (
         [False] * 4 if averaged else [True] * 2
@@ -217,7 +279,10 @@ def test_an_arena_copies_a_tensor_once_and_never_takes_one_for_another():
     x = torch.randn(8192, dtype=torch.float64)
     before = [arena.unpack(arena.pack({"x": x, "n": i})) for i in range(3)]
     assert len({m["x"].data_ptr() for m in before}) == 1
-    others = [arena.unpack(arena.pack({"x": torch.full((6000,), float(i))}))["x"] for i in range(4)]
+    others = [
+        arena.unpack(arena.pack({"x": torch.full((6000,), float(i))}))["x"]
+        for i in range(4)
+    ]
     assert [float(o[0]) for o in others] == [0, 1, 2, 3]
     assert torch.equal(before[0]["x"], x)
 
@@ -238,11 +303,15 @@ def test_whoever_remembers_nothing_is_dealt_out_evenly_and_the_others_go_home():
     with federation_of(quadratic(CENTRES), 2) as federation:
         for names in ("ac", "ce", "bd"):
             assert len(set(federation.ask(names, home).process.tolist())) == 2
-        first = dict(zip("ac", federation.ask("ac", meet).process.tolist(), strict=True))
+        first = dict(
+            zip("ac", federation.ask("ac", meet).process.tolist(), strict=True)
+        )
         assert len(set(first.values())) == 2
         again = federation.ask("abcde", meet)
         assert again.times.tolist() == [2, 1, 2, 1, 1]
-        assert {n: first[n] for n in "ac"} == {n: again.process[i].item() for i, n in ((0, "a"), (2, "c"))}
+        assert {n: first[n] for n in "ac"} == {
+            n: again.process[i].item() for i, n in ((0, "a"), (2, "c"))
+        }
         assert sorted(again.process.tolist().count(p) for p in first.values()) == [2, 3]
         saved = federation.engine.save_memory()
         federation.engine.load_memory(saved)
@@ -257,10 +326,23 @@ def trained_at(cohort, *, local: LocalSGD) -> Home:
 def test_workers_get_the_same_work_rather_than_as_many_clients():
     sizes = {"a": 50, "b": 10, "c": 20, "d": 10, "e": 10}
     with federation_of(quadratic(CENTRES, rows=sizes), 2) as federation:
-        for local, alone in ((LocalSGD(steps=Epochs(2)), "a"), (LocalSGD(steps=Steps(2), batch_size=30), "ad")):
-            process = dict(zip("abcde", federation.ask("abcde", trained_at, local=local).process.tolist(), strict=True))
-            assert {name for name in "abcde" if process[name] == process["a"]} == set(alone)
-        evaluated = dict(zip("abcde", federation.ask("abcde", home).process.tolist(), strict=True))
+        for local, alone in (
+            (LocalSGD(steps=Epochs(2)), "a"),
+            (LocalSGD(steps=Steps(2), batch_size=30), "ad"),
+        ):
+            process = dict(
+                zip(
+                    "abcde",
+                    federation.ask("abcde", trained_at, local=local).process.tolist(),
+                    strict=True,
+                )
+            )
+            assert {name for name in "abcde" if process[name] == process["a"]} == set(
+                alone
+            )
+        evaluated = dict(
+            zip("abcde", federation.ask("abcde", home).process.tolist(), strict=True)
+        )
         assert [name for name in "abcde" if evaluated[name] == evaluated["a"]] == ["a"]
 
 
@@ -287,7 +369,9 @@ class Breaks(Method):
         return state.delta
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("bug"), KeyboardInterrupt(), InputError("no")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("bug"), KeyboardInterrupt(), InputError("no")], ids=repr
+)
 def test_no_worker_is_left_after_an_error(error):
     problem = logistic()
     with pytest.raises(type(error)):
@@ -339,13 +423,17 @@ def test_workers_end_when_their_parent_is_killed():
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except OSError:
         return False
 
 
 def test_arguments_are_checked_before_any_process_starts():
-    with pytest.raises(InputError, match=r"InProcess.workers must be an int > 0; got 0"):
+    with pytest.raises(
+        InputError, match=r"InProcess.workers must be an int > 0; got 0"
+    ):
         InProcess(workers=0)
     with pytest.raises(InputError, match="use workers=1 on a GPU"):
         InProcess(workers=2, device="cuda")
@@ -371,7 +459,9 @@ def test_the_forecast_of_memory_counts_vectors_by_method_kernel_and_workers():
     assert forecast(sums).vectors == 3 + 1 + (1 + 2 + 1)
     assert forecast(sums, width=0, workers=2).vectors == 3 + 2 + 2 * (2 + 2)
     assert forecast(kept).vectors == 3 + 3 + 2 * 10 + 4
-    assert forecast(kept, workers=2, width=0).vectors == 3 + 3 * 2 + 4 * 10 + 2 * (2 + 2)
+    assert forecast(kept, workers=2, width=0).vectors == 3 + 3 * 2 + 4 * 10 + 2 * (
+        2 + 2
+    )
     assert forecast(every).vectors == 3 + 10 + (1 + 2 + 4)
     assert forecast(every, workers=0).vectors == 3 + 10  # clients are elsewhere
     assert forecast(MeritFed(local=LOCAL)).vectors == 3 + (10 + 2 * 10) + (1 + 2 + 4)
@@ -383,7 +473,9 @@ def test_the_forecast_of_memory_counts_vectors_by_method_kernel_and_workers():
 def test_a_round_that_does_not_fit_into_memory_is_refused_with_the_cure():
     assert forecast(FedAvg(LOCAL), size=1000).check(available=10**9) is None
     held = forecast(Median(LOCAL), clients=1000)
-    assert held.check(available=10**10).endswith("1010 model vectors of 1000000 numbers")
+    assert held.check(available=10**10).endswith(
+        "1010 model vectors of 1000000 numbers"
+    )
     for method, options, available, sentence in (
         (
             Median(LOCAL),
@@ -391,8 +483,18 @@ def test_a_round_that_does_not_fit_into_memory_is_refused_with_the_cure():
             2 * 10**9,
             "4.07 GB: .*, but only 2.00 GB are free; with .run. clients_per_round = 250 it",
         ),
-        (FedAvg(LOCAL), {"workers": 8}, 2 * 10**8, "only 0.20 GB are free; with .engine. workers = 1 it takes 0.07 GB"),
-        (FedAvg(LOCAL), {"size": 10**8}, 3 * 10**9, 'free; with .engine. kernel = "loop" it takes 2.43 GB'),
+        (
+            FedAvg(LOCAL),
+            {"workers": 8},
+            2 * 10**8,
+            "only 0.20 GB are free; with .engine. workers = 1 it takes 0.07 GB",
+        ),
+        (
+            FedAvg(LOCAL),
+            {"size": 10**8},
+            3 * 10**9,
+            'free; with .engine. kernel = "loop" it takes 2.43 GB',
+        ),
         (FedAvg(LOCAL), {"size": 10**9}, 3 * 10**9, "free; take a smaller model"),
     ):
         with pytest.raises(RunError, match=sentence):
@@ -402,16 +504,28 @@ def test_a_round_that_does_not_fit_into_memory_is_refused_with_the_cure():
 def test_an_engine_says_what_the_forecast_needs():
     problem = logistic()
     for workers, kernel in ((1, "auto"), (2, "loop")):
-        engine = InProcess(workers=workers, kernel=kernel).open(problem.clients, problem.model, "auto")
+        engine = InProcess(workers=workers, kernel=kernel).open(
+            problem.clients, problem.model, "auto"
+        )
         found = MemoryForecast.of(FedAvg(LOCAL), engine, 3)
-        assert (found.workers, found.per_round, found.clients) == (workers, 3, len(problem.clients))
+        assert (found.workers, found.per_round, found.clients) == (
+            workers,
+            3,
+            len(problem.clients),
+        )
         assert (found.width > 0) == (kernel == "auto")
         engine.close()
 
 
 def test_a_small_model_of_which_many_vectors_are_held_is_forecast(caplog):
-    problem = quadratic({f"c{i:02}": [float(i)] * 60_000 for i in range(12)}, rows=2, dtype=torch.float32)
-    anchored = MeritFed(("all",), LOCAL, uploads="anchored", oracle_steps="one", validation="train")
+    problem = quadratic(
+        {f"c{i:02}": [float(i)] * 60_000 for i in range(12)},
+        rows=2,
+        dtype=torch.float32,
+    )
+    anchored = MeritFed(
+        ("all",), LOCAL, uploads="anchored", oracle_steps="one", validation="train"
+    )
     with caplog.at_level("INFO", logger="coterie"):
         fit(anchored, problem.clients, problem.model, 0)
     assert "model vectors of 60000 numbers" in caplog.text
@@ -419,7 +533,10 @@ def test_a_small_model_of_which_many_vectors_are_held_is_forecast(caplog):
 
 def test_a_message_of_any_size_fits_a_pipe_that_nobody_reads():
     arena = Arena(1 << 22)
-    values = {"names": tuple(f"client-{i}" for i in range(10_000)), "x": torch.arange(9000.0)}
+    values = {
+        "names": tuple(f"client-{i}" for i in range(10_000)),
+        "x": torch.arange(9000.0),
+    }
     message = arena.pack(values)
     assert len(message) < 1 << 12
     unpacked = arena.unpack(message)

@@ -19,7 +19,15 @@ from coterie.base.rows import Part
 from coterie.config.local import Epochs, LocalSGD
 from coterie.config.registry import SAMPLERS
 from coterie.run.experiment import Experiment
-from federations import SIZES, Problem, assert_same_bits, logistic, regression, seeded, start
+from federations import (
+    SIZES,
+    Problem,
+    assert_same_bits,
+    logistic,
+    regression,
+    seeded,
+    start,
+)
 
 
 def skewed(classes: int = 4, rows: int = 24) -> Problem:
@@ -32,7 +40,9 @@ def skewed(classes: int = 4, rows: int = 24) -> Problem:
         x = torch.randn(rows, 3, generator=g, dtype=torch.float64)
         x[:, :2] += torch.stack([y == 1, y == 2], 1)
         clients.append(Client(name, Part(x, y)))
-    return Problem(Clients(clients), seeded(lambda: torch.nn.Linear(3, classes), torch.float64))
+    return Problem(
+        Clients(clients), seeded(lambda: torch.nn.Linear(3, classes), torch.float64)
+    )
 
 
 def unbalanced() -> Problem:
@@ -70,7 +80,9 @@ def assert_two_rounds_by_hand(method, chances):
                 y = y - 0.2 * gradient(y, inputs[picked], labels[picked])
             move += size / sum(SIZES.values()) * (y - x)
         x = x + 0.7 * move
-    np.testing.assert_allclose(run_with_server(method(MINI, 0.7), problem, 2).x.numpy(), x, atol=1e-12)
+    np.testing.assert_allclose(
+        run_with_server(method(MINI, 0.7), problem, 2).x.numpy(), x, atol=1e-12
+    )
 
 
 def assert_frequencies(sampler, cohort, chance):
@@ -78,22 +90,32 @@ def assert_frequencies(sampler, cohort, chance):
     times = 20000
     drawn = sampler.rows(cohort, 0, Rng.named(1, "frequencies"), times // 8, 8)
     assert drawn.shape == (times // 8, 8)
-    found = torch.bincount(torch.from_numpy(drawn.reshape(-1)), minlength=len(chance)) / times
+    found = (
+        torch.bincount(torch.from_numpy(drawn.reshape(-1)), minlength=len(chance))
+        / times
+    )
     deviation = (chance * (1 - chance) / times).sqrt()
     assert float(((found - chance).abs() / deviation).max()) < 4.5
-    assert float((chance - 1 / len(chance)).abs().max()) > 5 * float(deviation.max())  # not any row
+    assert float((chance - 1 / len(chance)).abs().max()) > 5 * float(
+        deviation.max()
+    )  # not any row
 
 
 def class_counts(problem):
     """Rows [n, 4] of each class at each client of `skewed`."""
-    return torch.stack([torch.bincount(c.train.labels, minlength=4) for c in problem.clients]).double()
+    return torch.stack(
+        [torch.bincount(c.train.labels, minlength=4) for c in problem.clients]
+    ).double()
 
 
 def assert_works_under_other_methods(sampler):
     """On any number of workers, with a difference."""
     local = replace(MINI, sampler=sampler)
     for method in (MeritFed("a", local=local), Local(local)):
-        one, two = run_with_server(method, skewed()), run_with_server(method, skewed(), workers=2)
+        one, two = (
+            run_with_server(method, skewed()),
+            run_with_server(method, skewed(), workers=2),
+        )
         assert_same_bits(one, two)
         plain = run_with_server(replace(method, local=MINI), skewed())
         assert not torch.equal(one.models["a"], plain.models["a"])
@@ -101,25 +123,44 @@ def assert_works_under_other_methods(sampler):
 
 def assert_goes_through_toml(name):
     """There and back."""
-    entry = {"name": "fedavg", "label": name, "local": {"sampler": {"name": name, "sample_ratio": 0.5}}}
-    tables = {"data": {"name": "digits"}, "model": {"name": "logistic"}, "methods": [entry]}
+    entry = {
+        "name": "fedavg",
+        "label": name,
+        "local": {"sampler": {"name": name, "sample_ratio": 0.5}},
+    }
+    tables = {
+        "data": {"name": "digits"},
+        "model": {"name": "logistic"},
+        "methods": [entry],
+    }
     read = Experiment.from_tables(tables, "x.toml")
     again = Experiment.from_tables(read.tables(), "y.toml")
     for experiment in (read, again):
-        assert experiment.build_method(experiment.methods[0]).local.sampler == SAMPLERS[name](sample_ratio=0.5)
+        assert experiment.build_method(experiment.methods[0]).local.sampler == SAMPLERS[
+            name
+        ](sample_ratio=0.5)
 
 
 def assert_refuses_bad_settings(method, sampler):
     for ratio in (0, 1.5, "all", True):
         for owner in (method, sampler):
-            with pytest.raises(InputError, match=rf"{owner.__name__}\.sample_ratio must be a number in \(0, 1\]; got"):
+            with pytest.raises(
+                InputError,
+                match=rf"{owner.__name__}\.sample_ratio must be a number in \(0, 1\]; got",
+            ):
                 owner(sample_ratio=ratio)
-    with pytest.raises(InputError, match=rf"{method.__name__}\.lr must be a number > 0; got 0"):
+    with pytest.raises(
+        InputError, match=rf"{method.__name__}\.lr must be a number > 0; got 0"
+    ):
         method(lr=0)
-    with pytest.raises(InputError, match=f"{method.__name__} brings its own; set it under FedAvg"):
+    with pytest.raises(
+        InputError, match=f"{method.__name__} brings its own; set it under FedAvg"
+    ):
         method(LocalSGD(sampler=sampler()))
 
 
 def assert_needs_classes(method):
-    with pytest.raises(InputError, match="samples by class; it needs rows with one class each"):
+    with pytest.raises(
+        InputError, match="samples by class; it needs rows with one class each"
+    ):
         run_with_server(method(MINI), regression())

@@ -15,7 +15,15 @@ from coterie.base.rows import Part
 from coterie.cli.main import main
 from coterie.config.local import LocalSGD, Schedule, Steps
 from coterie.contract.task import Task
-from federations import SIZES, assert_same_bits, cohort_of, fit, logistic, quadratic, start
+from federations import (
+    SIZES,
+    assert_same_bits,
+    cohort_of,
+    fit,
+    logistic,
+    quadratic,
+    start,
+)
 
 MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
 FULL = LocalSGD(lr=0.2, steps=Steps(3), batch_size=None)
@@ -32,12 +40,19 @@ def run(method, problem, rounds=3, **options):
 
 def trained(method, problem, rounds=3, **options):
     """A run whose losses are taken after its last round, and that encodes nothing, which others do."""
-    return run(method, problem, rounds, **{"evaluate": rounds, "strict_wire": False, **options})
+    return run(
+        method, problem, rounds, **{"evaluate": rounds, "strict_wire": False, **options}
+    )
 
 
 def run_with_server(method, problem, rounds=3, **options):
     """A run whose server has a copy of all rows."""
-    return run(method, problem, rounds, **{"server": problem.clients.pool_training_rows(), **options})
+    return run(
+        method,
+        problem,
+        rounds,
+        **{"server": problem.clients.pool_training_rows(), **options},
+    )
 
 
 def uniform(problem, local, rounds=3, lr=1.0):
@@ -67,7 +82,11 @@ def logged(found, metric):
 
 def logged_at(found, round_, metric):
     """Values of a metric in one round, by client."""
-    return {r.client: r.value for r in found.history if (r.round, r.metric) == (round_, metric)}
+    return {
+        r.client: r.value
+        for r in found.history
+        if (r.round, r.metric) == (round_, metric)
+    }
 
 
 def participants(found, round_):
@@ -91,7 +110,9 @@ def unplug(monkeypatch, victim):
     honest = Task.__call__
 
     def call(self, cohort, /, **payload):
-        if ("update" in self.kinds.values() or self is train_alone) and victim in cohort.names:
+        if (
+            "update" in self.kinds.values() or self is train_alone
+        ) and victim in cohort.names:
             raise OSError("unplugged")
         return honest(self, cohort, **payload)
 
@@ -103,7 +124,11 @@ def forget(monkeypatch, victim, round_):
     honest = Task.__call__
 
     def call(self, cohort, /, **payload):
-        if "update" in self.kinds.values() and cohort.round == round_ and victim in cohort.names:
+        if (
+            "update" in self.kinds.values()
+            and cohort.round == round_
+            and victim in cohort.names
+        ):
             cohort.memory._memory.forget([victim])
         return honest(self, cohort, **payload)
 
@@ -134,7 +159,9 @@ def gradient(w, x, y):
 
 def drawn(name, round_, purpose="train", **many):
     """The batches of LOCAL, as row numbers."""
-    return list(batches(Rng.named(0, round_, name, purpose), SIZES[name], BATCH, **many))
+    return list(
+        batches(Rng.named(0, round_, name, purpose), SIZES[name], BATCH, **many)
+    )
 
 
 def sgd(w, problem, name, round_, purpose="train", **many):
@@ -164,7 +191,9 @@ def assert_follows_the_recursion(method_of, mu, server_lr):
     """Averaging by rows on quadratics, local steps being drawn back to the model of the round by mu."""
     row_counts = {"a": 2, "b": 5, "c": 3}
     problem = quadratic(CENTRES, row_counts)
-    method = method_of(LocalSGD(lr=Schedule(0.3, (3,), 0.5), steps=Steps(4), batch_size=None))
+    method = method_of(
+        LocalSGD(lr=Schedule(0.3, (3,), 0.5), steps=Steps(4), batch_size=None)
+    )
     x = [0.0, 0.0]
     for round_ in range(1, 5):
         lr = 0.3 if round_ < 3 else 0.15
@@ -174,11 +203,15 @@ def assert_follows_the_recursion(method_of, mu, server_lr):
             for name, centre in CENTRES.items():
                 y = x[j]
                 for _ in range(4):
-                    y -= lr * (y - centre[j] + mu * (y - x[j]))  # the loss is the mean over 2 entries of (y - centre)^2
+                    y -= lr * (
+                        y - centre[j] + mu * (y - x[j])
+                    )  # the loss is the mean over 2 entries of (y - centre)^2
                 step += row_counts[name] / 10 * (y - x[j])
             new.append(x[j] + server_lr * step)
         x = new
-        assert trained(method, problem, round_).x.tolist() == pytest.approx(x, rel=1e-12)
+        assert trained(method, problem, round_).x.tolist() == pytest.approx(
+            x, rel=1e-12
+        )
 
 
 def assert_resumes(method, folder):
@@ -186,14 +219,25 @@ def assert_resumes(method, folder):
     problem = logistic()
     options = {"clients_per_round": 2, "evaluate": 4}
     run(method, problem, 2, checkpoint=folder, **options)
-    resumed = run(method, problem, 4, checkpoint=folder, resume=True, workers=2, **options)
+    resumed = run(
+        method, problem, 4, checkpoint=folder, resume=True, workers=2, **options
+    )
     whole = run(method, problem, 4, **options)
     assert all((resumed.models[k] == x).all() for k, x in whole.models.items())
     assert_same_bits(whole, run(method, problem, 4, **options))
 
 
 def assert_refused_by_the_command(name, setting, sentence, capsys, tmp_path):
-    command = ["compare", "heart-disease", "--methods", name, "--set", setting, "--out", str(tmp_path / "run")]
+    command = [
+        "compare",
+        "heart-disease",
+        "--methods",
+        name,
+        "--set",
+        setting,
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert main(command) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -28,9 +28,13 @@ MUTANTS = {
 
 def test_centralised_with_one_step_on_all_rows_is_fedavg():
     problem = logistic()
-    assert_close(trained(Centralised(ONE), problem, 4).x, trained(FedAvg(ONE), problem, 4).x)
+    assert_close(
+        trained(Centralised(ONE), problem, 4).x, trained(FedAvg(ONE), problem, 4).x
+    )
     two = replace(ONE, steps=Steps(2))
-    assert (trained(Centralised(two), problem).x - trained(FedAvg(two), problem).x).abs().max() > 1e-5
+    assert (
+        trained(Centralised(two), problem).x - trained(FedAvg(two), problem).x
+    ).abs().max() > 1e-5
 
 
 def test_centralised_with_one_client_is_local():

@@ -23,15 +23,39 @@ from coterie import Ditto, FedAvg, Local
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.config.local import LocalSGD, Schedule, Steps
-from federations import SIZES, assert_close, batch_norm, dropout, logistic, quadratic, start
+from federations import (
+    SIZES,
+    assert_close,
+    batch_norm,
+    dropout,
+    logistic,
+    quadratic,
+    start,
+)
 
 MUTANTS = {
     "ditto": [
         ("algorithms/ditto.py", "Quadratic(lam, x) if lam else None", "None"),
-        ("algorithms/ditto.py", "Quadratic(lam, x) if lam else None", "Quadratic(lam) if lam else None"),
-        ("algorithms/ditto.py", "v = cohort.state(OWN, x).or_else(x)", "v = x.expand(len(cohort.names), -1)"),
-        ("algorithms/ditto.py", "LocalUpdate(cohort.updates(x, local)", "LocalUpdate(cohort.updates(v, local)"),
-        ("algorithms/ditto.py", "return own_models(federation, OWN, state.x)", "return {}"),
+        (
+            "algorithms/ditto.py",
+            "Quadratic(lam, x) if lam else None",
+            "Quadratic(lam) if lam else None",
+        ),
+        (
+            "algorithms/ditto.py",
+            "v = cohort.state(OWN, x).or_else(x)",
+            "v = x.expand(len(cohort.names), -1)",
+        ),
+        (
+            "algorithms/ditto.py",
+            "LocalUpdate(cohort.updates(x, local)",
+            "LocalUpdate(cohort.updates(v, local)",
+        ),
+        (
+            "algorithms/ditto.py",
+            "return own_models(federation, OWN, state.x)",
+            "return {}",
+        ),
     ],
 }
 
@@ -62,8 +86,12 @@ def numbers(found):
 
 
 def test_own_models_end_between_the_optima():
-    assert numbers(trained(Ditto(HALVES, lam=2.0), parabolas(), 1)) == pytest.approx({"*": 1.5, "a": 1.0, "b": 3.0})
-    assert numbers(trained(Ditto(HALVES, lam=2.0), parabolas(), 60)) == pytest.approx({"*": 1.0, "a": 0.5, "b": 2.5})
+    assert numbers(trained(Ditto(HALVES, lam=2.0), parabolas(), 1)) == pytest.approx(
+        {"*": 1.5, "a": 1.0, "b": 3.0}
+    )
+    assert numbers(trained(Ditto(HALVES, lam=2.0), parabolas(), 60)) == pytest.approx(
+        {"*": 1.0, "a": 0.5, "b": 2.5}
+    )
 
 
 def test_one_step_with_the_whole_pull_starts_from_the_global_model():
@@ -72,7 +100,11 @@ def test_one_step_with_the_whole_pull_starts_from_the_global_model():
     before, after = (trained(Ditto(one, lam=1 / lr), problem, r) for r in (2, 3))
     for name in SIZES:
         slope = gradient(before.models[name].numpy(), *rows(problem, name))
-        np.testing.assert_allclose(after.models[name].numpy(), before.models["*"].numpy() - lr * slope, rtol=1e-12)
+        np.testing.assert_allclose(
+            after.models[name].numpy(),
+            before.models["*"].numpy() - lr * slope,
+            rtol=1e-12,
+        )
 
 
 def test_a_client_that_lost_its_model_begins_anew_and_is_named(monkeypatch):
@@ -83,7 +115,9 @@ def test_a_client_that_lost_its_model_begins_anew_and_is_named(monkeypatch):
     assert "its own model was lost, so it begins anew" in found.failures["b"]
     assert list(found.failures) == ["b"]
     assert torch.equal(found.x, whole.x)
-    assert {n for n in SIZES if not torch.equal(found.models[n], whole.models[n])} == {"b"}
+    assert {n for n in SIZES if not torch.equal(found.models[n], whole.models[n])} == {
+        "b"
+    }
 
 
 @pytest.mark.parametrize(("fields", "sentence"), [
@@ -97,7 +131,9 @@ def test_bad_settings_are_refused_with_the_reason(fields, sentence):
 
 
 def test_a_pull_that_diverges_ends_the_command_with_status_2(capsys, tmp_path):
-    assert_refused_by_the_command("ditto", "ditto.lam=1000", "Ditto.lam times the learning rate", capsys, tmp_path)
+    assert_refused_by_the_command(
+        "ditto", "ditto.lam=1000", "Ditto.lam times the learning rate", capsys, tmp_path
+    )
 
 
 def test_ditto_with_absent_clients_written_in_numpy():
@@ -105,7 +141,9 @@ def test_ditto_with_absent_clients_written_in_numpy():
     found = run(Ditto(LOCAL, lam=lam), problem, 4, clients_per_round=3)
     x, own = start(problem).numpy(), {}
     for number in range(1, 5):
-        chosen = sorted("abcde"[i] for i in Rng.named(0, "participants", number).permutation(5, 3))
+        chosen = sorted(
+            "abcde"[i] for i in Rng.named(0, "participants", number).permutation(5, 3)
+        )
         for name in chosen:
             v = own.get(name, x)
             inputs, labels = rows(problem, name)
@@ -113,12 +151,16 @@ def test_ditto_with_absent_clients_written_in_numpy():
                 v = v - LR * (gradient(v, inputs[batch], labels[batch]) + lam * (v - x))
             own[name] = v
         total = sum(SIZES[n] for n in chosen)
-        x = x + sum(SIZES[n] / total * (sgd(x, problem, n, number, steps=3) - x) for n in chosen)
+        x = x + sum(
+            SIZES[n] / total * (sgd(x, problem, n, number, steps=3) - x) for n in chosen
+        )
     assert set(own) == set(SIZES)
     for name, v in own.items():
         np.testing.assert_allclose(found.models[name].numpy(), v, rtol=1e-10)
     np.testing.assert_allclose(found.models["*"].numpy(), x, rtol=1e-10)
-    assert_close(found.models["*"], trained(FedAvg(LOCAL), problem, 4, clients_per_round=3).x)
+    assert_close(
+        found.models["*"], trained(FedAvg(LOCAL), problem, 4, clients_per_round=3).x
+    )
 
 
 def test_a_rate_that_rises_too_far_is_refused_before_the_run():

@@ -7,7 +7,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from short_runs import LOCAL, MINI, assert_refused_by_the_command, drawn, forget, gradient, loss, rows, run, sgd
+from short_runs import (
+    LOCAL,
+    MINI,
+    assert_refused_by_the_command,
+    drawn,
+    forget,
+    gradient,
+    loss,
+    rows,
+    run,
+    sgd,
+)
 from short_runs import trained as fitted
 
 from coterie import FedALA, FedAvg
@@ -100,7 +111,9 @@ def test_fedala_with_absent_clients_written_in_numpy():
     x, own, weights = start(problem).numpy(), {}, {}
     counts = {}
     for number in range(1, 6):
-        chosen = sorted("abcde"[i] for i in Rng.named(0, "participants", number).permutation(5, 3))
+        chosen = sorted(
+            "abcde"[i] for i in Rng.named(0, "participants", number).permutation(5, 3)
+        )
         total, moved = sum(SIZES[n] for n in chosen), np.zeros_like(x)
         for name in chosen:
             inputs, labels = rows(problem, name)
@@ -109,8 +122,12 @@ def test_fedala_with_absent_clients_written_in_numpy():
                 w, losses = weights.get(name, np.ones_like(x)), []
                 while not losses or (name not in weights and len(losses) < 100):
                     batches = math.ceil(sample * math.ceil(SIZES[name] / 4))
-                    for batch in drawn(name, number, f"ala/{len(losses)}", steps=batches):
-                        slope = gradient(x + (1 - w) * (own[name] - x), inputs[batch], labels[batch])
+                    for batch in drawn(
+                        name, number, f"ala/{len(losses)}", steps=batches
+                    ):
+                        slope = gradient(
+                            x + (1 - w) * (own[name] - x), inputs[batch], labels[batch]
+                        )
                         w = np.clip(w - eta * slope * (x - own[name]), 0, 1)
                     theta = x + (1 - w) * (own[name] - x)
                     losses.append(loss(theta, inputs, labels))
@@ -121,7 +138,10 @@ def test_fedala_with_absent_clients_written_in_numpy():
             own[name] = sgd(theta, problem, name, number, steps=3)
             moved += SIZES[name] / total * (own[name] - x)
         x = x + moved
-    assert any(len(passes) > 1 and passes[0] >= 10 and passes[1] == 1 for passes in counts.values())
+    assert any(
+        len(passes) > 1 and passes[0] >= 10 and passes[1] == 1
+        for passes in counts.values()
+    )
     np.testing.assert_allclose(found.models["*"].numpy(), x, rtol=1e-9)
     for name, model in own.items():
         mixed = x + (1 - weights.get(name, np.ones_like(x))) * (model - x)

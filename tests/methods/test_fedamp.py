@@ -5,26 +5,61 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from short_runs import LOCAL, LR, MINI, assert_refused_by_the_command, drawn, gradient, rows, run, trained, uniform
+from short_runs import (
+    LOCAL,
+    LR,
+    MINI,
+    assert_refused_by_the_command,
+    drawn,
+    gradient,
+    rows,
+    run,
+    trained,
+    uniform,
+)
 
 from coterie import FedAMP, Local
 from coterie.algorithms.fedamp import attention
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from federations import SIZES, assert_close, batch_norm, dropout, logistic, start, subset
+from federations import (
+    SIZES,
+    assert_close,
+    batch_norm,
+    dropout,
+    logistic,
+    start,
+    subset,
+)
 
 MUTANTS = {
     "fedamp": [
-        ("algorithms/fedamp.py", "torch.exp(-squares / sigma)", "torch.exp(-squares.sqrt() / sigma)"),
+        (
+            "algorithms/fedamp.py",
+            "torch.exp(-squares / sigma)",
+            "torch.exp(-squares.sqrt() / sigma)",
+        ),
         ("algorithms/fedamp.py", "alpha / sigma * torch.exp", "alpha * torch.exp"),
-        ("algorithms/fedamp.py", "torch.diag(1 - weights.sum(1))", "torch.diag(weights.sum(1))"),
-        ("algorithms/fedamp.py", "penalty=Quadratic(mu) if mu else None", "penalty=None"),
+        (
+            "algorithms/fedamp.py",
+            "torch.diag(1 - weights.sum(1))",
+            "torch.diag(weights.sum(1))",
+        ),
+        (
+            "algorithms/fedamp.py",
+            "penalty=Quadratic(mu) if mu else None",
+            "penalty=None",
+        ),
         (
             "algorithms/fedamp.py",
             "trained = state.u[positions] + replies.delta",
             "trained = state.x[positions] + replies.delta",
         ),
-        ("algorithms/fedamp.py", "(n - 1) * self.alpha > self.sigma", "self.alpha > self.sigma"),
+        (
+            "algorithms/fedamp.py",
+            "(n - 1) * self.alpha > self.sigma",
+            "self.alpha > self.sigma",
+        ),
     ],
 }
 
@@ -46,7 +81,10 @@ def test_the_weight_of_a_neighbour_by_hand():
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_with_nobody_near_and_no_pull_it_is_training_alone(make):
-    found, alone = trained(FedAMP(MINI, sigma=1e-9, mu=0.0), make()), trained(Local(MINI), make())
+    found, alone = (
+        trained(FedAMP(MINI, sigma=1e-9, mu=0.0), make()),
+        trained(Local(MINI), make()),
+    )
     for name, x in alone.models.items():
         assert_close(found.models[name], x)
 
@@ -77,13 +115,18 @@ def test_bad_settings_are_refused_with_the_reason(fields, sentence):
 
 
 def test_weights_that_could_be_negative_are_refused_before_the_run(capsys, tmp_path):
-    with pytest.raises(InputError, match=r"FedAMP.alpha = 0.3 is over sigma / \(n - 1\) = 0.25 for 5 clients"):
+    with pytest.raises(
+        InputError,
+        match=r"FedAMP.alpha = 0.3 is over sigma / \(n - 1\) = 0.25 for 5 clients",
+    ):
         run(FedAMP(alpha=0.3), logistic())
     trained(FedAMP(alpha=0.25), logistic(), 1)
     alone = logistic().with_clients(subset(logistic().clients, "b"))
     trained(FedAMP(alpha=5.0), alone, 1)
     sentence = "FedAMP.alpha = 0.5 is over sigma / (n - 1) = 0.333333 for 4 clients"
-    assert_refused_by_the_command("fedamp", "fedamp.alpha=0.5", sentence, capsys, tmp_path)
+    assert_refused_by_the_command(
+        "fedamp", "fedamp.alpha=0.5", sentence, capsys, tmp_path
+    )
 
 
 def test_fedamp_with_absent_clients_written_in_numpy():
@@ -92,15 +135,23 @@ def test_fedamp_with_absent_clients_written_in_numpy():
     x = {n: start(problem).numpy() for n in SIZES}
     u = dict(x)
     for number in range(1, 5):
-        chosen = sorted("abcde"[i] for i in Rng.named(0, "participants", number).permutation(5, 4))
+        chosen = sorted(
+            "abcde"[i] for i in Rng.named(0, "participants", number).permutation(5, 4)
+        )
         for name in chosen:
             inputs, labels = rows(problem, name)
             y = u[name]
             for batch in drawn(name, number, steps=3):
-                y = y - LR * (gradient(y, inputs[batch], labels[batch]) + mu * (y - u[name]))
+                y = y - LR * (
+                    gradient(y, inputs[batch], labels[batch]) + mu * (y - u[name])
+                )
             x[name] = y
         for name in chosen:
-            near = {o: alpha / sigma * np.exp(-((x[name] - x[o]) ** 2).sum() / sigma) for o in chosen if o != name}
+            near = {
+                o: alpha / sigma * np.exp(-((x[name] - x[o]) ** 2).sum() / sigma)
+                for o in chosen
+                if o != name
+            }
             u[name] = x[name] + sum(w * (x[o] - x[name]) for o, w in near.items())
     for name in SIZES:
         np.testing.assert_allclose(found.models[name].numpy(), x[name], rtol=1e-10)

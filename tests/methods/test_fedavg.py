@@ -39,7 +39,11 @@ MUTANTS = {
             "average.by_client(average.weights)",
             "average.by_client(average.weights * 0 + 1 / len(average))",
         ),
-        ("algorithms/fedavg.py", "x=state.x", "weights=state.x.new_ones(len(federation.clients)), x=state.x"),
+        (
+            "algorithms/fedavg.py",
+            "x=state.x",
+            "weights=state.x.new_ones(len(federation.clients)), x=state.x",
+        ),
         ("algorithms/fedavg.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],
 }
@@ -57,7 +61,9 @@ def test_one_step_on_all_rows_is_gradient_descent_on_the_size_weighted_loss(make
         model = model_at(problem, start(problem))
         for _ in range(3):
             parameters = list(model.parameters())
-            grads = torch.autograd.grad(loss_of(model(together.inputs), together.labels), parameters)
+            grads = torch.autograd.grad(
+                loss_of(model(together.inputs), together.labels), parameters
+            )
             for p, g in zip(parameters, grads, strict=True):
                 p.data -= lr * 0.2 * g
         assert_close(trained(FedAvg(ONE, lr), problem).x, vector_of(model))
@@ -70,22 +76,30 @@ def test_a_client_that_exists_twice_counts_twice(method):
     a = problem.clients["a"]
     twice = Clients([*problem.clients, Client("a-again", a.train)])
     rows = a.train
-    doubled = Part(torch.cat([rows.inputs, rows.inputs]), torch.cat([rows.labels, rows.labels]))
-    heavier = Clients([*[c for c in problem.clients if c.name != "a"], Client("a", doubled)])
+    doubled = Part(
+        torch.cat([rows.inputs, rows.inputs]), torch.cat([rows.labels, rows.labels])
+    )
+    heavier = Clients(
+        [*[c for c in problem.clients if c.name != "a"], Client("a", doubled)]
+    )
     one, other = (
         trained(method(local), problem.with_clients(twice)),
         trained(method(local), problem.with_clients(heavier)),
     )
     assert_close(one.x, other.x)
     assert (one.x - trained(method(local), problem).x).abs().max() > 1e-4
-    assert one.weights["*"]["a"] + one.weights["*"]["a-again"] == pytest.approx(other.weights["*"]["a"], abs=1e-15)
+    assert one.weights["*"]["a"] + one.weights["*"]["a-again"] == pytest.approx(
+        other.weights["*"]["a"], abs=1e-15
+    )
 
 
 def test_weights_are_shares_of_rows():
     total = sum(SIZES.values())
     for method in (FedAvg(MINI), FedProx(MINI)):
         weights = trained(method, logistic()).weights["*"]
-        assert weights == pytest.approx({n: s / total for n, s in SIZES.items()}, abs=1e-15)
+        assert weights == pytest.approx(
+            {n: s / total for n, s in SIZES.items()}, abs=1e-15
+        )
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
@@ -98,7 +112,9 @@ def test_statistics_are_averaged_with_the_same_weights_and_without_the_server_ra
     x = start(problem)
     cohort = cohort_of(problem, seed=0, round=1)
     dim = cohort.layout.dim
-    weights = torch.tensor([s / sum(SIZES.values()) for s in SIZES.values()], dtype=torch.float64)
+    weights = torch.tensor(
+        [s / sum(SIZES.values()) for s in SIZES.values()], dtype=torch.float64
+    )
     mean = sum(w * y for w, y in zip(weights, cohort.train(x, MINI), strict=True))
     for lr in (1.0, 0.3):
         got = trained(FedAvg(MINI, lr), problem, 1).x
@@ -112,10 +128,14 @@ def test_every_client_is_drawn_equally_often():
     found = trained(FedAvg(ONE), problem, 100, clients_per_round=3, evaluate=1)
     times = Counter(c for _, _, c, _ in found.weight_rows)
     assert sum(times.values()) == 300
-    assert all(abs(times[c] - 37.5) < 4 * (100 * 3 / 8 * 5 / 8) ** 0.5 for c in "abcdefgh")
+    assert all(
+        abs(times[c] - 37.5) < 4 * (100 * 3 / 8 * 5 / 8) ** 0.5 for c in "abcdefgh"
+    )
 
 
-@pytest.mark.parametrize("method", [FedAvg(MINI), FedProx(MINI), Local(MINI)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [FedAvg(MINI), FedProx(MINI), Local(MINI)], ids=lambda m: type(m).__name__
+)
 def test_a_client_that_always_fails_is_as_if_it_were_not_there(method, monkeypatch):
     problem = logistic()
     without = trained(method, problem.with_clients(subset(problem.clients, "abde")))
@@ -130,12 +150,17 @@ def test_a_client_that_always_fails_is_as_if_it_were_not_there(method, monkeypat
 def test_epochs_are_as_many_steps_as_they_have_batches():
     problem = quadratic(CENTRES, 6)
     local = LocalSGD(lr=0.1, batch_size=4, steps=Epochs(3))
-    assert torch.equal(trained(FedAvg(local), problem).x, trained(FedAvg(replace(local, steps=Steps(6))), problem).x)
+    assert torch.equal(
+        trained(FedAvg(local), problem).x,
+        trained(FedAvg(replace(local, steps=Steps(6))), problem).x,
+    )
 
 
 def test_validation_rows_are_trained_on_only_where_nobody_needs_them():
     problem = logistic()
-    folded, plain = (trained(FedAvg(MINI), problem, merge_validation=f) for f in (True, False))
+    folded, plain = (
+        trained(FedAvg(MINI), problem, merge_validation=f) for f in (True, False)
+    )
     assert {r["n_train"] - SIZES[r["client"]] for r in folded.summary} == {6}
     assert {r["n_train"] - SIZES[r["client"]] for r in plain.summary} == {0}
     assert "validation" not in {r["split"] for r in folded.summary}
@@ -182,7 +207,9 @@ def test_a_move_is_linear_in_weights_and_knows_no_order(move_, random, factor):
 def test_weights_of_any_sizes_are_shares(sizes):
     problem = quadratic({n: [1.0] for n in sizes}, sizes)
     weights = trained(FedAvg(ONE), problem, 1, metrics=()).weights["*"]
-    assert weights == pytest.approx({n: s / sum(sizes.values()) for n, s in sizes.items()}, abs=1e-15)
+    assert weights == pytest.approx(
+        {n: s / sum(sizes.values()) for n, s in sizes.items()}, abs=1e-15
+    )
 
 
 def test_runs_of_equal_settings_are_equal_values():

@@ -14,16 +14,33 @@ from coterie.base.errors import InputError
 from coterie.compute.local_training import Quadratic
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.task import Task
-from federations import Problem, assert_close, batch_norm, cohort_of, fit, logistic, seeded, start
+from federations import (
+    Problem,
+    assert_close,
+    batch_norm,
+    cohort_of,
+    fit,
+    logistic,
+    seeded,
+    start,
+)
 
 MUTANTS = {
     "feddyn": [
         ("algorithms/feddyn.py", "correction=-dual", "correction=None"),
         ("algorithms/feddyn.py", "correction=-dual", "correction=dual"),
         ("algorithms/feddyn.py", "penalty=Quadratic(alpha)", "penalty=None"),
-        ("algorithms/feddyn.py", "dual - alpha * delta[:, : cohort.layout.dim]", "dual"),
+        (
+            "algorithms/feddyn.py",
+            "dual - alpha * delta[:, : cohort.layout.dim]",
+            "dual",
+        ),
         ("algorithms/feddyn.py", "mean[:d] - dual / self.alpha", "mean[:d]"),
-        ("algorithms/feddyn.py", "len(average) / len(federation.everyone) * mean[:d]", "mean[:d]"),
+        (
+            "algorithms/feddyn.py",
+            "len(average) / len(federation.everyone) * mean[:d]",
+            "mean[:d]",
+        ),
         (
             "algorithms/feddyn.py",
             "return State(state.x + mean, torch.zeros_like(state.dual)), log",
@@ -40,12 +57,22 @@ ROWS = {"a": (1.0, 0.0), "b": (2.0, 4.0)}
 
 def parabolas() -> Problem:
     ones = torch.ones(8, 1, dtype=torch.float64)
-    clients = data.from_tensors({n: (x * ones, y * ones[:, 0]) for n, (x, y) in ROWS.items()})
+    clients = data.from_tensors(
+        {n: (x * ones, y * ones[:, 0]) for n, (x, y) in ROWS.items()}
+    )
     return Problem(clients, seeded(lambda: nn.Linear(1, 1, bias=False), torch.float64))
 
 
 def run(method, problem, rounds, **options):
-    return fit(method, problem.clients, problem.model, rounds, merge_validation=False, evaluate=rounds, **options)
+    return fit(
+        method,
+        problem.clients,
+        problem.model,
+        rounds,
+        merge_validation=False,
+        evaluate=rounds,
+        **options,
+    )
 
 
 def limit(method, rounds=60, **options) -> float:
@@ -61,7 +88,10 @@ def test_the_first_round_moves_by_twice_the_mean_update(make):
     x, cohort = start(problem), cohort_of(problem)
     d = cohort.layout.dim
     mean = cohort.updates(x, FULL, penalty=Quadratic(0.5)).mean(0)
-    assert_close(run(FedDyn(FULL, alpha=0.5), problem, 1).x, x + torch.cat([2 * mean[:d], mean[d:]]))
+    assert_close(
+        run(FedDyn(FULL, alpha=0.5), problem, 1).x,
+        x + torch.cat([2 * mean[:d], mean[d:]]),
+    )
 
 
 @pytest.mark.parametrize("participants", [None, 1])
@@ -71,7 +101,11 @@ def test_two_rounds_by_hand(participants):
     found = run(FedDyn(TEN, alpha=alpha), problem, 4, clients_per_round=participants)
     x, dual, own = float(start(problem)), 0.0, dict.fromkeys(ROWS, 0.0)
     for number in range(1, 5):
-        drawn = [n for n in ROWS if participants is None or took_part(problem, alpha, number, n)]
+        drawn = [
+            n
+            for n in ROWS
+            if participants is None or took_part(problem, alpha, number, n)
+        ]
         deltas = {}
         for name in drawn:
             a, b = ROWS[name]
@@ -92,15 +126,23 @@ def took_part(problem, alpha, number, name) -> bool:
 
 
 def test_the_fixed_point_is_the_optimum_of_the_uniform_mean():
-    assert limit(FedAvg(TEN)) == pytest.approx(1.0567, abs=5e-5)  # clients count alike here, and FedAvg drifts
+    assert limit(FedAvg(TEN)) == pytest.approx(
+        1.0567, abs=5e-5
+    )  # clients count alike here, and FedAvg drifts
     assert limit(FedDyn(TEN, alpha=1.0)) == pytest.approx(1.6, abs=1e-6)
     assert limit(FedDyn(TEN, alpha=0.3), rounds=120) == pytest.approx(1.6, abs=1e-4)
-    top = (2 * 2.0 * 4.0) / (2 * (1 + 4) + 2 * 0.5)  # weight decay is part of each client's loss
-    assert limit(FedDyn(replace(TEN, weight_decay=0.5), alpha=1.0)) == pytest.approx(top, abs=1e-6)
+    top = (2 * 2.0 * 4.0) / (
+        2 * (1 + 4) + 2 * 0.5
+    )  # weight decay is part of each client's loss
+    assert limit(FedDyn(replace(TEN, weight_decay=0.5), alpha=1.0)) == pytest.approx(
+        top, abs=1e-6
+    )
 
 
 def test_the_fixed_point_is_the_optimum_also_with_some_clients_a_round():
-    assert limit(FedDyn(TEN, alpha=1.0), clients_per_round=1) == pytest.approx(1.6, abs=1e-4)
+    assert limit(FedDyn(TEN, alpha=1.0), clients_per_round=1) == pytest.approx(
+        1.6, abs=1e-4
+    )
 
 
 def test_the_fixed_point_is_the_optimum_also_after_a_loss_of_memory(monkeypatch):
@@ -113,7 +155,9 @@ def test_the_fixed_point_is_the_optimum_also_after_a_loss_of_memory(monkeypatch)
 
     monkeypatch.setattr(Task, "__call__", call)
     found = run(FedDyn(TEN, alpha=1.0), parabolas(), 60)
-    assert [(r.round, r.client) for r in found.history if r.metric == "dual_lost"] == [(12, "b")]
+    assert [(r.round, r.client) for r in found.history if r.metric == "dual_lost"] == [
+        (12, "b")
+    ]
     assert "round 12" in found.failures["b"]
     assert "its dual variable was lost" in found.failures["b"]
     assert float(found.x) == pytest.approx(1.6, abs=1e-6)

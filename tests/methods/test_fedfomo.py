@@ -7,7 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from short_runs import FULL, LOCAL, MINI, ONE, assert_refused_by_the_command, logged, loss, rows, run, sgd
+from short_runs import (
+    FULL,
+    LOCAL,
+    MINI,
+    ONE,
+    assert_refused_by_the_command,
+    logged,
+    loss,
+    rows,
+    run,
+    sgd,
+)
 
 from coterie import FedFomo, Local
 from coterie.base.clients import Client, Clients
@@ -27,8 +38,16 @@ from federations import (
 MUTANTS = {
     "fedfomo": [
         ("algorithms/fedfomo.py", "gain / gain.max() / distances", "gain / gain.max()"),
-        ("algorithms/fedfomo.py", "(losses[0] - losses[1:]).clamp(min=0)", "(losses[0] - losses[1:]).abs()"),
-        ("algorithms/fedfomo.py", "pull = pull / pull.sum()", "pull = pull / pull.max()"),
+        (
+            "algorithms/fedfomo.py",
+            "(losses[0] - losses[1:]).clamp(min=0)",
+            "(losses[0] - losses[1:]).abs()",
+        ),
+        (
+            "algorithms/fedfomo.py",
+            "pull = pull / pull.sum()",
+            "pull = pull / pull.max()",
+        ),
         (
             "algorithms/fedfomo.py",
             '"validation" if rows != "train" and cohort.has(i, "validation") else "train"',
@@ -44,7 +63,9 @@ MUTANTS = {
 
 
 def test_a_client_like_the_target_pulls_and_an_opposite_one_does_not():
-    problem = quadratic({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [-1.0, -1.0], "d": [1.0, -1.0]})
+    problem = quadratic(
+        {"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [-1.0, -1.0], "d": [1.0, -1.0]}
+    )
     weights = run(FedFomo(local=FULL), problem, 1).weights
     assert weights["a"]["a"] == weights["a"]["b"] > 0.4
     assert weights["a"]["c"] == weights["c"]["a"] == weights["c"]["b"] == 0
@@ -53,12 +74,17 @@ def test_a_client_like_the_target_pulls_and_an_opposite_one_does_not():
 
 def test_a_model_that_exists_twice_pulls_twice():
     problem = logistic()
-    twice = problem.with_clients(Clients([*problem.clients, Client("b-again", *_parts(problem.clients["b"]))]))
+    twice = problem.with_clients(
+        Clients([*problem.clients, Client("b-again", *_parts(problem.clients["b"]))])
+    )
     full = FedFomo("a", FULL)
     one, two = run(full, problem, 1).weights["a"], run(full, twice, 1).weights["a"]
     assert two["b"] == two["b-again"]
     total = sum(w * (2 if n == "b" else 1) for n, w in one.items())
-    assert two == pytest.approx({**{n: w / total for n, w in one.items()}, "b-again": one["b"] / total}, rel=1e-9)
+    assert two == pytest.approx(
+        {**{n: w / total for n, w in one.items()}, "b-again": one["b"] / total},
+        rel=1e-9,
+    )
     assert one["b"] > 0.01
 
 
@@ -70,7 +96,9 @@ def _parts(client):
 def test_fedfomo_with_one_client_is_local_training_while_that_helps(make):
     problem = make()
     alone = problem.with_clients(subset(problem.clients, "b"))
-    assert_close(run(FedFomo(local=MINI), alone).models["b"], run(Local(MINI), alone).models["b"])
+    assert_close(
+        run(FedFomo(local=MINI), alone).models["b"], run(Local(MINI), alone).models["b"]
+    )
 
 
 def test_a_target_for_whom_nobody_does_better_keeps_its_model():
@@ -90,7 +118,9 @@ def test_who_combines_no_models_goes_on_alone():
         assert_close(rows[name], alone.models[name])
     assert not torch.equal(rows["a"], alone.models["a"])
     asked = {
-        r.round for r in run(FedFomo("a", MINI), problem, 8, clients_per_round=1).asks if r.task.endswith(":judge")
+        r.round
+        for r in run(FedFomo("a", MINI), problem, 8, clients_per_round=1).asks
+        if r.task.endswith(":judge")
     }
     assert 0 < len(asked) < 8  # only where the target takes part
 
@@ -99,10 +129,16 @@ def test_validation_rows_of_targets_are_kept_from_training():
     problem = logistic()
     found = run(FedFomo(("a", "c"), MINI), problem, merge_validation=True)
     assert found.method.keeps_validation(tuple(SIZES)) == ("a", "c")
-    assert {r["client"]: r["n_train"] - SIZES[r["client"]] for r in found.summary} == {"a": 0, "c": 0}
+    assert {r["client"]: r["n_train"] - SIZES[r["client"]] for r in found.summary} == {
+        "a": 0,
+        "c": 0,
+    }
     by_train = FedFomo(("a", "c"), MINI, "train")
     assert by_train.keeps_validation(tuple(SIZES)) == ()
-    assert {r["n_train"] - SIZES[r["client"]] for r in run(by_train, problem, merge_validation=True).summary} == {HELD}
+    assert {
+        r["n_train"] - SIZES[r["client"]]
+        for r in run(by_train, problem, merge_validation=True).summary
+    } == {HELD}
 
 
 @pytest.mark.parametrize(("fields", "sentence"), [
@@ -115,13 +151,19 @@ def test_bad_settings_are_refused_with_the_reason(fields, sentence):
 
 
 def test_a_client_that_does_not_exist_is_refused():
-    with pytest.raises(InputError, match=r"FedFomo.targets names 'x', which is not a client"):
+    with pytest.raises(
+        InputError, match=r"FedFomo.targets names 'x', which is not a client"
+    ):
         run(FedFomo(("a", "x")), logistic())
 
 
 def test_a_wrong_pair_ends_the_command_with_status_2(capsys, tmp_path):
     assert_refused_by_the_command(
-        "fedfomo", 'fedfomo.targets="nobody"', "FedFomo.targets names 'nobody'", capsys, tmp_path
+        "fedfomo",
+        'fedfomo.targets="nobody"',
+        "FedFomo.targets names 'nobody'",
+        capsys,
+        tmp_path,
     )
 
 
@@ -146,7 +188,9 @@ def test_fedfomo_with_absent_clients_written_in_numpy():
             if sum(w.values()) > 0:
                 w = {n: v / sum(w.values()) for n, v in w.items()}
                 new[name] = previous + sum(w[n] * (trained[n] - previous) for n in w)
-                assert {c: v for r, t, c, v in found.weight_rows if (r, t) == (number, name)} == pytest.approx(w)
+                assert {
+                    c: v for r, t, c, v in found.weight_rows if (r, t) == (number, name)
+                } == pytest.approx(w)
         everybody = new
     assert set(found.models) == set("ace")
     for name, x in found.models.items():

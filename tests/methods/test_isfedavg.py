@@ -63,20 +63,31 @@ def test_rows_with_equal_gradients_are_drawn_as_if_by_classes_with_equal_counts(
     part = Part(x, torch.tensor([0, 1]).repeat(8))
     model = seeded(lambda: torch.nn.Linear(1, 1, bias=False), torch.float64)
     problem = Problem(Clients([Client("a", part)]), model)
-    one, other = run_with_server(ISFedAvg(MINI), problem, 1), run_with_server(UniformIS(MINI), problem, 1)
+    one, other = (
+        run_with_server(ISFedAvg(MINI), problem, 1),
+        run_with_server(UniformIS(MINI), problem, 1),
+    )
     assert torch.equal(one.x, other.x)
 
 
 def test_a_client_without_any_gradient_draws_any_row():
-    zeros = Part(torch.zeros(8, 1, dtype=torch.float64), torch.zeros(8, dtype=torch.float64))
-    problem = Problem(Clients([Client("a", zeros)]), seeded(lambda: torch.nn.Linear(1, 1, bias=False), torch.float64))
+    zeros = Part(
+        torch.zeros(8, 1, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
+    )
+    problem = Problem(
+        Clients([Client("a", zeros)]),
+        seeded(lambda: torch.nn.Linear(1, 1, bias=False), torch.float64),
+    )
     assert torch.equal(run_with_server(ISFedAvg(MINI), problem).x, start(problem))
 
 
 def chances(problem, name, model):
     """The probability of each row of a client, with a loop; `model` [4] are weights and bias of the logistic loss."""
     inputs, labels = rows(problem, name)
-    norms = [np.linalg.norm(gradient(model, inputs[i : i + 1], labels[i : i + 1])) for i in range(len(labels))]
+    norms = [
+        np.linalg.norm(gradient(model, inputs[i : i + 1], labels[i : i + 1]))
+        for i in range(len(labels))
+    ]
     return [v / sum(norms) for v in norms]
 
 
@@ -92,7 +103,9 @@ def test_rows_come_as_often_as_they_should(name):
     model.weight.data, model.bias.data = x[:12].view(4, 3), x[12:]
     part, norms = problem.clients[name].train, []
     for row, label in zip(part.inputs, part.labels, strict=True):
-        grads = torch.autograd.grad(torch.nn.functional.cross_entropy(model(row), label), model.parameters())
+        grads = torch.autograd.grad(
+            torch.nn.functional.cross_entropy(model(row), label), model.parameters()
+        )
         norms.append(float(torch.cat([g.reshape(-1) for g in grads]).norm()))
     chance = torch.tensor(norms, dtype=torch.float64) / sum(norms)
     assert_frequencies(GradientNormSampler().at(cohort, x), cohort, chance)

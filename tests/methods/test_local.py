@@ -26,8 +26,16 @@ from federations import (
 
 MUTANTS = {
     "local": [
-        ("algorithms/local.py", "own_models = own_models + update", "own_models = own_models + update.mean(0)"),
-        ("compute/local_training.py", "for decay in self._decays", "for decay in sorted(self._decays)"),
+        (
+            "algorithms/local.py",
+            "own_models = own_models + update",
+            "own_models = own_models + update.mean(0)",
+        ),
+        (
+            "compute/local_training.py",
+            "for decay in self._decays",
+            "for decay in sorted(self._decays)",
+        ),
         (
             "algorithms/local.py",
             "cohort.keep(OWN, own_models)",
@@ -52,20 +60,27 @@ def test_local_models_do_not_depend_on_other_clients(make):
 def test_fedavg_with_one_client_is_local(make):
     problem = make()
     alone = problem.with_clients(subset(problem.clients, "c"))
-    assert_close(trained(FedAvg(MINI), alone).x, trained(Local(MINI), alone).models["c"], 1e-14)
+    assert_close(
+        trained(FedAvg(MINI), alone).x, trained(Local(MINI), alone).models["c"], 1e-14
+    )
 
 
 def test_local_rounds_of_steps_are_one_long_training():
     problem = logistic()
     local = replace(ONE, steps=Steps(2))
-    short, long = trained(Local(local), problem, 3), trained(Local(replace(local, steps=Steps(6))), problem, 1)
+    short, long = (
+        trained(Local(local), problem, 3),
+        trained(Local(replace(local, steps=Steps(6))), problem, 1),
+    )
     for name in SIZES:
         assert_close(short.models[name], long.models[name])
 
 
 def test_clients_that_work_alone_need_not_wait_to_be_drawn():
     problem = logistic()
-    few, everybody = (trained(Local(MINI), problem, 3, clients_per_round=m) for m in (2, None))
+    few, everybody = (
+        trained(Local(MINI), problem, 3, clients_per_round=m) for m in (2, None)
+    )
     start = trained(Local(MINI), problem, 1)
     for name in SIZES:
         assert torch.equal(few.models[name], everybody.models[name])
@@ -80,7 +95,8 @@ def test_a_weight_decay_of_its_own_is_that_of_a_run_with_it(make, kernel, steps)
     engine = InProcess(kernel=kernel)
     mixed = trained(Local(local, {"b": 0.5}), problem, 2, engine=engine)
     decayed, free = (
-        trained(Local(replace(local, weight_decay=decay)), problem, 2, engine=engine) for decay in (0.5, 0.0)
+        trained(Local(replace(local, weight_decay=decay)), problem, 2, engine=engine)
+        for decay in (0.5, 0.0)
     )
     for name, model in mixed.models.items():
         assert torch.equal(model, (decayed if name == "b" else free).models[name])
@@ -90,9 +106,17 @@ def test_a_weight_decay_of_its_own_is_that_of_a_run_with_it(make, kernel, steps)
 def test_clients_with_weight_decays_of_their_own_train_in_one_ask(monkeypatch):
     asked = []
     ask = Federation.ask
-    monkeypatch.setattr(Federation, "ask", lambda self, *a, **k: asked.append(a[1].name) or ask(self, *a, **k))
+    monkeypatch.setattr(
+        Federation,
+        "ask",
+        lambda self, *a, **k: asked.append(a[1].name) or ask(self, *a, **k),
+    )
     problem = logistic()
-    trained(Local(MINI, {name: i / 10 for i, name in enumerate(problem.clients.names)}), problem, 2)
+    trained(
+        Local(MINI, {name: i / 10 for i, name in enumerate(problem.clients.names)}),
+        problem,
+        2,
+    )
     assert asked.count(train_alone.name) == 2
 
 
@@ -104,11 +128,15 @@ def test_a_site_takes_the_weight_decays_of_its_plan_and_no_others():
     planned = {**sent, "decays": method.decays}
     check_payload(declaration, owner, decode(encode(planned)), limits)
     with pytest.raises(InputError, match="does not allow this 'decays'"):
-        check_payload(declaration, owner, {**sent, "decays": (("a", 0.1), ("b", 9.0))}, limits)
+        check_payload(
+            declaration, owner, {**sent, "decays": (("a", 0.1), ("b", 9.0))}, limits
+        )
 
 
 def test_a_weight_decay_of_nobody_is_refused():
     with pytest.raises(InputError, match=r"weight_decays names 'nobody'"):
         trained(Local(MINI, {"nobody": 0.1}), logistic())
-    with pytest.raises(InputError, match=r"weight_decays must be numbers >= 0 by client"):
+    with pytest.raises(
+        InputError, match=r"weight_decays must be numbers >= 0 by client"
+    ):
         Local(MINI, {"b": -1.0})

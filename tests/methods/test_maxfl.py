@@ -38,11 +38,27 @@ from federations import (
 
 MUTANTS = {
     "maxfl": [
-        ("compute/appeal.py", "appeals = test < solo[:, 2]", "appeals = test <= solo[:, 2]"),
-        ("compute/appeal.py", "(train < solo_values[:, 1])", "(train <= solo_values[:, 1])"),
+        (
+            "compute/appeal.py",
+            "appeals = test < solo[:, 2]",
+            "appeals = test <= solo[:, 2]",
+        ),
+        (
+            "compute/appeal.py",
+            "(train < solo_values[:, 1])",
+            "(train <= solo_values[:, 1])",
+        ),
         ("compute/appeal.py", "if gap < 0)", "if gap <= 0)"),
-        ("compute/appeal.py", "torch.where(appeals, right, solo[:, 3])", "torch.maximum(right, solo[:, 3])"),
-        ("solvers/appeal.py", "torch.sigmoid(gap) * torch.sigmoid(-gap)", "torch.sigmoid(gap)"),
+        (
+            "compute/appeal.py",
+            "torch.where(appeals, right, solo[:, 3])",
+            "torch.maximum(right, solo[:, 3])",
+        ),
+        (
+            "solvers/appeal.py",
+            "torch.sigmoid(gap) * torch.sigmoid(-gap)",
+            "torch.sigmoid(gap)",
+        ),
         ("solvers/appeal.py", "(gap >= 0).to(gap.dtype)", "(gap > 0).to(gap.dtype)"),
         ("algorithms/maxfl.py", "q / (q.sum() + self.eps)", "q / q.sum()"),
         (
@@ -60,7 +76,11 @@ MUTANTS = {
             "part.only(with_rows).loss(models[with_rows], part=rows)",
             "part.only(with_rows).loss(models[with_rows])",
         ),
-        ("compute/appeal.py", "replace(cohort.only(positions), round=0)", "cohort.only(positions)"),
+        (
+            "compute/appeal.py",
+            "replace(cohort.only(positions), round=0)",
+            "cohort.only(positions)",
+        ),
         ("compute/appeal.py", "(need - train).clamp(min=0)", "(need - train)"),
     ],
 }
@@ -77,7 +97,9 @@ def shifted(problem: Problem, gaps: Mapping[str, float]) -> dict[str, float]:
 
 
 def q_of(found: Run, round_: int = 1) -> dict[str, float]:
-    return {r.client: r.value for r in found.history if (r.round, r.metric) == (round_, "q")}
+    return {
+        r.client: r.value for r in found.history if (r.round, r.metric) == (round_, "q")
+    }
 
 
 def drawn(found: Run, round_: int) -> set[str]:
@@ -92,26 +114,46 @@ def test_equal_gaps_are_uniform_averaging(surrogate):
     problem = quadratic(CENTRES, 4)
     averaged = trained(FedAvg(FULL), problem, 1)
     for gap in (0.0, 0.7, 3.0):
-        method = MaxFL(FULL, requirements=shifted(problem, dict.fromkeys(CENTRES, gap)), surrogate=surrogate)
+        method = MaxFL(
+            FULL,
+            requirements=shifted(problem, dict.fromkeys(CENTRES, gap)),
+            surrogate=surrogate,
+        )
         found = trained(method, problem, 1)
-        assert found.weights["*"] == pytest.approx(dict.fromkeys(CENTRES, 1 / 3), abs=1e-12)
+        assert found.weights["*"] == pytest.approx(
+            dict.fromkeys(CENTRES, 1 / 3), abs=1e-12
+        )
         assert_close(found.x, averaged.x, 1e-7)  # eps stays in the denominator
 
 
 def test_weights_are_symmetric_around_a_gap_of_zero_and_largest_there():
     problem = quadratic(CENTRES)
-    q = q_of(run(MaxFL(ONE, requirements=shifted(problem, {"a": -1.3, "b": 1.3, "c": 0.0})), problem, 1))
+    q = q_of(
+        run(
+            MaxFL(ONE, requirements=shifted(problem, {"a": -1.3, "b": 1.3, "c": 0.0})),
+            problem,
+            1,
+        )
+    )
     assert q["a"] == pytest.approx(q["b"], rel=1e-12)
     s = 1 / (1 + math.exp(-1.3))
-    assert q == pytest.approx({"a": s * (1 - s), "b": s * (1 - s), "c": 0.25}, rel=1e-12)
+    assert q == pytest.approx(
+        {"a": s * (1 - s), "b": s * (1 - s), "c": 0.25}, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("far", [-60.0, 60.0])
 def test_a_client_far_from_its_requirement_is_ignored(far):
     problem = quadratic(CENTRES)
-    found = run(MaxFL(FULL, requirements=shifted(problem, {"a": 0.2, "b": 0.4, "c": far})), problem, 1)
+    found = run(
+        MaxFL(FULL, requirements=shifted(problem, {"a": 0.2, "b": 0.4, "c": far})),
+        problem,
+        1,
+    )
     two = problem.with_clients(subset(problem.clients, "ab"))
-    without = run(MaxFL(FULL, requirements=shifted(problem, {"a": 0.2, "b": 0.4})), two, 1)
+    without = run(
+        MaxFL(FULL, requirements=shifted(problem, {"a": 0.2, "b": 0.4})), two, 1
+    )
     assert_close(found.x, without.x)
     assert found.weights["*"]["c"] < 1e-20
 
@@ -131,12 +173,15 @@ def test_a_large_eps_freezes_the_model_but_not_the_statistics():
     problem = batch_norm()
     x = start(problem)
     dim = sum(p.numel() for p in problem.model.parameters())
-    still, moving = (trained(MaxFL(MINI, eps=e, warmup_steps=5), problem) for e in (1e15, 1e-8))
+    still, moving = (
+        trained(MaxFL(MINI, eps=e, warmup_steps=5), problem) for e in (1e15, 1e-8)
+    )
     assert (still.x[:dim] - x[:dim]).abs().max() < 1e-12
     assert (moving.x[:dim] - x[:dim]).abs().max() > 0.01
     assert (still.x[dim:] - x[dim:]).abs().min() > 1e-4
     steps = [
-        (trained(MaxFL(MINI, eps=e, warmup_steps=5), problem, 1).x - x)[:dim].norm() for e in (1e-8, 0.1, 1.0, 10.0)
+        (trained(MaxFL(MINI, eps=e, warmup_steps=5), problem, 1).x - x)[:dim].norm()
+        for e in (1e-8, 0.1, 1.0, 10.0)
     ]
     assert steps == sorted(steps, reverse=True)
 
@@ -144,7 +189,9 @@ def test_a_large_eps_freezes_the_model_but_not_the_statistics():
 def test_eps_shrinks_a_step_by_its_share():
     problem = quadratic(CENTRES)
     needs = shifted(problem, dict.fromkeys(CENTRES, 0.0))
-    plain, damped = (run(MaxFL(ONE, eps=e, requirements=needs), problem, 1).x for e in (1e-12, 0.75))
+    plain, damped = (
+        run(MaxFL(ONE, eps=e, requirements=needs), problem, 1).x for e in (1e-12, 0.75)
+    )
     assert_close(damped, plain / 2, 1e-9)  # sum q = 3/4
 
 
@@ -168,10 +215,15 @@ def test_nobody_near_its_requirement_moves_nothing():
 def test_order_of_clients_does_not_matter():
     problem = logistic()
     names = dict(zip("abcde", "dbeac", strict=True))
-    other = Clients([Client(names[c.name], c.train, c.validation, c.test) for c in problem.clients])
+    other = Clients(
+        [Client(names[c.name], c.train, c.validation, c.test) for c in problem.clients]
+    )
     needs = {"a": 0.5, "c": 0.7}
     one = run(MaxFL(FULL, requirements=needs), problem)
-    two = run(MaxFL(FULL, requirements={names[k]: v for k, v in needs.items()}), problem.with_clients(other))
+    two = run(
+        MaxFL(FULL, requirements={names[k]: v for k, v in needs.items()}),
+        problem.with_clients(other),
+    )
     assert_close(one.x, two.x)
     for name, weight in one.weights["*"].items():
         assert two.weights["*"][names[name]] == pytest.approx(weight, abs=1e-12)
@@ -183,9 +235,15 @@ def test_order_of_clients_does_not_matter():
 def test_requirements_of_the_users_own_count_for_those_who_are_named():
     problem = quadratic(CENTRES)
     method = MaxFL(ONE, requirements={"a": 0.25}, warmup_steps=1)
-    gaps = {r.client: r.value for r in run(method, problem, 1).history if r.metric == "gap"}
-    own = {n: (0.8 * c[0]) ** 2 for n, c in CENTRES.items()}  # one step from 0 goes a fifth of the way
-    assert gaps == pytest.approx({"a": 1 - 0.25, "b": 1 - own["b"], "c": 9 - own["c"]}, rel=1e-12)
+    gaps = {
+        r.client: r.value for r in run(method, problem, 1).history if r.metric == "gap"
+    }
+    own = {
+        n: (0.8 * c[0]) ** 2 for n, c in CENTRES.items()
+    }  # one step from 0 goes a fifth of the way
+    assert gaps == pytest.approx(
+        {"a": 1 - 0.25, "b": 1 - own["b"], "c": 9 - own["c"]}, rel=1e-12
+    )
 
 
 def test_requirements_are_a_value():
@@ -195,10 +253,16 @@ def test_requirements_are_a_value():
 
 
 def test_requirements_in_a_toml_file_are_a_table_and_survive_being_written():
-    tables = {"data": {"name": "digits"}, "methods": [{"name": "maxfl", "requirements": {"a": 0.25, "b": 1}}]}
+    tables = {
+        "data": {"name": "digits"},
+        "methods": [{"name": "maxfl", "requirements": {"a": 0.25, "b": 1}}],
+    }
     for _ in range(2):
         experiment = Experiment.from_tables(tables, "x.toml")
-        assert experiment.build_method(experiment.methods[0]).requirements == (("a", 0.25), ("b", 1))
+        assert experiment.build_method(experiment.methods[0]).requirements == (
+            ("a", 0.25),
+            ("b", 1),
+        )
         tables = experiment.tables()
 
 
@@ -208,10 +272,14 @@ def test_a_requirement_does_not_depend_on_when_its_client_is_first_asked(make):
     local = replace(MINI, lr=Schedule(0.2, (2,), 0.5))
 
     def gaps(found: Run) -> dict[str, float]:
-        return {f"{r.round} {r.client}": r.value for r in found.history if r.metric == "gap"}
+        return {
+            f"{r.round} {r.client}": r.value for r in found.history if r.metric == "gap"
+        }
 
     early = run(MaxFL(local, lr=1e-9), problem, 6, clients_per_round=2)
-    late = _run_without_measuring(MaxFL(local, lr=1e-9), problem, 6, clients_per_round=2)
+    late = _run_without_measuring(
+        MaxFL(local, lr=1e-9), problem, 6, clients_per_round=2
+    )
     assert gaps(early) == gaps(late)
     assert len({k.split()[1] for k in gaps(early)}) > 2
 
@@ -226,11 +294,15 @@ def test_the_initial_model_travels_only_while_somebody_lacks_a_requirement():
     problem = logistic()
     found = _run_without_measuring(MaxFL(MINI), problem, 8, clients_per_round=2)
     size = start(problem).numel() * 8
-    down = {r.round: r.bytes_down for r in found.asks if r.task.endswith(":local_update")}
+    down = {
+        r.round: r.bytes_down for r in found.asks if r.task.endswith(":local_update")
+    }
     seen: set[str] = set()
     for number in range(1, 9):
         news = not drawn(found, number) <= seen
-        assert down[number] - min(down.values()) == pytest.approx(size if news else 0, abs=8)
+        assert down[number] - min(down.values()) == pytest.approx(
+            size if news else 0, abs=8
+        )
         seen |= drawn(found, number)
     assert seen == set(SIZES)
     assert len(set(down.values())) == 2
@@ -242,7 +314,11 @@ def test_a_client_that_lost_its_requirement_gets_it_back(monkeypatch):
     lost = []
 
     def call(self, cohort, /, **payload):
-        if self.name.endswith(":local_update") and cohort.round == 2 and payload["start"] is None:
+        if (
+            self.name.endswith(":local_update")
+            and cohort.round == 2
+            and payload["start"] is None
+        ):
             lost.extend(n for n in cohort.names if n == "c")
             cohort.memory._memory.forget(["c"])
         return honest(self, cohort, **payload)
@@ -251,12 +327,19 @@ def test_a_client_that_lost_its_requirement_gets_it_back(monkeypatch):
     found = _run_without_measuring(MaxFL(MINI), problem, 3)
     assert lost
     assert "the requirement is lost" in found.failures["c"]
-    assert {n: drawn(found, n) for n in (1, 2, 3)} == {1: set(SIZES), 2: set(SIZES) - {"c"}, 3: set(SIZES)}
+    assert {n: drawn(found, n) for n in (1, 2, 3)} == {
+        1: set(SIZES),
+        2: set(SIZES) - {"c"},
+        3: set(SIZES),
+    }
 
 
 def test_validation_rows_are_kept_where_requirements_are_losses_on_them():
     problem = logistic()
-    kept, folded = (run(MaxFL(MINI, requirements=r), problem, merge_validation=True) for r in ("validation", "train"))
+    kept, folded = (
+        run(MaxFL(MINI, requirements=r), problem, merge_validation=True)
+        for r in ("validation", "train")
+    )
     assert {r["n_train"] - SIZES[r["client"]] for r in kept.summary} == {0}
     assert {r["n_train"] - SIZES[r["client"]] for r in folded.summary} == {6}
     assert q_of(kept) != q_of(run(MaxFL(MINI), problem))
@@ -265,8 +348,13 @@ def test_validation_rows_are_kept_where_requirements_are_losses_on_them():
 def test_tuning_changes_the_gap_and_not_the_update():
     problem = quadratic(CENTRES)
     needs = dict.fromkeys(CENTRES, 0.5)
-    plain, tuned = (run(MaxFL(ONE, requirements=needs, tuning_steps=t), problem, 1) for t in (0, 3))
-    gaps = [{r.client: r.value for r in f.history if r.metric == "gap"} for f in (plain, tuned)]
+    plain, tuned = (
+        run(MaxFL(ONE, requirements=needs, tuning_steps=t), problem, 1) for t in (0, 3)
+    )
+    gaps = [
+        {r.client: r.value for r in f.history if r.metric == "gap"}
+        for f in (plain, tuned)
+    ]
     for name, centre in CENTRES.items():
         assert gaps[0][name] == pytest.approx(centre[0] ** 2 - 0.5)
         assert gaps[1][name] == pytest.approx((0.8**3 * centre[0]) ** 2 - 0.5)
@@ -281,7 +369,9 @@ def test_tuning_changes_the_gap_and_not_the_update():
 def test_clients_opt_out_when_the_model_leaves_them_and_in_when_it_comes_to_them():
     centres = {"a": [2.0], "b": [2.2], "c": [0.0]}
     needs = {"a": 3.5, "b": 1.0, "c": 0.05}
-    method = MaxFL(FULL, warmup_steps=1, requirements=needs, flexible=True, mandatory_rounds=1)
+    method = MaxFL(
+        FULL, warmup_steps=1, requirements=needs, flexible=True, mandatory_rounds=1
+    )
     found = run(method, quadratic(centres), 8)
     assert drawn(found, 1) == {"a", "b", "c"}
     assert found.history.select("pool")[0] == (1, 3.0)
@@ -296,47 +386,88 @@ def test_clients_opt_out_when_the_model_leaves_them_and_in_when_it_comes_to_them
 
 def test_an_empty_pool_skips_the_round_and_says_so():
     needs = dict.fromkeys(CENTRES, 1e-6)
-    found = run(MaxFL(ONE, requirements=needs, flexible=True, mandatory_rounds=2), quadratic(CENTRES), 5)
-    assert found.history.select("skipped") == [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0), (5, 1.0)]
+    found = run(
+        MaxFL(ONE, requirements=needs, flexible=True, mandatory_rounds=2),
+        quadratic(CENTRES),
+        5,
+    )
+    assert found.history.select("skipped") == [
+        (1, 0.0),
+        (2, 0.0),
+        (3, 1.0),
+        (4, 1.0),
+        (5, 1.0),
+    ]
     assert torch.equal(
-        found.x, run(MaxFL(ONE, requirements=needs, flexible=True, mandatory_rounds=2), quadratic(CENTRES), 2).x
+        found.x,
+        run(
+            MaxFL(ONE, requirements=needs, flexible=True, mandatory_rounds=2),
+            quadratic(CENTRES),
+            2,
+        ).x,
     )
     assert {n for n, *_ in found.weight_rows if n > 2} == set()
 
 
 def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
     problem = logistic()
-    found = run(MaxFL(MINI, flexible=True, mandatory_rounds=4, warmup_steps=1), problem, 10, clients_per_round=2)
+    found = run(
+        MaxFL(MINI, flexible=True, mandatory_rounds=4, warmup_steps=1),
+        problem,
+        10,
+        clients_per_round=2,
+    )
     pool = dict(found.history.select("pool"))
     for number in range(1, 11):
         assert len(drawn(found, number)) == min(2, int(pool[number]))
     assert {pool[n] for n in range(1, 5)} == {5.0}
     # While the pool is everybody, the draws are those of any other method.
     fixed = run(MaxFL(MINI, warmup_steps=1), problem, 4, clients_per_round=2)
-    assert [drawn(found, n) for n in range(1, 5)] == [drawn(fixed, n) for n in range(1, 5)]
+    assert [drawn(found, n) for n in range(1, 5)] == [
+        drawn(fixed, n) for n in range(1, 5)
+    ]
 
 
-def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resume(tmp_path):
+def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resume(
+    tmp_path,
+):
     problem = batch_norm()
-    method, few = MaxFL(MINI, flexible=True, mandatory_rounds=1, warmup_steps=5), {"clients_per_round": 3}
+    method, few = (
+        MaxFL(MINI, flexible=True, mandatory_rounds=1, warmup_steps=5),
+        {"clients_per_round": 3},
+    )
     whole = run(method, problem, 4, **few)
     assert_same_bits(whole, run(method, problem, 4, workers=2, strict_wire=True, **few))
     run(method, problem, 2, checkpoint=tmp_path, **few)
-    assert_same_bits(whole, run(method, problem, 4, checkpoint=tmp_path, resume=True, **few))
+    assert_same_bits(
+        whole, run(method, problem, 4, checkpoint=tmp_path, resume=True, **few)
+    )
 
 
 @pytest.mark.parametrize("steps", [5, 1])
 def test_any_method_whose_clients_may_leave_has_the_pool_of_a_flexible_maxfl(steps):
-    problem, leaving = logistic(), Appeal(warmup_steps=steps, leave=True, mandatory_rounds=2)
-    own = run(MaxFL(MINI, warmup_steps=steps, flexible=True, mandatory_rounds=2), problem, 6, clients_per_round=2)
-    ruled = run(MaxFL(MINI, warmup_steps=steps), problem, 6, clients_per_round=2, appeal=leaving)
+    problem, leaving = (
+        logistic(),
+        Appeal(warmup_steps=steps, leave=True, mandatory_rounds=2),
+    )
+    own = run(
+        MaxFL(MINI, warmup_steps=steps, flexible=True, mandatory_rounds=2),
+        problem,
+        6,
+        clients_per_round=2,
+    )
+    ruled = run(
+        MaxFL(MINI, warmup_steps=steps), problem, 6, clients_per_round=2, appeal=leaving
+    )
     assert torch.equal(own.x, ruled.x)
     for metric in ("pool", "skipped", "gm_appeal"):
         assert own.history.select(metric) == ruled.history.select(metric)
     averaged = run(FedAvg(MINI), problem, 6, clients_per_round=2, appeal=leaving)
     assert averaged.history.select("pool")[:2] == [(1, 5.0), (2, 5.0)]
     drawn_after = [len(drawn(averaged, number)) for number in range(3, 7)]
-    assert drawn_after == [min(2, int(pool)) for _, pool in averaged.history.select("pool")[2:]]
+    assert drawn_after == [
+        min(2, int(pool)) for _, pool in averaged.history.select("pool")[2:]
+    ]
 
 
 def test_where_nobody_stays_rounds_are_skipped_whatever_the_method():
@@ -347,22 +478,40 @@ def test_where_nobody_stays_rounds_are_skipped_whatever_the_method():
     assert torch.equal(found.x, run(FedAvg(ONE, lr=40.0), quadratic(CENTRES), 1).x)
 
 
-def test_a_run_whose_clients_leave_is_the_same_on_two_workers_and_after_a_resume(tmp_path):
+def test_a_run_whose_clients_leave_is_the_same_on_two_workers_and_after_a_resume(
+    tmp_path,
+):
     problem, options = (
         batch_norm(),
-        {"clients_per_round": 3, "appeal": Appeal(leave=True, warmup_steps=5, mandatory_rounds=1)},
+        {
+            "clients_per_round": 3,
+            "appeal": Appeal(leave=True, warmup_steps=5, mandatory_rounds=1),
+        },
     )
     whole = run(FedAvg(MINI), problem, 4, **options)
-    assert_same_bits(whole, run(FedAvg(MINI), problem, 4, workers=2, strict_wire=True, **options))
+    assert_same_bits(
+        whole, run(FedAvg(MINI), problem, 4, workers=2, strict_wire=True, **options)
+    )
     run(FedAvg(MINI), problem, 2, checkpoint=tmp_path, **options)
-    assert_same_bits(whole, run(FedAvg(MINI), problem, 4, checkpoint=tmp_path, resume=True, **options))
+    assert_same_bits(
+        whole,
+        run(FedAvg(MINI), problem, 4, checkpoint=tmp_path, resume=True, **options),
+    )
 
 
 def test_appeal_needs_one_model_and_clients_that_the_run_draws():
-    with pytest.raises(InputError, match=r"run\.appeal needs one model for all clients, and Local has several"):
+    with pytest.raises(
+        InputError,
+        match=r"run\.appeal needs one model for all clients, and Local has several",
+    ):
         run(Local(MINI), logistic(), 1, appeal=Appeal())
-    with pytest.raises(InputError, match="SGDIdeal chooses its clients itself; leave out one of the two"):
-        run(SGDIdeal(MINI, members=("a", "b")), logistic(), 1, appeal=Appeal(leave=True))
+    with pytest.raises(
+        InputError,
+        match="SGDIdeal chooses its clients itself; leave out one of the two",
+    ):
+        run(
+            SGDIdeal(MINI, members=("a", "b")), logistic(), 1, appeal=Appeal(leave=True)
+        )
 
 
 def test_a_liar_may_say_that_it_stays():
@@ -377,10 +526,17 @@ def test_a_liar_may_say_that_it_stays():
 
 def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
     full = logistic()
-    same = Clients([Client(c.name, c.train.select(slice(0, 8)), c.validation, c.test) for c in full.clients])
+    same = Clients(
+        [
+            Client(c.name, c.train.select(slice(0, 8)), c.validation, c.test)
+            for c in full.clients
+        ]
+    )
     for problem in (full.with_clients(same), batch_norm()):
         equal = len(set(problem.clients.train.sizes.tolist())) == 1
-        found = run(MaxFL(MINI, 0.7, 1e-30, 2, surrogate="linear"), problem, clients_per_round=4)
+        found = run(
+            MaxFL(MINI, 0.7, 1e-30, 2, surrogate="linear"), problem, clients_per_round=4
+        )
         plain = run(FedAvg(MINI, 0.7), problem, clients_per_round=4)
         assert torch.allclose(found.x, plain.x, rtol=1e-12, atol=1e-13) == equal
         assert set(found.weights["*"].values()) == {0.25}
@@ -393,7 +549,9 @@ def test_clients_of_plain_averaging_opt_out_too():
     found = run(method, quadratic(centres), 40, evaluate=4)
     x = float(trained(method, quadratic(centres), 3).x)
     mean = sum(c for (c,) in centres.values()) / 3
-    assert x == pytest.approx(mean * (1 - 0.8**6), rel=1e-7)  # everybody alike, for two steps a round
+    assert x == pytest.approx(
+        mean * (1 - 0.8**6), rel=1e-7
+    )  # everybody alike, for two steps a round
     pool = {n for n, (c,) in centres.items() if (x - c) ** 2 < needs[n]}
     assert drawn(found, 4) == pool == {"a", "b"}
     assert float(found.x) == pytest.approx(1.2, abs=1e-3)
@@ -404,7 +562,9 @@ def test_clients_of_plain_averaging_opt_out_too():
 
 def with_unseen(problem: Problem, seen: str = "abc") -> Problem:
     others = Clients([c for c in problem.clients if c.name not in seen])
-    return Problem(Clients([problem.clients[n] for n in seen], unseen=others), problem.model)
+    return Problem(
+        Clients([problem.clients[n] for n in seen], unseen=others), problem.model
+    )
 
 
 def test_unseen_clients_are_measured_and_never_trained_on():
@@ -416,7 +576,14 @@ def test_unseen_clients_are_measured_and_never_trained_on():
     for key in ("gm_appeal", "preferred_accuracy", "best_of_two"):
         assert {key, f"{key}_unseen", f"{key}_tuned", f"{key}_tuned_unseen"} <= keys
         assert found.history.select(key) == alone.history.select(key)
-    for key in ("appeal_train", "slack", "train_loss", "test_loss", "test_accuracy", "objective_everyone"):
+    for key in (
+        "appeal_train",
+        "slack",
+        "train_loss",
+        "test_loss",
+        "test_accuracy",
+        "objective_everyone",
+    ):
         assert {key, f"{key}_unseen"} <= keys
     assert not any(k.endswith("_unseen") for k in {r.metric for r in alone.history})
 
@@ -424,7 +591,9 @@ def test_unseen_clients_are_measured_and_never_trained_on():
 def test_a_model_that_is_as_good_as_the_clients_own_appeals_to_nobody():
     """With steps of no length each client's own model is the initial one: all losses and requirements are equal."""
     local = replace(MINI, lr=1e-300)
-    found = run(MaxFL(local, flexible=True, mandatory_rounds=0, warmup_steps=1), logistic(), 1)
+    found = run(
+        MaxFL(local, flexible=True, mandatory_rounds=0, warmup_steps=1), logistic(), 1
+    )
     for key in ("gm_appeal", "gm_appeal_tuned", "appeal_train", "slack"):
         assert [value for _, value in found.history.select(key)] == [0.0, 0.0], key
     assert found.history.select("pool") == [(1, 0.0)]
@@ -432,7 +601,9 @@ def test_a_model_that_is_as_good_as_the_clients_own_appeals_to_nobody():
 
 def test_the_preferred_model_has_the_lower_loss_not_the_higher_accuracy():
     losses, right = torch.tensor([0.5, 0.5]), torch.tensor([0.6, 0.9])
-    own = torch.tensor([[0.0, 0.0, 0.7, 0.8], [0.0, 0.0, 0.2, 0.7]])  # test loss and accuracy are the last two
+    own = torch.tensor(
+        [[0.0, 0.0, 0.7, 0.8], [0.0, 0.0, 0.2, 0.7]]
+    )  # test loss and accuracy are the last two
     appeals, preferred, best = appeal._preferences(losses, right, own)
     assert appeals.tolist() == [1, 0]
     assert_close(preferred, torch.tensor([0.6, 0.7]))
@@ -443,7 +614,10 @@ def test_measuring_costs_the_method_nothing_but_warm_ups():
     problem = logistic()
     measured = run(MaxFL(MINI), problem, 3, evaluate=1)
     seldom = run(MaxFL(MINI), problem, 3, evaluate=3)
-    assert measured.history.select("row_gradients")[-1] == seldom.history.select("row_gradients")[-1]
+    assert (
+        measured.history.select("row_gradients")[-1]
+        == seldom.history.select("row_gradients")[-1]
+    )
     assert torch.equal(measured.x, seldom.x)
 
 
@@ -451,7 +625,12 @@ def test_without_test_rows_only_training_numbers_are_measured():
     found = run(MaxFL(ONE), quadratic(CENTRES), 1)
     keys = {r.metric for r in found.history}
     assert {"appeal_train", "train_loss", "slack", "objective_everyone"} <= keys
-    assert not keys & {"gm_appeal", "test_loss", "preferred_accuracy", "best_of_two_tuned"}
+    assert not keys & {
+        "gm_appeal",
+        "test_loss",
+        "preferred_accuracy",
+        "best_of_two_tuned",
+    }
 
 
 def test_regression_has_appeal_and_no_accuracy():
@@ -469,10 +648,22 @@ def test_regression_has_appeal_and_no_accuracy():
         ("lr", 0, "a number > 0"),
         ("eps", 0.0, "a number > 0"),
         ("warmup_steps", 0, "an int > 0"),
-        ("requirements", "test", '"train", "validation", or a table of a loss by client'),
+        (
+            "requirements",
+            "test",
+            '"train", "validation", or a table of a loss by client',
+        ),
         ("requirements", (), '"train", "validation", or a table of a loss by client'),
-        ("requirements", {"a": math.inf}, '"train", "validation", or a table of a loss by client'),
-        ("requirements", (("a", 1.0), ("a", 2.0)), '"train", "validation", or a table of a loss by client'),
+        (
+            "requirements",
+            {"a": math.inf},
+            '"train", "validation", or a table of a loss by client',
+        ),
+        (
+            "requirements",
+            (("a", 1.0), ("a", 2.0)),
+            '"train", "validation", or a table of a loss by client',
+        ),
         ("flexible", 1, "true or false"),
         ("mandatory_rounds", 0.05, "an int >= 0"),
         ("tuning_steps", -1, "an int >= 0"),
@@ -485,17 +676,27 @@ def test_a_bad_field_is_named(field, value, allowed):
 
 
 def test_what_does_not_fit_together_is_named():
-    with pytest.raises(InputError, match=r"MaxFL.requirements names 'bb', which is not a client; did you mean 'b'\?"):
+    with pytest.raises(
+        InputError,
+        match=r"MaxFL.requirements names 'bb', which is not a client; did you mean 'b'\?",
+    ):
         run(MaxFL(requirements={"bb": 1.0}), quadratic(CENTRES))
     method = MaxFL(ONE, requirements=dict.fromkeys(CENTRES, -1e4), surrogate="exp")
-    with pytest.raises(RunError, match=r'MaxFL.surrogate = "exp" cannot weigh these gaps .*; "sigmoid" can'):
+    with pytest.raises(
+        RunError,
+        match=r'MaxFL.surrogate = "exp" cannot weigh these gaps .*; "sigmoid" can',
+    ):
         run(method, quadratic(CENTRES))
 
 
 def test_a_part_without_rows_is_no_obstacle():
     problem = logistic()
-    bare = [replace(c, validation=None) if c.name == "a" else c for c in problem.clients]
-    found = run(MaxFL(MINI, requirements="validation"), problem.with_clients(Clients(bare)), 2)
+    bare = [
+        replace(c, validation=None) if c.name == "a" else c for c in problem.clients
+    ]
+    found = run(
+        MaxFL(MINI, requirements="validation"), problem.with_clients(Clients(bare)), 2
+    )
     plain = run(MaxFL(MINI), problem, 2)
     assert q_of(found)["a"] == q_of(plain)["a"]
     assert q_of(found)["b"] != q_of(plain)["b"]
@@ -511,7 +712,9 @@ def test_rounds_written_in_numpy(requirements, server_lr):
     eps, warmup = 0.05, 7
     found = run(MaxFL(LOCAL, server_lr, eps, warmup, requirements), problem, 3)
     x0 = start(problem).numpy()
-    solo = {n: sgd(x0, problem, n, 0, "warmup", steps=warmup) for n in problem.clients.names}
+    solo = {
+        n: sgd(x0, problem, n, 0, "warmup", steps=warmup) for n in problem.clients.names
+    }
     rho = {n: loss(w, *rows(problem, n, requirements)) for n, w in solo.items()}
     x = x0
     for number in (1, 2, 3):
@@ -524,14 +727,23 @@ def test_rounds_written_in_numpy(requirements, server_lr):
         x = x + server_lr * sum(q[n] * delta[n] for n in q) / (sum(q.values()) + eps)
         assert logged_at(found, number, "gap") == pytest.approx(gap, abs=1e-12)
         assert logged_at(found, number, "q") == pytest.approx(q, abs=1e-12)
-        assert logged_at(found, number, "objective") == pytest.approx({"*": sum(s.values()) / len(s)}, abs=1e-12)
-        assert logged_at(found, number, "effective_lr") == pytest.approx({"*": server_lr / (sum(q.values()) + eps)})
+        assert logged_at(found, number, "objective") == pytest.approx(
+            {"*": sum(s.values()) / len(s)}, abs=1e-12
+        )
+        assert logged_at(found, number, "effective_lr") == pytest.approx(
+            {"*": server_lr / (sum(q.values()) + eps)}
+        )
     np.testing.assert_allclose(found.x.numpy(), x, rtol=1e-11)
 
     # Appeal and preferred models, from the same numbers.
     names = problem.clients.names
-    better = [loss(x, *rows(problem, n, "test")) < loss(solo[n], *rows(problem, n, "test")) for n in names]
-    right = np.array([[_accuracy(w, *rows(problem, n, "test")) for w in (x, solo[n])] for n in names])
+    better = [
+        loss(x, *rows(problem, n, "test")) < loss(solo[n], *rows(problem, n, "test"))
+        for n in names
+    ]
+    right = np.array(
+        [[_accuracy(w, *rows(problem, n, "test")) for w in (x, solo[n])] for n in names]
+    )
     expected = {
         "gm_appeal": np.mean(better),
         "appeal_train": np.mean([loss(x, *rows(problem, n)) < loss(solo[n], *rows(problem, n)) for n in names]),
@@ -546,9 +758,15 @@ def test_rounds_written_in_numpy(requirements, server_lr):
         ),
     }  # fmt: skip
     for key, value in expected.items():
-        assert logged_at(found, 3, key)["*"] == pytest.approx(float(value), abs=1e-12), key
+        assert logged_at(found, 3, key)["*"] == pytest.approx(
+            float(value), abs=1e-12
+        ), key
     tuned = {n: sgd(x, problem, n, 3, "tuned", steps=5) for n in names}
-    better = [loss(tuned[n], *rows(problem, n, "test")) < loss(solo[n], *rows(problem, n, "test")) for n in names]
+    better = [
+        loss(tuned[n], *rows(problem, n, "test"))
+        < loss(solo[n], *rows(problem, n, "test"))
+        for n in names
+    ]
     assert logged_at(found, 3, "gm_appeal_tuned")["*"] == pytest.approx(np.mean(better))
 
 
@@ -570,7 +788,9 @@ def toy(squared, offset):
 def test_the_midpoint_attracts_iff_the_clients_are_alike(squared):
     """A minimum iff g^2 tanh(g^2 / 2) < 1/2, that is g^2 < 1.044."""
     assert (squared * math.tanh(squared / 2) < 0.5) == (squared < 1.044)
-    problem, method = toy(squared, 1e-3)  # the model starts at 0, so 1e-3 beside the midpoint
+    problem, method = toy(
+        squared, 1e-3
+    )  # the model starts at 0, so 1e-3 beside the midpoint
     away = abs(float(trained(method, problem, 40).x) - 1e-3)
     assert (away < 1e-3) == (squared < 1.044)
 
@@ -586,15 +806,28 @@ def test_a_step_follows_the_slope_of_the_objective(surrogate):
     """With eps in charge of the denominator, one full-batch step is -lr * lr_local / eps * n * the slope of Eq. 3."""
     from coterie.solvers.appeal import objective
 
-    centres, needs = {"a": [1.2, -0.4], "b": [-0.7, 0.3], "c": [0.1, 0.9]}, {"a": 0.5, "b": 0.9, "c": 0.2}
+    centres, needs = (
+        {"a": [1.2, -0.4], "b": [-0.7, 0.3], "c": [0.1, 0.9]},
+        {"a": 0.5, "b": 0.9, "c": 0.2},
+    )
     problem = quadratic(centres)
     local, eps = LocalSGD(lr=0.1, steps=Steps(1), batch_size=None), 1e7
-    moved = run(MaxFL(local, 1.0, eps, requirements=needs, surrogate=surrogate), problem, 1).x.numpy() * eps
+    moved = (
+        run(
+            MaxFL(local, 1.0, eps, requirements=needs, surrogate=surrogate), problem, 1
+        ).x.numpy()
+        * eps
+    )
 
     def value(x):
         return float(
             objective(
-                torch.tensor([np.mean((x - np.array(c)) ** 2) - needs[n] for n, c in centres.items()]),
+                torch.tensor(
+                    [
+                        np.mean((x - np.array(c)) ** 2) - needs[n]
+                        for n, c in centres.items()
+                    ]
+                ),
                 surrogate=surrogate,
             )
         )

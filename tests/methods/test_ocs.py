@@ -35,7 +35,11 @@ MUTANTS = {
             "inclusion_probabilities(shares * replies.norms,",
             "inclusion_probabilities(replies.norms,",
         ),
-        ("algorithms/ocs.py", "inclusion_probabilities(shares * replies.norms,", "inclusion_probabilities(shares,"),
+        (
+            "algorithms/ocs.py",
+            "inclusion_probabilities(shares * replies.norms,",
+            "inclusion_probabilities(shares,",
+        ),
         ("algorithms/ocs.py", "strict=True) if u < q\n", "strict=True)\n"),
     ],
 }
@@ -47,7 +51,10 @@ FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 def test_ocs_with_everybody_is_fedavg_bit_by_bit(make):
     problem = make()
     for m in (None, 5):
-        ocs, avg = run(OCS(MINI, 0.7), problem, clients_per_round=m), run(FedAvg(MINI, 0.7), problem)
+        ocs, avg = (
+            run(OCS(MINI, 0.7), problem, clients_per_round=m),
+            run(FedAvg(MINI, 0.7), problem),
+        )
         assert torch.equal(ocs.x, avg.x)
         assert ocs.weights == avg.weights
     assert not torch.equal(run(OCS(MINI, 0.7), problem, clients_per_round=4).x, avg.x)
@@ -74,22 +81,33 @@ def test_the_estimate_of_ocs_is_unbiased_over_all_subsets(m):
     x = start(problem)
     delta = {n: descent(problem, n, x.numpy(), FULL) for n in SIZES}
     share = {n: SIZES[n] / sum(SIZES.values()) for n in SIZES}
-    p = inclusion_probabilities([share[n] * np.linalg.norm(delta[n]) for n in SIZES], m).tolist()
+    p = inclusion_probabilities(
+        [share[n] * np.linalg.norm(delta[n]) for n in SIZES], m
+    ).tolist()
     mean, total, seen = torch.zeros(4, dtype=torch.float64), 0.0, set()
     with federation_of(problem, clients_per_round=m) as federation:
         method = OCS(FULL)
         state = method.init(x, federation)
         for wanted in itertools.product([False, True], repeat=5):
             names = {n for n, w in zip(SIZES, wanted, strict=True) if w}
-            chance = math.prod(q if w else 1 - q for q, w in zip(p, wanted, strict=True))
+            chance = math.prod(
+                q if w else 1 - q for q, w in zip(p, wanted, strict=True)
+            )
             new, log = method.round(state, federation, Drawn(names))
-            assert log["inclusion_probability"] == pytest.approx(dict(zip(SIZES, p, strict=True)), abs=1e-12)
+            assert log["inclusion_probability"] == pytest.approx(
+                dict(zip(SIZES, p, strict=True)), abs=1e-12
+            )
             mean += chance * (new.x - x)
             total += chance
             if chance > 0:
                 seen.add(log["selected"])
                 expected = sum(
-                    (share[n] / q * delta[n] for n, q in zip(SIZES, p, strict=True) if n in names), np.zeros(4)
+                    (
+                        share[n] / q * delta[n]
+                        for n, q in zip(SIZES, p, strict=True)
+                        if n in names
+                    ),
+                    np.zeros(4),
                 )
                 np.testing.assert_allclose(new.x - x, expected, atol=1e-12)
     assert total == pytest.approx(1, abs=1e-14)
@@ -102,8 +120,13 @@ def test_ocs_trains_everybody_and_asks_the_drawn_for_the_same_update():
     problem = logistic()
     found = run(OCS(MINI), problem, 8, clients_per_round=2)
     drawn = {r: set(names) for r, names in chosen_by_round(found).items()}
-    each = {n: 10 if n == "d" else 12 for n in SIZES}  # three batches of four, or of four, four and two
-    assert found.history.select("row_gradients")[-1] == (8, 8 * sum(each.values()))  # the drawn do not train again
+    each = {
+        n: 10 if n == "d" else 12 for n in SIZES
+    }  # three batches of four, or of four, four and two
+    assert found.history.select("row_gradients")[-1] == (
+        8,
+        8 * sum(each.values()),
+    )  # the drawn do not train again
     selected = dict(found.history.select("selected"))
     assert selected == {r: len(drawn.get(r, ())) for r in range(1, 9)}
     # The norm that was told is that of the update that came.
@@ -141,8 +164,12 @@ def test_ocs_nobody_drawn_leaves_the_model_and_a_failure_scales_the_others(monke
 
 def test_ocs_does_not_depend_on_workers_and_a_duplicated_client_counts_twice():
     problem = logistic()
-    assert_same_bits(*(run(OCS(MINI), problem, 6, clients_per_round=2, workers=w) for w in (1, 2)))
-    twice = problem.with_clients(Clients([*problem.clients, Client("a-again", problem.clients["a"].train)]))
+    assert_same_bits(
+        *(run(OCS(MINI), problem, 6, clients_per_round=2, workers=w) for w in (1, 2))
+    )
+    twice = problem.with_clients(
+        Clients([*problem.clients, Client("a-again", problem.clients["a"].train)])
+    )
     assert torch.equal(run(OCS(FULL), twice).x, run(FedAvg(FULL), twice).x)
 
 

@@ -7,7 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from short_runs import BATCH, CENTRES, FULL, LOCAL, LR, MINI, ONE, drawn, gradient, loss, rows, run, uniform
+from short_runs import (
+    BATCH,
+    CENTRES,
+    FULL,
+    LOCAL,
+    LR,
+    MINI,
+    ONE,
+    drawn,
+    gradient,
+    loss,
+    rows,
+    run,
+    uniform,
+)
 from torch import nn
 
 from coterie import PerFedAvg, data
@@ -35,7 +49,11 @@ from federations import (
 
 MUTANTS = {
     "perfedavg": [
-        ("algorithms/perfedavg.py", "gradient(y - alpha * gradient(y, 0), 1)", "gradient(y, 1)"),
+        (
+            "algorithms/perfedavg.py",
+            "gradient(y - alpha * gradient(y, 0), 1)",
+            "gradient(y, 1)",
+        ),
         ("algorithms/perfedavg.py", "return meta - alpha * product", "return meta"),
         (
             "algorithms/perfedavg.py",
@@ -55,7 +73,10 @@ MUTANTS = {
 def test_perfedavg_without_an_inner_step_is_uniform_averaging(make):
     problem = make()
     found = run(PerFedAvg(FULL, alpha=0.0), problem)
-    assert_close(found.x[: cohort_of(problem).layout.dim], uniform(problem, FULL)[: cohort_of(problem).layout.dim])
+    assert_close(
+        found.x[: cohort_of(problem).layout.dim],
+        uniform(problem, FULL)[: cohort_of(problem).layout.dim],
+    )
     for x in found.models.values():
         assert torch.equal(x, found.x)
 
@@ -66,7 +87,9 @@ SLOPES = {"a": (1.0, 0.0), "b": (2.0, 4.0), "c": (0.5, -3.0), "d": (1.5, 1.0)}
 
 def curved() -> Problem:
     ones = torch.ones(8, 1, dtype=torch.float64)
-    clients = data.from_tensors({n: (x * ones, y * ones[:, 0]) for n, (x, y) in SLOPES.items()})
+    clients = data.from_tensors(
+        {n: (x * ones, y * ones[:, 0]) for n, (x, y) in SLOPES.items()}
+    )
     return Problem(clients, seeded(lambda: nn.Linear(1, 1, bias=False), torch.float64))
 
 
@@ -79,7 +102,10 @@ def long(method, rounds=60, **options):
 def test_hessian_free_steps_on_a_quadratic_are_gradients_of_the_meta_objective(alpha):
     problem = quadratic({"a": CENTRES["a"]})
     found = run(PerFedAvg(ONE, alpha, "hf"), problem, 1)
-    x, centre = torch.zeros(2, dtype=torch.float64, requires_grad=True), torch.tensor(CENTRES["a"]).double()
+    x, centre = (
+        torch.zeros(2, dtype=torch.float64, requires_grad=True),
+        torch.tensor(CENTRES["a"]).double(),
+    )
     slope = torch.autograd.grad((x - centre).square().mean(), x, create_graph=True)[0]
     meta = torch.autograd.grad((x - alpha * slope - centre).square().mean(), x)[0]
     assert_close(found.x, -0.2 * meta, 1e-9)
@@ -89,14 +115,19 @@ def test_hessian_free_steps_on_a_quadratic_are_gradients_of_the_meta_objective(a
 def test_perfedavg_ends_where_the_mean_of_its_meta_objectives_is_least():
     alpha = 0.1
     found = long(PerFedAvg(replace(ONE, steps=Steps(1), lr=0.4), alpha, "hf"), 100)
-    shrunk = {n: 1 - 2 * alpha * x * x for n, (x, _) in SLOPES.items()}  # f_k(w - alpha f_k') = shrunk^2 (w x - y)^2
+    shrunk = {
+        n: 1 - 2 * alpha * x * x for n, (x, _) in SLOPES.items()
+    }  # f_k(w - alpha f_k') = shrunk^2 (w x - y)^2
     top = sum(shrunk[n] ** 2 * x * y for n, (x, y) in SLOPES.items())
-    assert float(found.x) == pytest.approx(top / sum(shrunk[n] ** 2 * x * x for n, (x, _) in SLOPES.items()), abs=1e-7)
+    assert float(found.x) == pytest.approx(
+        top / sum(shrunk[n] ** 2 * x * x for n, (x, _) in SLOPES.items()), abs=1e-7
+    )
 
 
 def test_two_gradients_on_one_batch_meet_the_same_noise():
     wide, narrow, other = (
-        run(PerFedAvg(MINI, 0.5, "hf", radius=r), dropout(), 2, seed=s).x for r, s in ((1e-3, 0), (1e-5, 0), (1e-3, 1))
+        run(PerFedAvg(MINI, 0.5, "hf", radius=r), dropout(), 2, seed=s).x
+        for r, s in ((1e-3, 0), (1e-5, 0), (1e-3, 1))
     )
     assert (wide - narrow).abs().max() < 1e-5
     assert (wide - other).abs().max() > 1e-3
@@ -111,10 +142,19 @@ def test_unseen_clients_adapt_as_well_and_work_of_use_is_not_counted():
     for name in SIZES:
         part = problem.clients[name].train
         model = model_at(problem, found.x)
-        grads = torch.autograd.grad(loss_of(model(part.inputs), part.labels), list(model.parameters()))
-        assert_close(found.models[name], found.x - 0.7 * torch.cat([g.reshape(-1) for g in grads]))
-        assert torch.equal(found.state_dict(name)["weight"].reshape(-1), found.models[name][:3])
-    assert {r["client"]: r.get("unseen", False) for r in found.summary} == {n: n in "de" for n in SIZES}
+        grads = torch.autograd.grad(
+            loss_of(model(part.inputs), part.labels), list(model.parameters())
+        )
+        assert_close(
+            found.models[name],
+            found.x - 0.7 * torch.cat([g.reshape(-1) for g in grads]),
+        )
+        assert torch.equal(
+            found.state_dict(name)["weight"].reshape(-1), found.models[name][:3]
+        )
+    assert {r["client"]: r.get("unseen", False) for r in found.summary} == {
+        n: n in "de" for n in SIZES
+    }
     assert all(r["own_model"] for r in found.summary)
     assert found.history.select("row_gradients")[-1] == (2, 2 * 2 * 3 * 3 * 4)
 
@@ -168,7 +208,9 @@ def test_perfedavg_written_in_numpy(variant, precision):
             y = x
             for step, first in enumerate(drawn(name, number, steps=3)):
                 stream = Rng.named(0, number, name, f"train/{step}")
-                second, third = (stream.child(k).permutation(SIZES[name], BATCH) for k in (1, 2))
+                second, third = (
+                    stream.child(k).permutation(SIZES[name], BATCH) for k in (1, 2)
+                )
                 near = y - alpha * gradient(y, inputs[first], labels[first])
                 meta = gradient(near, inputs[second], labels[second])
                 if variant == "hf":
@@ -180,6 +222,10 @@ def test_perfedavg_written_in_numpy(variant, precision):
     for name in SIZES:  # what clients use, and its numbers in the summary
         own = x - alpha * gradient(x, *rows(problem, name))
         np.testing.assert_allclose(found.models[name].numpy(), own, rtol=precision)
-        row = next(r for r in found.summary if (r["client"], r["split"]) == (name, "test"))
+        row = next(
+            r for r in found.summary if (r["client"], r["split"]) == (name, "test")
+        )
         assert row["own_model"]
-        assert row["loss"] == pytest.approx(loss(own, *rows(problem, name, "test")), rel=precision)
+        assert row["loss"] == pytest.approx(
+            loss(own, *rows(problem, name, "test")), rel=precision
+        )

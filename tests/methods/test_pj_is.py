@@ -51,7 +51,11 @@ MUTANTS = {
             "return shares_in_memory(cohort, client, SHARES)",
             "return shares_in_memory(cohort, client, SHARES)[:0]",
         ),
-        ("samplers/pj_is.py", "        if lost:\n            self.check(federation)\n", ""),
+        (
+            "samplers/pj_is.py",
+            "        if lost:\n            self.check(federation)\n",
+            "",
+        ),
     ],
 }
 
@@ -68,7 +72,9 @@ def test_pj_is_is_isfl_with_equal_constants_bit_by_bit(ratio, monkeypatch):
     def equal(self, cohort, /, **payload):
         reply = honest(self, cohort, **payload)
         return (
-            reply._replace(lipschitz=torch.ones_like(reply.lipschitz)) if self.name.endswith("isfl:compare") else reply
+            reply._replace(lipschitz=torch.ones_like(reply.lipschitz))
+            if self.name.endswith("isfl:compare")
+            else reply
         )
 
     def from_the_start(self, federation):
@@ -76,7 +82,9 @@ def test_pj_is_is_isfl_with_equal_constants_bit_by_bit(ratio, monkeypatch):
         check(self, federation)
         counts = federation.ask(federation.everyone, weighted.class_counts).counts
         p = counts.sum(0) / counts.sum(dtype=torch.float64)
-        federation.ask(federation.everyone, isfl.keep, q=PerClient(p.expand(len(counts), -1)))
+        federation.ask(
+            federation.everyone, isfl.keep, q=PerClient(p.expand(len(counts), -1))
+        )
 
     monkeypatch.setattr(Task, "__call__", equal)
     monkeypatch.setattr(LipschitzSampler, "check", from_the_start)
@@ -95,17 +103,25 @@ def test_pj_is_is_isfl_with_equal_constants_bit_by_bit(ratio, monkeypatch):
 
 def test_the_rows_of_pj_is_are_those_of_isfl_with_equal_constants():
     problem = skewed()
-    counts = torch.stack([torch.bincount(c.train.labels, minlength=4) for c in problem.clients]).double()
+    counts = torch.stack(
+        [torch.bincount(c.train.labels, minlength=4) for c in problem.clients]
+    ).double()
     p = counts.sum(0) / counts.sum()
     ours, theirs = cohort_of(problem), cohort_of(problem)
     ours.memory.put(pj_is.SHARES, p.expand(3, -1))
-    theirs.memory.put(isfl.SHARES, torch.stack([closed_form(p, c / c.sum(), [2.0] * 4, 0.05)[0] for c in counts]))
+    theirs.memory.put(
+        isfl.SHARES,
+        torch.stack([closed_form(p, c / c.sum(), [2.0] * 4, 0.05)[0] for c in counts]),
+    )
     ours.memory.commit()
     theirs.memory.commit()
     for i in range(3):
         rows = [
             sampler.rows(cohort, i, Rng.named(0, "x", i), 50, 8)
-            for sampler, cohort in ((ClassShareSampler(), ours), (LipschitzSampler(), theirs))
+            for sampler, cohort in (
+                (ClassShareSampler(), ours),
+                (LipschitzSampler(), theirs),
+            )
         ]
         assert np.array_equal(*rows)
 
@@ -130,15 +146,25 @@ def test_rows_come_as_often_as_they_should(name):
     cohort.memory.put(pj_is.SHARES, p[None])
     cohort.memory.commit()
     shares = p * (own > 0) / (p * (own > 0)).sum()
-    assert_frequencies(ClassShareSampler(), cohort, (shares / own.clamp(min=1))[problem.clients[name].train.labels])
+    assert_frequencies(
+        ClassShareSampler(),
+        cohort,
+        (shares / own.clamp(min=1))[problem.clients[name].train.labels],
+    )
 
 
 def test_shares_are_asked_and_told_once_and_survive_a_resume(tmp_path):
     problem = skewed()
     whole = run_with_server(PjIS(MINI), problem, 4, evaluate=4)
-    assert [r.round for r in whole.asks if "class_counts" in r.task or "keep_shares" in r.task] == [0, 0]
+    assert [
+        r.round
+        for r in whole.asks
+        if "class_counts" in r.task or "keep_shares" in r.task
+    ] == [0, 0]
     run_with_server(PjIS(MINI), problem, 2, checkpoint=tmp_path, evaluate=4)
-    resumed = run_with_server(PjIS(MINI), problem, 4, checkpoint=tmp_path, resume=True, workers=2, evaluate=4)
+    resumed = run_with_server(
+        PjIS(MINI), problem, 4, checkpoint=tmp_path, resume=True, workers=2, evaluate=4
+    )
     assert torch.equal(resumed.x, whole.x)
 
 
@@ -155,7 +181,9 @@ def test_a_client_that_has_lost_the_shares_draws_any_row():
         local = replace(MINI, sampler=ClassShareSampler())
         got = federation.ask("abc", local_update, x=start(problem), local=local)
     x = start(problem)
-    assert torch.equal(got.delta, cohort_of(problem).train(x, replace(MINI, sampler=Evenly())) - x)
+    assert torch.equal(
+        got.delta, cohort_of(problem).train(x, replace(MINI, sampler=Evenly())) - x
+    )
 
 
 class Evenly(ct.Sampler):
@@ -164,7 +192,9 @@ class Evenly(ct.Sampler):
     def rows(self, cohort, client, rng, steps, batch_size):
         count = len(cohort.labels(client))
         edges = np.arange(1, count + 1) / count
-        return np.searchsorted(edges, rng.uniform(steps * batch_size), side="right").reshape(steps, batch_size)
+        return np.searchsorted(
+            edges, rng.uniform(steps * batch_size), side="right"
+        ).reshape(steps, batch_size)
 
 
 def test_it_works_under_other_methods_on_any_number_of_workers():

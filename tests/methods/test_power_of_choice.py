@@ -24,7 +24,11 @@ from federations import (
 
 MUTANTS = {
     "power-of-choice": [
-        ("algorithms/power_of_choice.py", "argsort(descending=True, stable=True)", "argsort(stable=True)"),
+        (
+            "algorithms/power_of_choice.py",
+            "argsort(descending=True, stable=True)",
+            "argsort(stable=True)",
+        ),
         (
             "algorithms/power_of_choice.py",
             "without_replacement(state.sizes,",
@@ -41,16 +45,25 @@ def test_power_of_choice_by_hand():
     """Candidates are drawn one after the other by size, with the named numbers; the two with the highest loss train."""
     problem = logistic()
     x, total = start(problem).numpy(), 3
-    found = run(PowerOfChoice(FULL, 0.7, candidates=3), problem, total, clients_per_round=2)
+    found = run(
+        PowerOfChoice(FULL, 0.7, candidates=3), problem, total, clients_per_round=2
+    )
     chosen = chosen_by_round(found)
     for number in range(1, total + 1):
         rng = Rng.named(0, "server", number)
-        arrival = {n: -math.log(1 - rng.child("candidate", n).uniform(1)[0]) / SIZES[n] for n in SIZES}
+        arrival = {
+            n: -math.log(1 - rng.child("candidate", n).uniform(1)[0]) / SIZES[n]
+            for n in SIZES
+        }
         candidates = sorted(SIZES, key=arrival.get)[:3]
         known = {n: loss(x, *rows(problem, n)) for n in candidates}
         best = sorted(sorted(candidates, key=lambda n: -known[n])[:2])
         assert chosen[number] == best
-        logged = {r.client: r.value for r in found.history if (r.round, r.metric) == (number, "candidate_loss")}
+        logged = {
+            r.client: r.value
+            for r in found.history
+            if (r.round, r.metric) == (number, "candidate_loss")
+        }
         assert logged == pytest.approx(known)
         x = x + 0.7 * sum(descent(problem, n, x, FULL) for n in best) / 2
     np.testing.assert_allclose(found.x.numpy(), x, atol=1e-12)
@@ -62,7 +75,9 @@ def test_power_of_choice_with_everybody_is_the_uniform_average():
     uniform, full = run(PowerOfChoice(MINI), problem), run(SGDFull(MINI), problem)
     assert torch.equal(uniform.x, full.x)
     assert not any(r.task.endswith((":losses", ":row_counts")) for r in uniform.asks)
-    assert not torch.equal(run(PowerOfChoice(MINI), problem, clients_per_round=2).x, full.x)
+    assert not torch.equal(
+        run(PowerOfChoice(MINI), problem, clients_per_round=2).x, full.x
+    )
 
 
 def test_power_of_choice_takes_the_highest_losses_of_all_candidates():
@@ -76,9 +91,17 @@ def test_power_of_choice_takes_the_highest_losses_of_all_candidates():
 
 def test_power_of_choice_estimates_losses_on_a_batch():
     problem = logistic()
-    found = run(PowerOfChoice(FULL, candidates=5, loss_batch_size=3), problem, 1, clients_per_round=2)
+    found = run(
+        PowerOfChoice(FULL, candidates=5, loss_batch_size=3),
+        problem,
+        1,
+        clients_per_round=2,
+    )
     whole = run(PowerOfChoice(FULL, candidates=5), problem, 1, clients_per_round=2)
-    one, other = ({r.client: r.value for r in f.history if r.metric == "candidate_loss"} for f in (found, whole))
+    one, other = (
+        {r.client: r.value for r in f.history if r.metric == "candidate_loss"}
+        for f in (found, whole)
+    )
     assert all(one[n] != other[n] for n in SIZES)
     assert found.history.select("row_gradients") == [
         (r, sum(FULL.steps.count * SIZES[n] for n in names) if r else 0)
@@ -102,7 +125,10 @@ def test_power_of_choice_estimates_losses_on_a_batch():
             lambda: run(PowerOfChoice(candidates=2), logistic(), clients_per_round=3),
             r"PowerOfChoice.candidates must be between 3 \(clients_per_round\) and 5 \(clients\); got 2",
         ),
-        (lambda: run(PowerOfChoice(candidates=6), logistic(), clients_per_round=3), "and 5 .clients.; got 6"),
+        (
+            lambda: run(PowerOfChoice(candidates=6), logistic(), clients_per_round=3),
+            "and 5 .clients.; got 6",
+        ),
     ],
 )
 def test_bad_fields_are_named(make, sentence):

@@ -25,9 +25,21 @@ from federations import (
 
 MUTANTS = {
     "qffl": [
-        ("algorithms/qffl.py", "self.q * loss ** (self.q - 1)", "0 * loss ** (self.q - 1)"),
-        ("algorithms/qffl.py", "weights = loss**self.q / total", "weights = loss / total"),
-        ("algorithms/qffl.py", "(scale * self.local.rate(federation.round))", "self.local.rate(federation.round)"),
+        (
+            "algorithms/qffl.py",
+            "self.q * loss ** (self.q - 1)",
+            "0 * loss ** (self.q - 1)",
+        ),
+        (
+            "algorithms/qffl.py",
+            "weights = loss**self.q / total",
+            "weights = loss / total",
+        ),
+        (
+            "algorithms/qffl.py",
+            "(scale * self.local.rate(federation.round))",
+            "self.local.rate(federation.round)",
+        ),
     ],
 }
 
@@ -36,14 +48,19 @@ MUTANTS = {
 def test_qffl_without_q_is_uniform_averaging(make):
     problem = make()
     assert_close(run(QFFL(MINI, q=0.0), problem).x, uniform(problem, MINI))
-    assert (run(QFFL(MINI, q=1.0), problem).x - uniform(problem, MINI)).abs().max() > 1e-4
+    assert (
+        run(QFFL(MINI, q=1.0), problem).x - uniform(problem, MINI)
+    ).abs().max() > 1e-4
 
 
 def test_equal_losses_and_lengths_make_a_shorter_uniform_step():
     problem = quadratic({"a": [2.0, 0.0], "b": [0.0, 2.0]})
     q, lr = 2.0, 0.2
     found = run(QFFL(ONE, q), problem, 1)
-    loss, step = 2.0, lr * torch.tensor([2.0, 0.0], dtype=torch.float64)  # mean of (x - c)^2 over 2 entries at 0
+    loss, step = (
+        2.0,
+        lr * torch.tensor([2.0, 0.0], dtype=torch.float64),
+    )  # mean of (x - c)^2 over 2 entries at 0
     mean = (step + step.flip(0)) / 2
     assert_close(found.x, mean / (1 + q * float(step @ step) / (loss * lr)))
 
@@ -75,8 +92,15 @@ def test_losses_of_nearly_zero_and_large_powers_stay_finite():
 
 
 def test_a_negative_loss_cannot_be_raised_to_a_power():
-    with pytest.raises(QuorumError, match=r"a \(field 'loss' has a value out of its range \(at least 0\)\)"):
-        run(QFFL(ONE), quadratic(CENTRES), loss=lambda outputs, labels: outputs.sum(1) - 100)
+    with pytest.raises(
+        QuorumError,
+        match=r"a \(field 'loss' has a value out of its range \(at least 0\)\)",
+    ):
+        run(
+            QFFL(ONE),
+            quadratic(CENTRES),
+            loss=lambda outputs, labels: outputs.sum(1) - 100,
+        )
 
 
 @pytest.mark.parametrize(("fields", "sentence"), [

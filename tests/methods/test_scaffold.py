@@ -47,10 +47,18 @@ from federations import (
 
 MUTANTS = {
     "scaffold": [
-        ("algorithms/scaffold.py", "correction=_controls(cohort, control).neg_().add_(control)", "correction=control"),
+        (
+            "algorithms/scaffold.py",
+            "correction=_controls(cohort, control).neg_().add_(control)",
+            "correction=control",
+        ),
         ("algorithms/scaffold.py", ".neg_().add_(control))", ".neg_())"),
         ("algorithms/scaffold.py", ".neg_().sub_(control)", ".neg_()"),
-        ("algorithms/scaffold.py", "state.control + share * average", "state.control + average"),
+        (
+            "algorithms/scaffold.py",
+            "state.control + share * average",
+            "state.control + average",
+        ),
         ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),
         ("algorithms/scaffold.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
         (
@@ -65,8 +73,12 @@ MUTANTS = {
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_the_first_round_of_scaffold_is_uniform_averaging(make):
     problem = make()
-    assert_close(run(SCAFFOLD(MINI, lr=0.6), problem, 1).x, uniform(problem, MINI, 1, lr=0.6))
-    assert (run(SCAFFOLD(MINI), problem, 2).x - uniform(problem, MINI, 2)).abs().max() > 1e-4
+    assert_close(
+        run(SCAFFOLD(MINI, lr=0.6), problem, 1).x, uniform(problem, MINI, 1, lr=0.6)
+    )
+    assert (
+        run(SCAFFOLD(MINI), problem, 2).x - uniform(problem, MINI, 2)
+    ).abs().max() > 1e-4
 
 
 def test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round():
@@ -77,7 +89,11 @@ def test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round():
         for client in problem.clients:
             value = loss_of(model(client.train.inputs), client.train.labels)
             grads = torch.autograd.grad(value, parameters)
-            mean = [g / 5 for g in grads] if mean is None else [m + g / 5 for m, g in zip(mean, grads, strict=True)]
+            mean = (
+                [g / 5 for g in grads]
+                if mean is None
+                else [m + g / 5 for m, g in zip(mean, grads, strict=True)]
+            )
         for p, g in zip(parameters, mean, strict=True):
             p.data -= 0.7 * 0.2 * g
     assert_close(run(SCAFFOLD(ONE, lr=0.7), problem, 4).x, vector_of(model))
@@ -85,12 +101,16 @@ def test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round():
 
 SLOPES = {"a": (1.0, 0.0), "b": (2.0, 4.0), "c": (0.5, -3.0), "d": (1.5, 1.0)}
 """Rows (x, y) of the clients of `curved`: f_k(w) = (w x - y)^2, of different curvature."""
-OPTIMUM = sum(x * y for x, y in SLOPES.values()) / sum(x * x for x, _ in SLOPES.values())
+OPTIMUM = sum(x * y for x, y in SLOPES.values()) / sum(
+    x * x for x, _ in SLOPES.values()
+)
 
 
 def curved() -> Problem:
     ones = torch.ones(8, 1, dtype=torch.float64)
-    clients = data.from_tensors({n: (x * ones, y * ones[:, 0]) for n, (x, y) in SLOPES.items()})
+    clients = data.from_tensors(
+        {n: (x * ones, y * ones[:, 0]) for n, (x, y) in SLOPES.items()}
+    )
     return Problem(clients, seeded(lambda: nn.Linear(1, 1, bias=False), torch.float64))
 
 
@@ -104,8 +124,12 @@ TEN = LocalSGD(lr=0.05, steps=Steps(10), batch_size=None)
 
 @pytest.mark.parametrize("participants", [None, 2])
 def test_scaffold_ends_at_the_optimum_of_unlike_clients(participants):
-    found, plain = (long(m(TEN), clients_per_round=participants) for m in (SCAFFOLD, FedAvg))
-    assert float(found.x) == pytest.approx(OPTIMUM, abs=1e-6 if participants is None else 1e-4)
+    found, plain = (
+        long(m(TEN), clients_per_round=participants) for m in (SCAFFOLD, FedAvg)
+    )
+    assert float(found.x) == pytest.approx(
+        OPTIMUM, abs=1e-6 if participants is None else 1e-4
+    )
     assert abs(float(plain.x) - OPTIMUM) > 0.05
     assert not logged(found, "control_lost")
 
@@ -113,7 +137,9 @@ def test_scaffold_ends_at_the_optimum_of_unlike_clients(participants):
 def test_weight_decay_is_part_of_the_objective_that_scaffold_ends_at():
     found = long(SCAFFOLD(replace(TEN, weight_decay=0.5)))
     top = sum(2 * x * y for x, y in SLOPES.values())
-    assert float(found.x) == pytest.approx(top / sum(2 * x * x + 0.5 for x, _ in SLOPES.values()), abs=1e-6)
+    assert float(found.x) == pytest.approx(
+        top / sum(2 * x * x + 0.5 for x, _ in SLOPES.values()), abs=1e-6
+    )
 
 
 def test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends(monkeypatch):
@@ -143,7 +169,11 @@ def test_a_process_that_ends_takes_no_control_with_it(monkeypatch):
 
     def call(self, cohort, /, **payload):
         reply = honest(self, cohort, **payload)
-        if "update" in self.kinds.values() and cohort.round == 3 and "b" in cohort.names:
+        if (
+            "update" in self.kinds.values()
+            and cohort.round == 3
+            and "b" in cohort.names
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
         return reply
 
@@ -159,7 +189,11 @@ def test_a_refused_reply_leaves_no_control_that_the_server_does_not_know(monkeyp
 
     def call(self, cohort, /, **payload):
         reply = honest(self, cohort, **payload)
-        if "update" in self.kinds.values() and cohort.round == 5 and "b" in cohort.names:
+        if (
+            "update" in self.kinds.values()
+            and cohort.round == 5
+            and "b" in cohort.names
+        ):
             reply.delta[cohort.names.index("b")] = float("nan")
         return reply
 
@@ -183,16 +217,28 @@ def test_bad_settings_are_refused_with_the_reason(fields, sentence):
 
 def test_a_wrong_pair_ends_the_command_with_status_2(capsys, tmp_path):
     assert_refused_by_the_command(
-        "scaffold", "scaffold.local.momentum=0.9", "SCAFFOLD needs local momentum = 0.0", capsys, tmp_path
+        "scaffold",
+        "scaffold.local.momentum=0.9",
+        "SCAFFOLD needs local momentum = 0.0",
+        capsys,
+        tmp_path,
     )
 
 
 @pytest.mark.parametrize(
-    "settings", [{"steps": Steps(3)}, {"steps": Epochs(2)}, {"weight_decay": 0.1, "batch_size": 4}]
+    "settings",
+    [{"steps": Steps(3)}, {"steps": Epochs(2)}, {"weight_decay": 0.1, "batch_size": 4}],
 )
 def test_scaffold_with_absent_clients_written_in_numpy(settings):
     problem, server_lr = logistic(), 0.7
-    local = LocalSGD(**{"lr": Schedule(LR, (3,), 0.5), "steps": Steps(2), "batch_size": BATCH, **settings})
+    local = LocalSGD(
+        **{
+            "lr": Schedule(LR, (3,), 0.5),
+            "steps": Steps(2),
+            "batch_size": BATCH,
+            **settings,
+        }
+    )
     found = run(SCAFFOLD(local, lr=server_lr), problem, 5, clients_per_round=3)
     many = {"epochs" if isinstance(local.steps, Epochs) else "steps": local.steps.count}
     x, c = start(problem).numpy(), np.zeros(4)
@@ -206,14 +252,21 @@ def test_scaffold_with_absent_clients_written_in_numpy(settings):
             inputs, labels = rows(problem, name)
             y, steps = x, drawn(name, number, **many)
             for at in steps:
-                y = y - lr * (gradient(y, inputs[at], labels[at]) + local.weight_decay * y + c - own[name])
+                y = y - lr * (
+                    gradient(y, inputs[at], labels[at])
+                    + local.weight_decay * y
+                    + c
+                    - own[name]
+                )
             new = own[name] - c + (x - y) / (len(steps) * lr)
             moves.append(y - x)
             changes.append(new - own[name])
             own[name] = new
         x = x + server_lr * sum(moves) / 3
         c = c + 3 / 5 * sum(changes) / 3
-        assert logged_at(found, number, "control_norm")["*"] == pytest.approx(np.linalg.norm(c), rel=1e-10)
+        assert logged_at(found, number, "control_norm")["*"] == pytest.approx(
+            np.linalg.norm(c), rel=1e-10
+        )
     np.testing.assert_allclose(found.x.numpy(), x, rtol=1e-10)
     np.testing.assert_allclose(c, sum(own.values()) / 5, atol=1e-14)
     assert np.linalg.norm(c) > 1e-3

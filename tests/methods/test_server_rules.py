@@ -7,12 +7,29 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from short_runs import FULL, LOCAL, MINI, ONE, assert_refused_by_the_command, run, sgd, trained
+from short_runs import (
+    FULL,
+    LOCAL,
+    MINI,
+    ONE,
+    assert_refused_by_the_command,
+    run,
+    sgd,
+    trained,
+)
 
 from coterie import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 from coterie.base.errors import InputError
 from coterie.config.local import LocalSGD, Steps
-from federations import SIZES, assert_close, batch_norm, dropout, logistic, quadratic, start
+from federations import (
+    SIZES,
+    assert_close,
+    batch_norm,
+    dropout,
+    logistic,
+    quadratic,
+    start,
+)
 
 MUTANTS = {
     "fedavgm": [
@@ -35,7 +52,11 @@ MUTANTS = {
             "state.v + (1 - self.betas[1]) * mean",
         ),
         ("algorithms/server_rules.py", "m / (v.sqrt() + tau)", "m / (v + tau)"),
-        ("algorithms/server_rules.py", "beta * state.m + (1 - beta) * mean", "beta * state.m + mean"),
+        (
+            "algorithms/server_rules.py",
+            "beta * state.m + (1 - beta) * mean",
+            "beta * state.m + mean",
+        ),
         ("algorithms/server_rules.py", 'getattr(self, "tau", 0.0) ** 2', "0.0"),
         (
             "algorithms/server_rules.py",
@@ -44,7 +65,11 @@ MUTANTS = {
         ),
     ],
     "fedyogi": [
-        ("algorithms/server_rules.py", "square * torch.sign(state.v - square)", "(square - state.v)"),
+        (
+            "algorithms/server_rules.py",
+            "square * torch.sign(state.v - square)",
+            "(square - state.v)",
+        ),
         (
             "algorithms/server_rules.py",
             "state.v - (1 - self.betas[1]) * square * torch",
@@ -52,8 +77,16 @@ MUTANTS = {
         ),
     ],
     "fedadagrad": [
-        ("algorithms/server_rules.py", "state.v + mean[: federation.dim].square()", "state.v"),
-        ("algorithms/server_rules.py", "state.v + mean[: federation.dim].square()", "mean[: federation.dim].square()"),
+        (
+            "algorithms/server_rules.py",
+            "state.v + mean[: federation.dim].square()",
+            "state.v",
+        ),
+        (
+            "algorithms/server_rules.py",
+            "state.v + mean[: federation.dim].square()",
+            "mean[: federation.dim].square()",
+        ),
     ],
 }
 
@@ -62,7 +95,10 @@ RULES = (FedAvgM, FedAdam, FedYogi, FedAdagrad)
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_fedavgm_without_momentum_is_fedavg_bit_by_bit(make):
-    one, other = run(FedAvgM(MINI, beta=0.0, lr=0.7), make()), run(FedAvg(MINI, lr=0.7), make())
+    one, other = (
+        run(FedAvgM(MINI, beta=0.0, lr=0.7), make()),
+        run(FedAvg(MINI, lr=0.7), make()),
+    )
     assert torch.equal(one.x, other.x)
     assert one.history == other.history
 
@@ -89,11 +125,15 @@ class AlwaysOne:
 
     def average(self, clients, task, **payload):
         delta = torch.ones(1, dtype=torch.float64)
-        return SimpleNamespace(delta=delta, weights=delta, by_client=lambda values: {"a": float(values)})
+        return SimpleNamespace(
+            delta=delta, weights=delta, by_client=lambda values: {"a": float(values)}
+        )
 
 
 @pytest.mark.parametrize("make", [logistic, batch_norm])
-@pytest.mark.parametrize(("rule", "factor"), [(FedAdam, 1), (FedYogi, 2), (FedAdagrad, 2)])
+@pytest.mark.parametrize(
+    ("rule", "factor"), [(FedAdam, 1), (FedYogi, 2), (FedAdagrad, 2)]
+)
 def test_a_large_tau_without_momentum_is_fedavg_with_another_rate(rule, factor, make):
     tau, rate = 1e7, 0.6
     beta = {"beta": 0.0} if rule is FedAdagrad else {"betas": (0.0, 0.0)}
@@ -105,10 +145,15 @@ def test_a_large_tau_without_momentum_is_fedavg_with_another_rate(rule, factor, 
 def test_uniform_weights_count_clients_alike(rule):
     problem = quadratic({"a": [1.0], "b": [4.0]}, {"a": 30, "b": 10})
     local = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
-    whole, equal = (run(rule(local, weights=w), problem, 1).weights["*"] for w in ("size", "uniform"))
+    whole, equal = (
+        run(rule(local, weights=w), problem, 1).weights["*"]
+        for w in ("size", "uniform")
+    )
     assert whole == {"a": 0.75, "b": 0.25}
     assert equal == {"a": 0.5, "b": 0.5}
-    by_rows, alike = (trained(rule(local, weights=w), problem, 30).x for w in ("size", "uniform"))
+    by_rows, alike = (
+        trained(rule(local, weights=w), problem, 30).x for w in ("size", "uniform")
+    )
     assert float(by_rows) < float(alike) - 0.01
 
 
@@ -127,7 +172,11 @@ def test_bad_settings_are_refused_with_the_reason(fields, sentence):
 
 def test_a_wrong_setting_ends_the_command_with_status_2(capsys, tmp_path):
     assert_refused_by_the_command(
-        "fedadam", "fedadam.tau=0", "FedAdam.tau must be a number > 0 and <= 1e15; got 0", capsys, tmp_path
+        "fedadam",
+        "fedadam.tau=0",
+        "FedAdam.tau must be a number > 0 and <= 1e15; got 0",
+        capsys,
+        tmp_path,
     )
 
 
@@ -141,7 +190,9 @@ def test_rounds_written_in_numpy(name):
     x = start(problem).numpy()
     m, v = np.zeros_like(x), np.full_like(x, tau**2)
     for number in range(1, 4):
-        mean = sum(SIZES[n] / 60 * (sgd(x, problem, n, number, steps=3) - x) for n in SIZES)
+        mean = sum(
+            SIZES[n] / 60 * (sgd(x, problem, n, number, steps=3) - x) for n in SIZES
+        )
         if name == "FedAvgM":
             m = b1 * m + mean
             x = x + lr * m

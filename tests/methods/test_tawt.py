@@ -43,7 +43,8 @@ def test_tawt_by_hand():
     for _ in range(3):
         delta = {n: descent(problem, n, x, FULL) for n in SIZES}
         raw = {
-            n: w * math.exp(0.8 * math.cos(between(delta["b"], delta[n]) if n != "b" else 0))
+            n: w
+            * math.exp(0.8 * math.cos(between(delta["b"], delta[n]) if n != "b" else 0))
             for n, w in weights.items()
         }
         weights = {n: w / sum(raw.values()) for n, w in raw.items()}
@@ -59,7 +60,10 @@ def test_tawt_by_hand():
 
 def test_tawt_may_move_its_weights_in_every_second_round_only():
     problem = logistic()
-    rounds = [run(TAWT("b", FULL, 0.7, 0.8, every=2), problem, n).weights["b"] for n in range(1, 6)]
+    rounds = [
+        run(TAWT("b", FULL, 0.7, 0.8, every=2), problem, n).weights["b"]
+        for n in range(1, 6)
+    ]
     assert set(rounds[0].values()) == {0.2}
     assert rounds[1] == rounds[2] != rounds[0]
     assert rounds[3] == rounds[4] != rounds[2]
@@ -67,7 +71,10 @@ def test_tawt_may_move_its_weights_in_every_second_round_only():
 
 def test_tawt_without_a_step_is_the_uniform_average():
     problem = batch_norm()
-    assert_close(run(TAWT("a", MINI, step=0.0), problem).models["a"], run(SGDFull(MINI), problem).x)
+    assert_close(
+        run(TAWT("a", MINI, step=0.0), problem).models["a"],
+        run(SGDFull(MINI), problem).x,
+    )
 
 
 def test_tawt_all_targets_are_each_target_alone():
@@ -113,7 +120,10 @@ def test_resumed_and_repeated_runs_agree(tmp_path):
         (lambda: TAWT(lr=0), "TAWT.lr must be a number > 0; got 0"),
         (lambda: TAWT(step=-0.1), "TAWT.step must be a number >= 0; got -0.1"),
         (lambda: TAWT(targets=()), "TAWT.targets must be"),
-        (lambda: run(TAWT("z"), logistic()), "TAWT.targets names 'z', which is not a client"),
+        (
+            lambda: run(TAWT("z"), logistic()),
+            "TAWT.targets names 'z', which is not a client",
+        ),
     ],
 )
 def test_bad_fields_are_named(make, sentence):

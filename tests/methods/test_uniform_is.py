@@ -34,8 +34,16 @@ MUTANTS = {
             "return torch.full((classes,), 1 / classes, dtype=torch.float64)",
             "return torch.full((classes,), 1 / classes, dtype=torch.float64)[:0]",
         ),
-        ("samplers/weighted.py", "replace(self.local, sampler=self.sampler)", "self.local"),
-        ("samplers/uniform_is.py", "return UniformClassSampler(self.sample_ratio)", "return UniformClassSampler()"),
+        (
+            "samplers/weighted.py",
+            "replace(self.local, sampler=self.sampler)",
+            "self.local",
+        ),
+        (
+            "samplers/uniform_is.py",
+            "return UniformClassSampler(self.sample_ratio)",
+            "return UniformClassSampler()",
+        ),
     ],
 }
 
@@ -48,8 +56,14 @@ def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
 def test_uniform_is_and_pj_is_with_equal_class_counts_everywhere_are_one():
     part = skewed().clients["b"].train
     problem = Problem(Clients([Client(n, part) for n in "ab"]), skewed().model)
-    assert torch.equal(run_with_server(UniformIS(MINI), problem).x, run_with_server(PjIS(MINI), problem).x)
-    assert not torch.equal(run_with_server(UniformIS(MINI), skewed()).x, run_with_server(PjIS(MINI), skewed()).x)
+    assert torch.equal(
+        run_with_server(UniformIS(MINI), problem).x,
+        run_with_server(PjIS(MINI), problem).x,
+    )
+    assert not torch.equal(
+        run_with_server(UniformIS(MINI), skewed()).x,
+        run_with_server(PjIS(MINI), skewed()).x,
+    )
 
 
 def chances(problem, name, model):
@@ -67,7 +81,9 @@ def test_rows_come_as_often_as_they_should(name):
     problem = skewed()
     own = class_counts(problem)[problem.clients.number(name)]
     present = (own > 0).double()
-    chance = (present / present.sum() / own.clamp(min=1))[problem.clients[name].train.labels]
+    chance = (present / present.sum() / own.clamp(min=1))[
+        problem.clients[name].train.labels
+    ]
     assert_frequencies(UniformClassSampler(), cohort_of(problem, name), chance)
 
 

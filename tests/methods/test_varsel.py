@@ -52,13 +52,21 @@ MUTANTS = {
             "_square_norm(row, cohort.layout.dim)",
         ),
         ("algorithms/varsel.py", "if u < p]", "]"),
-        ("algorithms/varsel.py", "m / (m - 1) if self.debias or self.unbiased_variance else 1.0", "1.0"),
+        (
+            "algorithms/varsel.py",
+            "m / (m - 1) if self.debias or self.unbiased_variance else 1.0",
+            "1.0",
+        ),
         (
             "algorithms/varsel.py",
             '"variance": variance, "debias": self.debias}',
             '"variance": variance, "debias": False}',
         ),
-        ("algorithms/varsel.py", "squared.argsort(stable=True)", "squared.argsort(descending=True, stable=True)"),
+        (
+            "algorithms/varsel.py",
+            "squared.argsort(stable=True)",
+            "squared.argsort(descending=True, stable=True)",
+        ),
         (
             "algorithms/varsel.py",
             "exact_weights(*heads, budget, **objective_settings)",
@@ -73,7 +81,13 @@ CENTRES = {"a": [1.0, 2.0], "b": [-1.0, 2.0]}
 
 
 def run(method, problem, rounds=1, **options):
-    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
+    return fit(
+        method,
+        problem.clients,
+        problem.model,
+        rounds,
+        **{"merge_validation": False, "evaluate": 1, **options},
+    )
 
 
 def last(found, key):
@@ -89,7 +103,10 @@ def raw_weights(found, target="a"):
 # ---- the weights
 
 
-@pytest.mark.parametrize("local", [ONE, replace(ONE, steps=Steps(4)), replace(MINI, steps=Steps(1), batch_size=None)])
+@pytest.mark.parametrize(
+    "local",
+    [ONE, replace(ONE, steps=Steps(4)), replace(MINI, steps=Steps(1), batch_size=None)],
+)
 def test_without_external_clients_it_is_descent_on_the_internal_ones(local):
     problem = quadratic({**CENTRES, "far": [9.0, -9.0]})
     inside = problem.with_clients(subset(problem.clients, "ab"))
@@ -97,15 +114,24 @@ def test_without_external_clients_it_is_descent_on_the_internal_ones(local):
     assert_close(run(VaRSeL(("a", "b"), local=local), inside, 5).models["a"], expected)
     without = run(VaRSeL(("a", "b"), budget=0, local=local), problem, 5)
     assert_close(without.models["b"], expected)
-    assert (last(without, "selected"), last(without, "sum_weights"), last(without, "phi_ratio")) == (0, 0, 1)
-    assert [r.task.split(":")[1] for r in without.asks if r.task.startswith("coterie.alg")] == ["local_updates"] * 5
+    assert (
+        last(without, "selected"),
+        last(without, "sum_weights"),
+        last(without, "phi_ratio"),
+    ) == (0, 0, 1)
+    assert [
+        r.task.split(":")[1] for r in without.asks if r.task.startswith("coterie.alg")
+    ] == ["local_updates"] * 5
 
 
 def test_buffers_are_averaged_with_the_weights():
     problem = batch_norm()
     names = {"a": 8, "b": 8}
     problem = problem.with_clients(build(lambda n: lambda c, g: drawn(c, g), names))
-    expected, found = run(FedAvg(ONE), problem, 3).x, run(VaRSeL(("a", "b"), local=ONE), problem, 3).models["a"]
+    expected, found = (
+        run(FedAvg(ONE), problem, 3).x,
+        run(VaRSeL(("a", "b"), local=ONE), problem, 3).models["a"],
+    )
     assert_close(found, expected)
     assert not torch.equal(found[-10:], start(problem)[-10:])
 
@@ -115,36 +141,56 @@ def drawn(count, g):
     return x, x[:, :3].argmax(1)
 
 
-@pytest.mark.parametrize("options", [{}, {"preselect": "smallest"}, {"debias": True}, {"unbiased_variance": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"preselect": "smallest"}, {"debias": True}, {"unbiased_variance": True}],
+)
 def test_copies_of_the_internal_mean_reach_the_cap(options):
     problem = quadratic({**CENTRES, **{n: [0.0, 2.0] for n in "cde"}})
     found = run(VaRSeL(("a", "b"), local=ONE, **options), problem)
     assert raw_weights(found) == pytest.approx(dict.fromkeys("abcde", 1.0), abs=1e-6)
     if not options.get("debias"):
-        assert last(found, "phi_ratio") == pytest.approx(4 / 25, rel=1e-6)  # (V / 25) / (V / 4)
+        assert last(found, "phi_ratio") == pytest.approx(
+            4 / 25, rel=1e-6
+        )  # (V / 25) / (V / 4)
     limited = run(VaRSeL(("a", "b"), 2, ONE, **options), problem)
-    assert (last(limited, "selected"), last(limited, "sum_weights")) == (2, pytest.approx(2, abs=1e-6))
+    assert (last(limited, "selected"), last(limited, "sum_weights")) == (
+        2,
+        pytest.approx(2, abs=1e-6),
+    )
 
 
 def test_weights_never_sum_to_more_than_the_budget_however_many_are_drawn():
     problem = quadratic({**CENTRES, **{name: [0.0, 2.0] for name in "cdef"}})
     found = run(VaRSeL(("a", "b"), 1.5, ONE), problem, 20)
     assert max(value for _, value in found.history.select("selected")) == 2
-    assert max(value for _, value in found.history.select("sum_weights")) == pytest.approx(1.5, abs=1e-5)
+    assert max(
+        value for _, value in found.history.select("sum_weights")
+    ) == pytest.approx(1.5, abs=1e-5)
 
 
 def test_a_client_at_a_great_distance_gets_nothing():
     problem = quadratic({**CENTRES, "c": [0.0, 2.0], "d": [1e5, 1e5]})
     forced = run(VaRSeL(("a", "b"), local=ONE, **ALL), problem)
-    assert raw_weights(forced) == pytest.approx({"a": 1, "b": 1, "c": 1, "d": 0}, abs=1e-6)
+    assert raw_weights(forced) == pytest.approx(
+        {"a": 1, "b": 1, "c": 1, "d": 0}, abs=1e-6
+    )
     assert last(forced, "selected") == 2
-    assert set(run(VaRSeL(("a", "b"), local=ONE), problem).weights["a"]) == {"a", "b", "c"}
+    assert set(run(VaRSeL(("a", "b"), local=ONE), problem).weights["a"]) == {
+        "a",
+        "b",
+        "c",
+    }
 
 
 def test_nothing_is_weighed_where_the_internal_clients_agree():
     problem = quadratic({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]})
     found = run(VaRSeL(("a", "b"), local=ONE), problem)
-    assert (last(found, "variance"), last(found, "selected"), last(found, "phi_ratio")) == (0, 0, 1)
+    assert (
+        last(found, "variance"),
+        last(found, "selected"),
+        last(found, "phi_ratio"),
+    ) == (0, 0, 1)
     assert_close(found.models["a"], run(FedAvg(ONE), problem).x)
 
 
@@ -155,7 +201,12 @@ def test_smallest_takes_the_nearest_and_bernoulli_as_many_as_eq_8_says():
         found = run(VaRSeL(("a", "b"), budget, ONE, **ALL), problem)
         assert set(found.weights["b"]) == set("ab" + chosen)
         assert last(found, "sum_weights") <= (budget or 4) + 1e-9
-    counts = [v for _, v in run(VaRSeL(("a", "b"), local=ONE), problem, 30).history.select("selected")]
+    counts = [
+        v
+        for _, v in run(VaRSeL(("a", "b"), local=ONE), problem, 30).history.select(
+            "selected"
+        )
+    ]
     assert 0 < max(counts) < 4
 
 
@@ -173,7 +224,12 @@ def test_weights_never_raise_the_estimated_error_and_ignore_a_common_shift():
     assert all(0 < r <= 1 for _, r in found.history.select("phi_ratio"))
     # All gradients of quadratics move alike with the model, so the differences, which alone matter, stay.
     problem = quadratic({**CENTRES, "c": [0.5, 2.5], "d": [-0.5, 3.0]})
-    sums = [w for _, w in run(VaRSeL(("a", "b"), local=ONE, **ALL), problem, 5).history.select("sum_weights")]
+    sums = [
+        w
+        for _, w in run(
+            VaRSeL(("a", "b"), local=ONE, **ALL), problem, 5
+        ).history.select("sum_weights")
+    ]
     assert sums == pytest.approx([sums[0]] * 5, abs=1e-6)
     assert 0.1 < sums[0] < 1.9
 
@@ -182,7 +238,9 @@ def test_weights_never_raise_the_estimated_error_and_ignore_a_common_shift():
 
 
 def gaussian(shape, seed=3):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize(("options", "m", "parts", "expected"), [
@@ -207,21 +265,32 @@ def test_variance_is_what_it_estimates(options, m, parts, expected):
 
 def test_half_batches_estimate_the_variance_of_a_batch_gradient():
     problem = logistic()
-    problem = problem.with_clients(build(lambda n: lambda c, g: binary(c, g), {"a": 400}, held=0))
-    local, method = LocalSGD(steps=Steps(1), batch_size=8), VaRSeL("a", debias=True, internal_splits=2)
+    problem = problem.with_clients(
+        build(lambda n: lambda c, g: binary(c, g), {"a": 400}, held=0)
+    )
+    local, method = (
+        LocalSGD(steps=Steps(1), batch_size=8),
+        VaRSeL("a", debias=True, internal_splits=2),
+    )
     x, estimates, batches = start(problem), [], []
     for number in range(300):
-        halves = local_updates(cohort_of(problem, round=number), x=x, local=local, parts=2).delta
+        halves = local_updates(
+            cohort_of(problem, round=number), x=x, local=local, parts=2
+        ).delta
         rows, variance = method._internal(halves, 4)
         estimates.append(variance)
         batches.append(rows[0])
     spread = float(torch.stack(batches).var(0).sum())
-    assert sum(estimates) / 300 == pytest.approx(spread / (1 - 8 / 400), rel=0.1)  # rows are drawn without replacement
+    assert sum(estimates) / 300 == pytest.approx(
+        spread / (1 - 8 / 400), rel=0.1
+    )  # rows are drawn without replacement
 
 
 def binary(count, g):
     x = torch.randn(count, 3, generator=g, dtype=torch.float64)
-    return x, (x[:, 0] + torch.randn(count, generator=g, dtype=torch.float64) > 0).long()
+    return x, (
+        x[:, 0] + torch.randn(count, generator=g, dtype=torch.float64) > 0
+    ).long()
 
 
 # ---- the exchanges
@@ -230,7 +299,9 @@ def binary(count, g):
 @pytest.mark.parametrize("problem", ["logistic", "dropout", "batch-norm"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_gradient_that_is_sent_is_the_one_whose_distance_was(problem, steps, workers):
+def test_the_gradient_that_is_sent_is_the_one_whose_distance_was(
+    problem, steps, workers
+):
     made, local = PROBLEMS[problem](), replace(MINI, steps=Steps(steps))
     with federation_of(made, workers, round=4) as federation:
         x, dim = start(made), federation.dim
@@ -239,10 +310,14 @@ def test_the_gradient_that_is_sent_is_the_one_whose_distance_was(problem, steps,
         trained = dict(federation.session.spent)
         noted = federation.ask("bd", local_updates, x=x, local=local, parts=1)
         assert federation.session.spent == trained
-        other = federation.view("abcde", 5, 0).ask("abcde", distances, x=x, center=center, local=local)
+        other = federation.view("abcde", 5, 0).ask(
+            "abcde", distances, x=x, center=center, local=local
+        )
         later = federation.ask("bd", local_updates, x=x, local=local, parts=1)
         assert federation.session.spent["row_gradients"] > 2 * trained["row_gradients"]
-    assert torch.equal(noted.delta, later.delta)  # noted, or computed again where the notes are gone
+    assert torch.equal(
+        noted.delta, later.delta
+    )  # noted, or computed again where the notes are gone
     for name, delta in zip(later.clients, later.delta[:, 0], strict=True):
         apart = (delta - center)[:dim].contiguous()
         distance = torch.dot(apart, apart)
@@ -252,8 +327,16 @@ def test_the_gradient_that_is_sent_is_the_one_whose_distance_was(problem, steps,
 
 def test_a_round_is_three_exchanges_and_an_external_client_sends_one_number():
     found = run(VaRSeL(("a", "b"), local=ONE, **ALL), logistic())
-    asks = [(r.task.split(":")[1], r.clients, r.bytes_up) for r in found.asks if r.task.startswith("coterie.alg")]
-    assert asks == [("local_updates", 2, 32), ("distances", 3, 8), ("local_updates", 3, 32)]
+    asks = [
+        (r.task.split(":")[1], r.clients, r.bytes_up)
+        for r in found.asks
+        if r.task.startswith("coterie.alg")
+    ]
+    assert asks == [
+        ("local_updates", 2, 32),
+        ("distances", 3, 8),
+        ("local_updates", 3, 32),
+    ]
 
 
 def test_the_model_serves_internal_clients_only():
@@ -296,17 +379,26 @@ def test_an_external_client_without_a_distance_is_not_drawn(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("a", "1 of 2 clients replied, all"), ("d", "2 of 3 clients replied, all")]
+    ("name", "sentence"),
+    [("a", "1 of 2 clients replied, all"), ("d", "2 of 3 clients replied, all")],
 )
 def test_internal_and_chosen_clients_must_answer(monkeypatch, name, sentence):
     fail(monkeypatch, name, "local_updates")
-    with pytest.raises(QuorumError, match=rf"local_updates': {sentence} of them are needed\. Failed: {name} "):
+    with pytest.raises(
+        QuorumError,
+        match=rf"local_updates': {sentence} of them are needed\. Failed: {name} ",
+    ):
         run(VaRSeL(("a", "b"), local=ONE, **ALL), logistic())
 
 
 def test_splits_serve_a_single_internal_client():
     problem = logistic()
-    for options in ({}, {"debias": True}, {"internal_splits": 3}, {"unbiased_variance": True}):
+    for options in (
+        {},
+        {"debias": True},
+        {"internal_splits": 3},
+        {"unbiased_variance": True},
+    ):
         method = VaRSeL("a", local=MINI, **ALL, **{"internal_splits": 2, **options})
         found = run(method, problem, 2)
         assert_same_bits(found, run(method, problem, 2, workers=2))
@@ -333,7 +425,9 @@ def test_every_field_refuses_bad_values(field, value):
     ({"internal": "a"}, r"VaRSeL\.internal names 'a' alone, .* set internal_splits = 2 to split its batches, or name a second"),
     ({"internal": ("a", "b"), "budget": 4}, r"VaRSeL\.budget = 4 is more than the 3 external clients; lower it"),
 ])  # fmt: skip
-def test_fields_that_do_not_fit_the_clients_are_refused_before_any_training(options, sentence):
+def test_fields_that_do_not_fit_the_clients_are_refused_before_any_training(
+    options, sentence
+):
     done = []
     with pytest.raises(InputError, match=sentence):
         run(VaRSeL(**options), logistic(), callbacks=(done.append,))
@@ -341,12 +435,19 @@ def test_fields_that_do_not_fit_the_clients_are_refused_before_any_training(opti
 
 
 def test_splits_need_rows_and_their_own_batches():
-    with pytest.raises(InputError, match=r"internal_splits = 5 splits each batch; take local\.batch_size = 4 larger"):
+    with pytest.raises(
+        InputError,
+        match=r"internal_splits = 5 splits each batch; take local\.batch_size = 4 larger",
+    ):
         VaRSeL("a", local=MINI, internal_splits=5)
-    with pytest.raises(InputError, match=r"internal_splits = 2 splits each batch; take no local\.sampler"):
+    with pytest.raises(
+        InputError,
+        match=r"internal_splits = 2 splits each batch; take no local\.sampler",
+    ):
         VaRSeL("a", local=replace(MINI, sampler=LipschitzSampler()), internal_splits=2)
     with pytest.raises(
-        InputError, match=r"client 'a' has 12 rows in a batch, and 13 parts of it need 13; lower internal_splits"
+        InputError,
+        match=r"client 'a' has 12 rows in a batch, and 13 parts of it need 13; lower internal_splits",
     ):
         run(VaRSeL("a", local=ONE, internal_splits=13), logistic())
 
@@ -354,7 +455,9 @@ def test_splits_need_rows_and_their_own_batches():
 def test_without_clarabel_the_cure_is_named_before_any_training(monkeypatch):
     monkeypatch.setattr("coterie.algorithms.varsel.find_spec", lambda name: None)
     assert importlib.util.find_spec("clarabel")
-    with pytest.raises(InputError, match=r'clarabel, which is missing: pip install "coterie\[varsel\]"'):
+    with pytest.raises(
+        InputError, match=r'clarabel, which is missing: pip install "coterie\[varsel\]"'
+    ):
         run(VaRSeL(("a", "b")), logistic())
 
 
@@ -366,17 +469,26 @@ def gradient(part, x, steps):
     inputs = np.hstack([part.inputs.numpy(), np.ones((len(part.labels), 1))])
     y = x.copy()
     for _ in range(steps):
-        y = y - LR * inputs.T @ (1 / (1 + np.exp(-inputs @ y)) - part.labels.numpy()) / len(part.labels)
+        y = y - LR * inputs.T @ (
+            1 / (1 + np.exp(-inputs @ y)) - part.labels.numpy()
+        ) / len(part.labels)
     return (x - y) / LR
 
 
 def least(value, n, budget):
     """A minimiser over [0, 1]^n with sum <= budget by SLSQP from many starts."""
     rng = np.random.default_rng(0)
-    starts = [np.zeros(n), np.full(n, min(1, budget / n)), *rng.uniform(0, min(1, budget / n), (6, n))]
+    starts = [
+        np.zeros(n),
+        np.full(n, min(1, budget / n)),
+        *rng.uniform(0, min(1, budget / n), (6, n)),
+    ]
     limit = {"type": "ineq", "fun": lambda w: budget - w.sum()}
     options = {"ftol": 1e-15, "maxiter": 500}
-    found = [minimize(value, w, bounds=[(0, 1)] * n, constraints=[limit], options=options) for w in starts]
+    found = [
+        minimize(value, w, bounds=[(0, 1)] * n, constraints=[limit], options=options)
+        for w in starts
+    ]
     return min(found, key=lambda f: f.fun).x
 
 
@@ -387,15 +499,23 @@ def by_hand(problem, method, steps):
     inner = np.stack([g[n] for n in method.internal])
     outside = [n for n in g if n not in method.internal]
     m, center = len(inner), inner.mean(0)
-    v = ((inner - center) ** 2).sum() * (m / (m - 1) if method.unbiased_variance or method.debias else 1)
+    v = ((inner - center) ** 2).sum() * (
+        m / (m - 1) if method.unbiased_variance or method.debias else 1
+    )
     d = np.array([((g[n] - center) ** 2).sum() for n in outside])
     budget = len(outside) if method.budget is None else method.budget
     if method.preselect == "smallest":
         chosen = sorted(outside[i] for i in np.argsort(d)[: int(budget)])
     else:
-        w = least(lambda w: (v + w.sum() * (w @ d)) / (m + w.sum()) ** 2, len(d), budget)
+        w = least(
+            lambda w: (v + w.sum() * (w @ d)) / (m + w.sum()) ** 2, len(d), budget
+        )
         rng = Rng.named(0, "server", 1)
-        chosen = [n for n, p in zip(outside, w, strict=True) if rng.child("draw", n).uniform(1)[0] < p]
+        chosen = [
+            n
+            for n, p in zip(outside, w, strict=True)
+            if rng.child("draw", n).uniform(1)[0] < p
+        ]
     far = np.stack([g[n] for n in chosen]) - center
 
     def phi(w):
@@ -404,7 +524,11 @@ def by_hand(problem, method, steps):
 
     w = least(phi, len(chosen), budget)
     step = (inner.sum(0) + w @ (far + center)) / (m + w.sum())
-    return x - (method.lr or LR) * step, dict(zip(chosen, w, strict=True)), phi(w) / phi(0 * w)
+    return (
+        x - (method.lr or LR) * step,
+        dict(zip(chosen, w, strict=True)),
+        phi(w) / phi(0 * w),
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -432,14 +556,22 @@ def test_a_round_is_that_of_algorithm_1(options, steps):
     for name, weight in weights.items():
         assert found.weights["c"][name] == pytest.approx(weight / mass, abs=1e-5)
     assert found.history.select("phi_ratio") == [(1, pytest.approx(ratio, rel=1e-6))]
-    assert found.history.select("sum_weights") == [(1, pytest.approx(mass - 2, abs=1e-4))]
+    assert found.history.select("sum_weights") == [
+        (1, pytest.approx(mass - 2, abs=1e-4))
+    ]
     assert found.history.select("selected") == [(1, len(weights))]
 
 
 def test_the_cases_have_weights_of_all_kinds():
     problem = logistic()
     local = LocalSGD(lr=LR, steps=Steps(1), batch_size=None)
-    method = VaRSeL(internal=("a", "c"), local=local, preselect="smallest", unbiased_variance=True, budget=3)
+    method = VaRSeL(
+        internal=("a", "c"),
+        local=local,
+        preselect="smallest",
+        unbiased_variance=True,
+        budget=3,
+    )
     weights = by_hand(problem, method, 1)[1].values()
     assert max(weights) > 0.5
     assert any(0.01 < w < 0.99 for w in weights)
@@ -453,7 +585,12 @@ ROWS = 13
 
 def two_classes():
     labels = 2.0 ** torch.arange(ROWS, dtype=torch.float64)[:, None]
-    clients = Clients([Client(n, Part(torch.zeros(ROWS, 1, dtype=torch.float64), labels)) for n in "ab"])
+    clients = Clients(
+        [
+            Client(n, Part(torch.zeros(ROWS, 1, dtype=torch.float64), labels))
+            for n in "ab"
+        ]
+    )
     return Problem(clients, Vector(1).double())
 
 
@@ -467,14 +604,18 @@ def rows_of_gradient(gradient, count):
 @pytest.mark.parametrize(("parts", "size", "sizes"), [
     (1, 5, [5]), (2, 8, [4, 4]), (3, 8, [3, 3, 2]), (2, None, [7, 6]), (5, 5, [1, 1, 1, 1, 1]), (1, None, [13]),
 ])  # fmt: skip
-def test_parts_are_disjoint_and_together_the_batch_of_gradient(parts, size, sizes, mode):
+def test_parts_are_disjoint_and_together_the_batch_of_gradient(
+    parts, size, sizes, mode
+):
     problem = two_classes()
     cohort, x = cohort_of(problem), start(problem)
     found = cohort.gradients(x, parts=parts, batch_size=size, mode=mode)
     assert cohort.spent["row_gradients"] == 2 * sum(sizes)
     whole = cohort.gradient(x, batch_size=size, mode=mode)
     for i in range(2):
-        rows = [rows_of_gradient(g, n) for g, n in zip(found[i, :, 0], sizes, strict=True)]
+        rows = [
+            rows_of_gradient(g, n) for g, n in zip(found[i, :, 0], sizes, strict=True)
+        ]
         assert [len(r) for r in rows] == sizes
         assert set().union(*rows) == rows_of_gradient(whole[i, 0], sum(sizes))
 
@@ -485,9 +626,13 @@ def test_parts_are_disjoint_and_together_the_batch_of_gradient(parts, size, size
     LocalSGD(lr=0.25, steps=Epochs(1), batch_size=None),
 ])  # fmt: skip
 @pytest.mark.parametrize("parts", [2, 3])
-def test_internal_splits_are_disjoint_shares_of_a_batch_in_every_way_of_training(local, parts):
+def test_internal_splits_are_disjoint_shares_of_a_batch_in_every_way_of_training(
+    local, parts
+):
     problem = two_classes()
-    found = local_updates(cohort_of(problem, "a"), x=start(problem), local=local, parts=parts).delta[0, :, 0]
+    found = local_updates(
+        cohort_of(problem, "a"), x=start(problem), local=local, parts=parts
+    ).delta[0, :, 0]
     batch = local.batch_size or ROWS
     sizes = [len(range(k, batch, parts)) for k in range(parts)]
     rows = [rows_of_gradient(-d, n) for d, n in zip(found, sizes, strict=True)]
@@ -502,10 +647,18 @@ def test_local_steps_of_a_split_never_leave_its_rows():
     seen = [set(), set()]
     for steps in range(1, 6):
         taken = LocalSGD(lr=0.5, steps=Steps(steps), batch_size=4, weight_decay=1e-300)
-        ends = local_updates(cohort_of(problem, "a"), x=x, local=taken, parts=2).delta[0, :, 0] * local.lr
+        ends = (
+            local_updates(cohort_of(problem, "a"), x=x, local=taken, parts=2).delta[
+                0, :, 0
+            ]
+            * local.lr
+        )
         for part, end in enumerate(ends):
             rows = rows_of_gradient(-2 * end, 2)
-            assert len(rows) in (1, 2)  # a batch may begin and end with the same row, which then counts twice
+            assert len(rows) in (
+                1,
+                2,
+            )  # a batch may begin and end with the same row, which then counts twice
             seen[part] |= rows
     assert not seen[0] & seen[1]
     assert min(map(len, seen)) >= 5
@@ -514,4 +667,8 @@ def test_local_steps_of_a_split_never_leave_its_rows():
 def test_one_part_is_the_gradient_itself():
     problem = logistic()
     cohort, x = cohort_of(problem), start(problem)
-    assert_close(cohort.gradients(x, parts=1, batch_size=4)[:, 0], cohort.gradient(x, batch_size=4), 0)
+    assert_close(
+        cohort.gradients(x, parts=1, batch_size=4)[:, 0],
+        cohort.gradient(x, batch_size=4),
+        0,
+    )

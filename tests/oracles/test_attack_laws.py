@@ -28,7 +28,10 @@ def test_ipm_stops_an_average_where_eps_is_the_ratio_of_honest_and_attackers():
 
 
 def test_an_average_stands_still_if_half_flip_their_signs():
-    assert_close(moved(ct.FedAvg(ONE), SignFlip(on=tuple("abc")), rounds=5).x, torch.zeros(2, dtype=torch.float64))
+    assert_close(
+        moved(ct.FedAvg(ONE), SignFlip(on=tuple("abc")), rounds=5).x,
+        torch.zeros(2, dtype=torch.float64),
+    )
     away = moved(ct.FedAvg(ONE), SignFlip(on=tuple("abcd")), rounds=5).x
     assert torch.all(away * torch.tensor([1.0, -2.0]) < 0)
 
@@ -64,7 +67,9 @@ def test_maxfl_disregards_whoever_reports_a_huge_gap():
 
 def test_meritfed_takes_nothing_from_those_who_flip_their_signs():
     local = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=None)
-    method = ct.MeritFed(targets="a", local=local, lr=0.2, md_steps=10, md_step=3.0, validation="train")
+    method = ct.MeritFed(
+        targets="a", local=local, lr=0.2, md_steps=10, md_step=3.0, validation="train"
+    )
     found = moved(method, SignFlip(on=tuple("bcde")), rounds=20)
     assert found.weights["a"]["b"] < 0.01 < found.weights["a"]["f"]
     assert float((found.models["a"] - torch.tensor([1.0, -2.0])).norm()) < 0.05
@@ -73,6 +78,8 @@ def test_meritfed_takes_nothing_from_those_who_flip_their_signs():
 def test_flipped_labels_turn_a_lone_client_round():
     problem = logistic()
     local = ct.LocalSGD(lr=0.3, steps=ct.Steps(20), batch_size=None)
-    found = ct.fit(ct.Local(local), problem.clients, problem.model, 5, attack=LabelFlip(on=("c",)))
+    found = ct.fit(
+        ct.Local(local), problem.clients, problem.model, 5, attack=LabelFlip(on=("c",))
+    )
     right = {r["client"]: r["accuracy"] for r in found.summary if r["split"] == "test"}
     assert right.pop("c") < 0.5 < min(right.values())

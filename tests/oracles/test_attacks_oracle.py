@@ -53,7 +53,9 @@ def say(cohort: Cohort, *, scale: float) -> Said:
     """Rows that are known outside: see `honest`."""
     rows = [honest(name, cohort.layout.size, scale) for name in cohort.names]
     cohort.memory.put("asked", torch.ones(len(rows)) * scale)
-    return Said(*(torch.stack([torch.as_tensor(row[k]) for row in rows]) for k in range(4)))
+    return Said(
+        *(torch.stack([torch.as_tensor(row[k]) for row in rows]) for k in range(4))
+    )
 
 
 class Echo(NamedTuple):
@@ -82,7 +84,9 @@ def honest(name: str, size: int, scale: float) -> tuple[np.ndarray, ...]:
 def ask(attack, problem=None, *, workers=1, attackers=BAD, round=1, seed=0, **options):
     problem = problem or logistic()
     with federation_of(problem, workers, round=round, seed=seed) as federation:
-        attacked = replace(federation, engine=Attacked(federation.engine, attack, attackers), **options)
+        attacked = replace(
+            federation, engine=Attacked(federation.engine, attack, attackers), **options
+        )
         got = attacked.ask(attacked.clients, say, scale=1.0)
     return got, federation.layout
 
@@ -92,21 +96,30 @@ def rows(names, field, size):
 
 
 def of(got, field, names):
-    return getattr(got, ("delta", "gradient", "gap")[field])[[got.clients.index(n) for n in names]].numpy()
+    return getattr(got, ("delta", "gradient", "gap")[field])[
+        [got.clients.index(n) for n in names]
+    ].numpy()
 
 
 @pytest.mark.parametrize("statistics", ["honest", "all"])
 @pytest.mark.parametrize("field", [0, 1])
 def test_ipm_and_alie_follow_their_formulas(statistics, field):
-    attacks = [ALIE(z=1.5, statistics=statistics, correction=correction) for correction in (0, 1)]
+    attacks = [
+        ALIE(z=1.5, statistics=statistics, correction=correction)
+        for correction in (0, 1)
+    ]
     for attack in (IPM(eps=0.3, statistics=statistics), *attacks):
         got, layout = ask(attack)
-        seen = rows(GOOD if statistics == "honest" else sorted(SIZES), field, layout.size)
+        seen = rows(
+            GOOD if statistics == "honest" else sorted(SIZES), field, layout.size
+        )
         mean = sum(seen) / len(seen)
         sign = 1 if field == 0 else -1  # an update points the other way than a gradient
         expected = -0.3 * mean
         if isinstance(attack, ALIE):
-            deviation = np.sqrt(sum((row - mean) ** 2 for row in seen) / (len(seen) - attack.correction))
+            deviation = np.sqrt(
+                sum((row - mean) ** 2 for row in seen) / (len(seen) - attack.correction)
+            )
             expected = mean + sign * 1.5 * deviation
         for name in BAD:
             np.testing.assert_allclose(of(got, field, [name])[0], expected, rtol=1e-12)
@@ -115,13 +128,17 @@ def test_ipm_and_alie_follow_their_formulas(statistics, field):
 
 def test_alie_of_one_row_has_no_deviation():
     row = torch.tensor([[1.0, 2.0]])
-    assert torch.equal(ALIE(correction=1).rewrite("update", row, torch.tensor([True]), []), row)
+    assert torch.equal(
+        ALIE(correction=1).rewrite("update", row, torch.tensor([True]), []), row
+    )
 
 
 @pytest.mark.parametrize("field", [0, 1])
 def test_sign_flip_sends_the_own_row_with_the_other_sign(field):
     got, layout = ask(SignFlip(scale=2.0))
-    np.testing.assert_allclose(of(got, field, BAD), -2 * rows(BAD, field, layout.size), rtol=1e-15)
+    np.testing.assert_allclose(
+        of(got, field, BAD), -2 * rows(BAD, field, layout.size), rtol=1e-15
+    )
     assert np.array_equal(of(got, field, GOOD), rows(GOOD, field, layout.size))
 
 
@@ -130,7 +147,9 @@ def test_noise_replaces_or_is_added_and_has_its_deviation(field):
     replaced, layout = ask(Noise(sigma=7.0), logistic_of(400))
     added, _ = ask(Noise(sigma=7.0, mode="add"), logistic_of(400))
     noise = of(replaced, field, BAD)
-    np.testing.assert_allclose(of(added, field, BAD), noise + rows(BAD, field, layout.size), rtol=1e-12)
+    np.testing.assert_allclose(
+        of(added, field, BAD), noise + rows(BAD, field, layout.size), rtol=1e-12
+    )
     assert noise.std() == pytest.approx(7.0, rel=0.1)
     assert abs(noise.mean()) < 1
     assert not np.array_equal(noise[0], noise[1])
@@ -153,7 +172,9 @@ def test_loss_inflation_reports_its_gap_and_adds_noise():
     assert np.array_equal(of(silent, 1, BAD), rows(BAD, 1, 4))
 
 
-@pytest.mark.parametrize("attack", [IPM(), ALIE(), SignFlip(), Noise()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "attack", [IPM(), ALIE(), SignFlip(), Noise()], ids=lambda a: type(a).__name__
+)
 def test_gaps_and_what_is_not_declared_are_left_alone_by_attacks_on_vectors(attack):
     got, layout = ask(attack)
     assert np.array_equal(of(got, 2, BAD), rows(BAD, 2, layout.size))
@@ -172,20 +193,30 @@ def test_a_huge_lie_is_seen_by_the_check_of_norms():
     assert "times the median" in got.failed["b"]
 
 
-@pytest.mark.parametrize("attack", [IPM(), ALIE(), SignFlip(), Noise()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "attack", [IPM(), ALIE(), SignFlip(), Noise()], ids=lambda a: type(a).__name__
+)
 def test_buffers_are_not_attacked(attack):
     got, layout = ask(attack, batch_norm())
     assert layout.size > layout.dim
     for field in (0, 1):
-        assert np.array_equal(of(got, field, BAD)[..., layout.dim :], rows(BAD, field, layout.size)[..., layout.dim :])
+        assert np.array_equal(
+            of(got, field, BAD)[..., layout.dim :],
+            rows(BAD, field, layout.size)[..., layout.dim :],
+        )
         assert not np.array_equal(
-            of(got, field, BAD)[..., : layout.dim], rows(BAD, field, layout.size)[..., : layout.dim]
+            of(got, field, BAD)[..., : layout.dim],
+            rows(BAD, field, layout.size)[..., : layout.dim],
         )
 
 
 def test_where_nobody_honest_replied_the_attackers_rows_are_all_there_is():
     got, layout = ask(IPM(eps=1.0), attackers=tuple(SIZES))
-    np.testing.assert_allclose(of(got, 1, ["a"])[0], -rows(sorted(SIZES), 1, layout.size).mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(
+        of(got, 1, ["a"])[0],
+        -rows(sorted(SIZES), 1, layout.size).mean(axis=0),
+        rtol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -199,13 +230,17 @@ def test_an_attack_depends_neither_on_workers_nor_on_the_attempt(name):
 
 @pytest.mark.parametrize("options", [{"round": 2}, {"seed": 1}])
 def test_noise_is_another_in_another_round_and_seed(options):
-    assert not torch.equal(ask(Noise())[0].delta[1], ask(Noise(), **options)[0].delta[1])
+    assert not torch.equal(
+        ask(Noise())[0].delta[1], ask(Noise(), **options)[0].delta[1]
+    )
 
 
 def test_noise_is_new_in_each_ask_and_the_same_if_the_round_begins_anew():
     with federation_of(logistic()) as federation:
         attacked = replace(federation, engine=Attacked(federation.engine, Noise(), BAD))
-        first, second = (attacked.ask(attacked.clients, say, scale=1.0).delta for _ in range(2))
+        first, second = (
+            attacked.ask(attacked.clients, say, scale=1.0).delta for _ in range(2)
+        )
         again = replace(attacked, attempt=5).ask(attacked.clients, say, scale=1.0).delta
     assert not torch.equal(first[1], second[1])
     assert torch.equal(first, again)
@@ -218,13 +253,22 @@ def asks(attack, count=200):
     """Names that failed in each of many asks, the reply of an echo, and the federation's counts."""
     with federation_of(logistic()) as federation:
         attacked = replace(federation, engine=Attacked(federation.engine, attack, BAD))
-        gone = [frozenset(attacked.ask(attacked.clients, say, scale=1.0).failed) for _ in range(count)]
+        gone = [
+            frozenset(attacked.ask(attacked.clients, say, scale=1.0).failed)
+            for _ in range(count)
+        ]
         own = PerClient(torch.arange(5.0))
-        kept = federation.view(federation.clients, 2, 0).ask(federation.clients, echo, own=own).kept
+        kept = (
+            federation.view(federation.clients, 2, 0)
+            .ask(federation.clients, echo, own=own)
+            .kept
+        )
     return gone, kept.tolist()
 
 
-@pytest.mark.parametrize("attack", [Dropout(p=0.3), Straggler(p=0.3)], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "attack", [Dropout(p=0.3), Straggler(p=0.3)], ids=lambda a: type(a).__name__
+)
 def test_each_of_the_faulty_fails_by_itself_with_probability_p(attack):
     gone, _ = asks(attack)
     for name in BAD:
@@ -244,8 +288,12 @@ def test_who_drops_out_has_done_nothing_and_who_is_late_remembers_its_work():
 
 def test_rows_of_an_each_reach_the_right_clients_when_others_drop_out():
     with federation_of(logistic()) as federation:
-        attacked = replace(federation, engine=Attacked(federation.engine, Dropout(p=1.0), BAD))
-        got = attacked.ask(("e", "d", "c", "b", "a"), echo, own=PerClient(torch.arange(5.0)))
+        attacked = replace(
+            federation, engine=Attacked(federation.engine, Dropout(p=1.0), BAD)
+        )
+        got = attacked.ask(
+            ("e", "d", "c", "b", "a"), echo, own=PerClient(torch.arange(5.0))
+        )
     assert got.clients == GOOD
     assert got.sent.tolist() == [4.0, 2.0, 1.0]
     assert got.failed == dict.fromkeys(BAD, "dropped out")
@@ -253,8 +301,13 @@ def test_rows_of_an_each_reach_the_right_clients_when_others_drop_out():
 
 def test_if_everybody_drops_out_the_quorum_says_so():
     with federation_of(logistic()) as federation:
-        attacked = replace(federation, engine=Attacked(federation.engine, Straggler(p=1.0), tuple(SIZES)))
-        with pytest.raises(Exception, match=r"0 of 5 clients replied.*a \(answered too late\)"):
+        attacked = replace(
+            federation,
+            engine=Attacked(federation.engine, Straggler(p=1.0), tuple(SIZES)),
+        )
+        with pytest.raises(
+            Exception, match=r"0 of 5 clients replied.*a \(answered too late\)"
+        ):
             attacked.ask(attacked.clients, say, scale=1.0)
 
 
@@ -268,7 +321,9 @@ def test_labels_of_the_attackers_are_turned_round_on_what_they_train_on():
         for part in ("train", "validation", "test"):
             before, after = clients[name].part(part), made[name].part(part)
             turned = name in BAD and part != "test"
-            assert torch.equal(after.labels, 1 - before.labels if turned else before.labels)
+            assert torch.equal(
+                after.labels, 1 - before.labels if turned else before.labels
+            )
             assert torch.equal(after.inputs, before.inputs)
 
 
@@ -277,7 +332,9 @@ def test_labels_in_a_shared_data_set_are_turned_for_the_attackers_alone(fold):
     inputs, labels = torch.randn(30, 2), torch.arange(30) % 3
     lists = {"a": range(10), "b": range(10, 20), "c": range(20, 30)}
     clients = from_dataset(
-        torch.utils.data.TensorDataset(inputs, labels), {k: list(v) for k, v in lists.items()}, seed=0
+        torch.utils.data.TensorDataset(inputs, labels),
+        {k: list(v) for k, v in lists.items()},
+        seed=0,
     )
     made = LabelFlip().on_rows(clients, ("b",))
     one, two = (c.merge_validation() if fold else c for c in (clients, made))
@@ -345,5 +402,7 @@ def test_the_engine_beneath_is_untouched():
     with federation_of(logistic()) as federation:
         attacked = Attacked(federation.engine, IPM(), BAD)
         assert attacked.sizes("train") == federation.engine.sizes("train")
-        plain = Federation(federation.engine, federation.clients, round=1).ask(federation.clients, say, scale=1.0)
+        plain = Federation(federation.engine, federation.clients, round=1).ask(
+            federation.clients, say, scale=1.0
+        )
     assert np.array_equal(of(plain, 0, BAD), rows(BAD, 0, 4))

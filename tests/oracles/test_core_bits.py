@@ -36,7 +36,9 @@ def test_positions_are_among_everyone_in_the_order_that_is_asked_for():
 def test_a_report_names_the_round_and_the_task():
     with federation_of(logistic(), round=4) as federation:
         federation.report("b", "it forgot", find_task(local_update.name))
-        assert federation.session.failures == {"b": "round 4, coterie.compute.tasks:local_update: it forgot"}
+        assert federation.session.failures == {
+            "b": "round 4, coterie.compute.tasks:local_update: it forgot"
+        }
 
 
 def test_unbilled_work_is_not_counted():

@@ -9,7 +9,9 @@ from sklearn import metrics as sk
 from coterie.config.registry import METRICS
 from coterie.report.diagnosis import diagnose
 
-LOGITS = torch.linspace(-3, 3, 80)[:, None] * torch.tensor([1.0, -0.4]).repeat(40)[:, None]
+LOGITS = (
+    torch.linspace(-3, 3, 80)[:, None] * torch.tensor([1.0, -0.4]).repeat(40)[:, None]
+)
 LABELS = (torch.sin(torch.arange(80.0)) + LOGITS[:, 0] > 0.5).long()
 RISKS = torch.sigmoid(LOGITS[:, 0].double())
 
@@ -27,14 +29,18 @@ RISKS = torch.sigmoid(LOGITS[:, 0].double())
     ],
 )
 def test_against_scikit_learn(name: str, expected: float) -> None:
-    assert METRICS[name](LOGITS, LABELS, "binary") == pytest.approx(float(expected), abs=1e-12)
+    assert METRICS[name](LOGITS, LABELS, "binary") == pytest.approx(
+        float(expected), abs=1e-12
+    )
     assert METRICS[name](LOGITS, LABELS.float(), "regression") is None
     assert METRICS[name](LOGITS.repeat(1, 3), LABELS, "classes") is None
 
 
 def test_r2_against_scikit_learn() -> None:
     labels = LOGITS[:, 0] * 2 + torch.cos(torch.arange(80.0))
-    assert METRICS["r2"](LOGITS, labels, "regression") == pytest.approx(sk.r2_score(labels, LOGITS[:, 0]), abs=1e-6)
+    assert METRICS["r2"](LOGITS, labels, "regression") == pytest.approx(
+        sk.r2_score(labels, LOGITS[:, 0]), abs=1e-6
+    )
     assert METRICS["r2"](LOGITS, torch.ones(80), "regression") is None
     assert METRICS["r2"](LOGITS, LABELS, "binary") is None
 

@@ -16,26 +16,44 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.config.registry import METRICS
-from federations import cohort_of, federation_of, logistic, quadratic, regression, segmentation, start
+from federations import (
+    cohort_of,
+    federation_of,
+    logistic,
+    quadratic,
+    regression,
+    segmentation,
+    start,
+)
 
 quick = settings(derandomize=True, deadline=None, max_examples=40)
 
 
 @quick
-@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1)), min_size=2, max_size=25))
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1)), min_size=2, max_size=25)
+)
 def test_two_classes_with_ties_equal_scikit_learn(rows):
     scores = torch.tensor([float(s) for s, _ in rows])
     labels = torch.tensor([y for _, y in rows])
     for outputs in (scores[:, None], scores):
         predicted = (scores > 0).long()
-        assert metrics.accuracy(outputs, labels, "binary") == pytest.approx(sk.accuracy_score(labels, predicted))
-        recalls = [(predicted[labels == c] == c).double().mean() for c in labels.unique()]
-        assert metrics.balanced_accuracy(outputs, labels, "binary") == pytest.approx(float(sum(recalls) / len(recalls)))
+        assert metrics.accuracy(outputs, labels, "binary") == pytest.approx(
+            sk.accuracy_score(labels, predicted)
+        )
+        recalls = [
+            (predicted[labels == c] == c).double().mean() for c in labels.unique()
+        ]
+        assert metrics.balanced_accuracy(outputs, labels, "binary") == pytest.approx(
+            float(sum(recalls) / len(recalls))
+        )
         if len(labels.unique()) == 2:
-            assert metrics.balanced_accuracy(outputs, labels, "binary") == pytest.approx(
-                sk.balanced_accuracy_score(labels, predicted)
+            assert metrics.balanced_accuracy(
+                outputs, labels, "binary"
+            ) == pytest.approx(sk.balanced_accuracy_score(labels, predicted))
+            assert metrics.auc(outputs, labels, "binary") == pytest.approx(
+                sk.roc_auc_score(labels, scores), abs=1e-12
             )
-            assert metrics.auc(outputs, labels, "binary") == pytest.approx(sk.roc_auc_score(labels, scores), abs=1e-12)
         else:
             assert metrics.auc(outputs, labels, "binary") is None
 
@@ -48,16 +66,23 @@ def test_many_classes_equal_scikit_learn(seed, classes, rows):
     labels = torch.cat([torch.arange(classes), torch.randint(0, classes, (rows - classes,), generator=g)]) if rows > classes \
         else torch.arange(rows)  # fmt: skip
     predicted = outputs.numpy().argmax(1)
-    assert metrics.accuracy(outputs, labels, "classes") == pytest.approx(sk.accuracy_score(labels, predicted))
+    assert metrics.accuracy(outputs, labels, "classes") == pytest.approx(
+        sk.accuracy_score(labels, predicted)
+    )
     assert metrics.balanced_accuracy(outputs, labels, "classes") == pytest.approx(
         sk.balanced_accuracy_score(labels, predicted)
     )
     if len(labels.unique()) == classes:
         shares = torch.softmax(outputs, 1).numpy()
-        expected = np.mean([sk.roc_auc_score(labels == c, shares[:, c]) for c in range(classes)])
-        assert metrics.auc(outputs, labels, "classes") == pytest.approx(expected, abs=1e-12)
+        expected = np.mean(
+            [sk.roc_auc_score(labels == c, shares[:, c]) for c in range(classes)]
+        )
+        assert metrics.auc(outputs, labels, "classes") == pytest.approx(
+            expected, abs=1e-12
+        )
         assert expected == pytest.approx(
-            sk.roc_auc_score(labels, shares, multi_class="ovr", average="macro"), abs=1e-12
+            sk.roc_auc_score(labels, shares, multi_class="ovr", average="macro"),
+            abs=1e-12,
         )
 
 
@@ -97,7 +122,9 @@ REGRESSION = ("mae", "rmse", "r2", "poisson_deviance")
 @pytest.mark.parametrize("name", list(metrics.METRICS))
 @pytest.mark.parametrize("kind", ["regression", "own", "binary"])
 def test_metrics_are_defined_for_their_task_only(name, kind):
-    value = metrics.METRICS[name](torch.zeros(4, 1), torch.tensor([0.0, 1.0, 2.0, 3.0]), kind)
+    value = metrics.METRICS[name](
+        torch.zeros(4, 1), torch.tensor([0.0, 1.0, 2.0, 3.0]), kind
+    )
     if kind != "binary":
         assert (value is not None) == (name in REGRESSION and kind == "regression")
     else:
@@ -106,10 +133,18 @@ def test_metrics_are_defined_for_their_task_only(name, kind):
 
 def test_errors_of_a_regression_are_those_of_scikit_learn():
     sk = pytest.importorskip("sklearn.metrics")
-    outputs, labels = torch.randn(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    wanted = sk.mean_absolute_error(labels, outputs), sk.root_mean_squared_error(labels, outputs)
+    outputs, labels = torch.randn(
+        2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    wanted = (
+        sk.mean_absolute_error(labels, outputs),
+        sk.root_mean_squared_error(labels, outputs),
+    )
     for shaped in (outputs, outputs[:, None]):
-        got = metrics.mae(shaped, labels, "regression"), metrics.rmse(shaped, labels, "regression")
+        got = (
+            metrics.mae(shaped, labels, "regression"),
+            metrics.rmse(shaped, labels, "regression"),
+        )
         assert got == pytest.approx(wanted, rel=1e-12)
 
 
@@ -118,12 +153,18 @@ def test_the_task_sends_what_is_undefined_as_a_flag_and_never_nan():
     clients = [full.clients[n] for n in "abc"]
     clients[0] = Client("a", clients[0].train)  # no test rows
     one_class = clients[1].test.labels * 0 + 1
-    clients[1] = Client("b", clients[1].train, test=Part(clients[1].test.inputs, one_class))
+    clients[1] = Client(
+        "b", clients[1].train, test=Part(clients[1].test.inputs, one_class)
+    )
     problem = full.with_clients(Clients(clients))
     with federation_of(problem) as federation:
         names = ("accuracy", "auc")
-        got = federation.ask("abc", metrics.evaluate, x=start(problem), part="test", metrics=names)
-        none = federation.ask("abc", metrics.evaluate, x=start(problem), part="test", metrics=())
+        got = federation.ask(
+            "abc", metrics.evaluate, x=start(problem), part="test", metrics=names
+        )
+        none = federation.ask(
+            "abc", metrics.evaluate, x=start(problem), part="test", metrics=()
+        )
     assert got.failed == {}
     assert got.rows.tolist() == [0, 6, 6]
     assert got.defined.tolist() == [[False, False], [True, False], [True, True]]
@@ -142,8 +183,12 @@ def test_baselines_are_those_of_a_constant_prediction():
         train, test = full.clients[name].train.labels, full.clients[name].test.labels
         share = (int(train.sum()) + 1) / (len(train) + 2)
         expected = [-math.log(share if y else 1 - share) for y in test.tolist()]
-        assert float(got.majority_loss[i]) == pytest.approx(np.mean(expected), rel=1e-12)
-        assert float(got.majority[i]) == max(int(test.sum()), len(test) - int(test.sum())) / len(test)
+        assert float(got.majority_loss[i]) == pytest.approx(
+            np.mean(expected), rel=1e-12
+        )
+        assert float(got.majority[i]) == max(
+            int(test.sum()), len(test) - int(test.sum())
+        ) / len(test)
 
 
 def test_regression_has_no_majority():
@@ -160,7 +205,10 @@ def own():
 
 
 def evaluated(*names):
-    cohort, x = cohort_of(quadratic({"a": [1.0, 4.0]})), torch.tensor([2.0, 3.0]).double()
+    cohort, x = (
+        cohort_of(quadratic({"a": [1.0, 4.0]})),
+        torch.tensor([2.0, 3.0]).double(),
+    )
     return cohort.evaluate(x, metrics.find_metrics(names), part="train")
 
 
@@ -168,7 +216,9 @@ def evaluated(*names):
 def test_metrics_of_ones_own_are_registered_by_name():
     METRICS.add("highest", lambda outputs, labels, kind: float(outputs.max()))
     assert evaluated("highest")["highest"].tolist() == [3.0]
-    with pytest.raises(InputError, match="no metric 'accurracy'; did you mean 'accuracy'"):
+    with pytest.raises(
+        InputError, match="no metric 'accurracy'; did you mean 'accuracy'"
+    ):
         metrics.find_metrics(["auc", "accurracy"])
     with pytest.raises(InputError, match="no metric 'hihgest'; did you mean 'highest'"):
         metrics.find_metrics(["hihgest"])
@@ -179,7 +229,11 @@ def test_metrics_of_ones_own_are_registered_by_name():
     ("name", "metric", "sentence"),
     [
         ("a-b", len, "a metric's name must be an identifier; got 'a-b'"),
-        ("accuracy", len, "there is a metric 'accuracy' already; give yours another name"),
+        (
+            "accuracy",
+            len,
+            "there is a metric 'accuracy' already; give yours another name",
+        ),
         ("f1", len, "there is a metric 'f1' already"),
         ("three", 3, r"a metric must be a function \(outputs, labels, kind\); got 3"),
     ],
@@ -202,7 +256,9 @@ def test_an_own_metric_that_writes_into_what_it_is_shown_spoils_no_other():
     assert spoilt.pop("greedy").tolist() == [0]
     alone = evaluated("mae", "rmse")
     assert alone["mae"] > 0
-    assert {k: v.tolist() for k, v in spoilt.items()} == {k: v.tolist() for k, v in alone.items()}
+    assert {k: v.tolist() for k, v in spoilt.items()} == {
+        k: v.tolist() for k, v in alone.items()
+    }
 
 
 @pytest.mark.parametrize("value", ["high", torch.zeros(2), [1.0]])
@@ -210,6 +266,7 @@ def test_an_own_metric_that_writes_into_what_it_is_shown_spoils_no_other():
 def test_an_own_metric_that_gives_no_number_is_named(value):
     METRICS.add("odd", lambda outputs, labels, kind: value)
     with pytest.raises(
-        InputError, match=f"the metric 'odd' gave a {type(value).__name__}; it must give a number or None"
+        InputError,
+        match=f"the metric 'odd' gave a {type(value).__name__}; it must give a number or None",
     ):
         evaluated("odd")

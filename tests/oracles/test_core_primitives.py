@@ -14,7 +14,16 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.rows import CHUNK, Part
-from coterie.base.vector import Layout, Sum, average, dot, export, flatten, move, unflatten
+from coterie.base.vector import (
+    Layout,
+    Sum,
+    average,
+    dot,
+    export,
+    flatten,
+    move,
+    unflatten,
+)
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import TrainOptions
 from federations import (
@@ -42,14 +51,18 @@ def by_autograd(problem, part, x):
     model = model_at(problem, x).eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
     loss = loss_of(model(part.inputs), part.labels)
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, parameters)]), loss.detach()
+    return torch.cat(
+        [g.reshape(-1) for g in torch.autograd.grad(loss, parameters)]
+    ), loss.detach()
 
 
 def models_near(problem, count):
     x = start(problem)
     stream = torch.Generator().manual_seed(4)
     noise = torch.randn(count, len(x), generator=stream, dtype=x.dtype) * 0.3
-    return x + noise * (x != 0)  # zeros are statistics that stay valid, ones are variances
+    return x + noise * (
+        x != 0
+    )  # zeros are statistics that stay valid, ones are variances
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -59,7 +72,11 @@ def test_gradient_and_loss_are_those_of_autograd(name, part):
     xs = models_near(problem, 5)
     xs = xs.abs() if name == "batch-norm" else xs
     cohort = cohort_of(problem)
-    shared, own, losses = cohort.gradient(xs[0], part=part), cohort.gradient(xs, part=part), cohort.loss(xs, part=part)
+    shared, own, losses = (
+        cohort.gradient(xs[0], part=part),
+        cohort.gradient(xs, part=part),
+        cohort.loss(xs, part=part),
+    )
     dim = cohort.layout.dim
     for i, client in enumerate("abcde"):
         rows = problem.clients[client].part(part)
@@ -82,7 +99,9 @@ def test_gradient_is_the_slope_of_loss(name):
     for k in range(cohort.layout.dim):
         step = torch.zeros_like(x)
         step[k] = h
-        slope = (cohort.loss(x + step, part="test") - cohort.loss(x - step, part="test")) / (2 * h)
+        slope = (
+            cohort.loss(x + step, part="test") - cohort.loss(x - step, part="test")
+        ) / (2 * h)
         assert float(gradient[k]) == pytest.approx(float(slope), abs=1e-8)
 
 
@@ -93,7 +112,9 @@ def test_a_minibatch_is_named_by_purpose_and_part():
     got = cohort.gradient(x, batch_size=4, purpose="oracle/2")
     losses = cohort.loss(x, batch_size=4, purpose="oracle/2")
     for i, client in enumerate("abcde"):
-        index = Rng.named(3, 5, client, "oracle/2", "train").permutation(SIZES[client], 4)
+        index = Rng.named(3, 5, client, "oracle/2", "train").permutation(
+            SIZES[client], 4
+        )
         rows = rows_of(problem.clients[client].train, torch.from_numpy(index))
         gradient, loss = by_autograd(problem, rows, x)
         assert_close(got[i], gradient)
@@ -107,9 +128,15 @@ def test_a_minibatch_is_named_by_purpose_and_part():
 def test_more_rows_than_a_pass_takes_are_weighted_by_their_number():
     g = torch.Generator().manual_seed(0)
     count = CHUNK * 2 + 37
-    x, y = torch.randn(count, 3, generator=g, dtype=torch.float64), torch.randint(0, 2, (count,), generator=g)
+    x, y = (
+        torch.randn(count, 3, generator=g, dtype=torch.float64),
+        torch.randint(0, 2, (count,), generator=g),
+    )
     part = Part(x, y)
-    problem = Problem(Clients([Client("a", part, test=part), Client("b", part.select(slice(0, 5)))]), logistic().model)
+    problem = Problem(
+        Clients([Client("a", part, test=part), Client("b", part.select(slice(0, 5)))]),
+        logistic().model,
+    )
     at = start(problem)
     cohort = cohort_of(problem, "a")
     gradient, loss = by_autograd(problem, part, at)
@@ -160,7 +187,9 @@ def test_primitives_leave_their_arguments_alone():
     cohort.evaluate(xs, {})
     assert torch.equal(xs, before)
     first = cohort.loss(xs[0])
-    cohort.gradient(xs[0], mode="train")  # its statistics are those of the batch, and none of them stays
+    cohort.gradient(
+        xs[0], mode="train"
+    )  # its statistics are those of the batch, and none of them stays
     assert torch.equal(cohort.loss(xs[0]), first)
 
 
@@ -170,7 +199,9 @@ def test_gradient_in_train_mode_uses_the_statistics_of_the_batch():
     got = cohort_of(problem, "b").gradient(x, mode="train")
     model = model_at(problem, x).train()
     rows = problem.clients["b"].train
-    grads = torch.autograd.grad(loss_of(model(rows.inputs), rows.labels), list(model.parameters()))
+    grads = torch.autograd.grad(
+        loss_of(model(rows.inputs), rows.labels), list(model.parameters())
+    )
     expected = torch.cat([g.reshape(-1) for g in grads])
     assert_close(got[0, : len(expected)], expected)
     assert not torch.allclose(cohort_of(problem, "b").gradient(x), got)
@@ -206,7 +237,9 @@ def test_evaluation_equals_a_loop_over_clients(name, own):
         rows = problem.clients[client].test
         assert_close(got["loss"][i], by_autograd(problem, rows, x)[1].double())
         outputs = model_at(problem, x).eval()(rows.inputs).detach()
-        assert float(got["mine"][i]) == pytest.approx(float(outputs.mean()) - HELD, rel=1e-12)
+        assert float(got["mine"][i]) == pytest.approx(
+            float(outputs.mean()) - HELD, rel=1e-12
+        )
     assert got["n"].tolist() == [HELD] * 5
 
 
@@ -221,7 +254,9 @@ def test_clients_without_rows_are_evaluated_as_undefined():
     assert got["n"].tolist() == [HELD, 0, HELD, 2, HELD]
     assert got["loss"].isnan().tolist() == [False, True, False, False, False]
     assert got["mine"].isnan().tolist() == [False, True, False, True, False]
-    assert float(got["loss"][4]) == pytest.approx(float(by_autograd(problem, clients[4].test, xs[4])[1]), rel=1e-12)
+    assert float(got["loss"][4]) == pytest.approx(
+        float(by_autograd(problem, clients[4].test, xs[4])[1]), rel=1e-12
+    )
     nobody = cohort_of(problem, "b").evaluate(xs[:1], {"mine": rank_by_hand})
     assert nobody["n"].tolist() == [0]
     assert nobody["loss"].isnan().all()
@@ -254,7 +289,9 @@ def outputs_by_client(cohort, xs):
 def test_own_losses_are_functions_of_outputs_and_labels():
     problem = regression()
     x = models_near(problem, 1)[0]
-    cohort = cohort_of(problem, loss=lambda outputs, labels: (outputs[:, 0] - labels).abs().pow(3))
+    cohort = cohort_of(
+        problem, loss=lambda outputs, labels: (outputs[:, 0] - labels).abs().pow(3)
+    )
     rows = problem.clients["a"].train
     model = model_at(problem, x)
     loss = (model(rows.inputs)[:, 0] - rows.labels).abs().pow(3).mean()
@@ -264,8 +301,14 @@ def test_own_losses_are_functions_of_outputs_and_labels():
 
 
 def test_a_loss_that_is_no_number_per_row_is_refused():
-    with pytest.raises(InputError, match=r"the loss returned shape \(\); it must return one number per row: \(2,\)"):
-        cohort_of(regression(), loss=lambda outputs, labels: (outputs[:, 0] - labels).square().mean())
+    with pytest.raises(
+        InputError,
+        match=r"the loss returned shape \(\); it must return one number per row: \(2,\)",
+    ):
+        cohort_of(
+            regression(),
+            loss=lambda outputs, labels: (outputs[:, 0] - labels).square().mean(),
+        )
     with pytest.raises(InputError, match="loss must be a name or a callable"):
         cohort_of(regression(), loss="mse")
 
@@ -285,9 +328,15 @@ def test_auto_reads_the_kind_from_outputs_and_labels(outputs, labels, kind):
     values = torch.randn(outputs, generator=torch.Generator().manual_seed(0))
     loss = choose_loss("auto", values, labels)
     assert loss.kind == kind
-    flat = values.squeeze(1) if outputs[1:2] == (1,) and values.ndim == labels.ndim + 1 else values
+    flat = (
+        values.squeeze(1)
+        if outputs[1:2] == (1,) and values.ndim == labels.ndim + 1
+        else values
+    )
     expected = {
-        "binary": lambda: F.binary_cross_entropy_with_logits(flat, labels.float(), reduction="none"),
+        "binary": lambda: F.binary_cross_entropy_with_logits(
+            flat, labels.float(), reduction="none"
+        ),
         "classes": lambda: F.cross_entropy(values, labels, reduction="none"),
         "regression": lambda: (flat - labels).square(),
     }[kind]()
@@ -297,12 +346,15 @@ def test_auto_reads_the_kind_from_outputs_and_labels(outputs, labels, kind):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "labels"), [((5, 3), torch.zeros(5)), ((5, 3, 2), torch.zeros(5, 4, dtype=torch.int64))]
+    ("outputs", "labels"),
+    [((5, 3), torch.zeros(5)), ((5, 3, 2), torch.zeros(5, 4, dtype=torch.int64))],
 )
 def test_outputs_that_do_not_fit_the_labels_are_refused(outputs, labels):
     from coterie.base.loss import choose_loss
 
-    with pytest.raises(InputError, match=r"the model gives outputs of shape .* for labels of shape"):
+    with pytest.raises(
+        InputError, match=r"the model gives outputs of shape .* for labels of shape"
+    ):
         choose_loss("auto", torch.zeros(outputs), labels)
 
 
@@ -315,14 +367,21 @@ def test_a_vector_is_parameters_then_float_buffers():
     layout = Layout.of(model)
     x = flatten(model, layout)
     assert torch.equal(x, vector_of(model))
-    assert (layout.dim, layout.size) == (sum(p.numel() for p in model.parameters()), len(x))
+    assert (layout.dim, layout.size) == (
+        sum(p.numel() for p in model.parameters()),
+        len(x),
+    )
     named = unflatten(x, layout)
     state = model.state_dict()
     assert set(state) - set(named) == {"1.num_batches_tracked"}
     assert all(torch.equal(v, state[k]) for k, v in named.items())
-    assert torch.equal(export(x + 1, model, layout)["1.running_mean"], state["1.running_mean"] + 1)
+    assert torch.equal(
+        export(x + 1, model, layout)["1.running_mean"], state["1.running_mean"] + 1
+    )
     assert export(x, model, layout).keys() == state.keys()
-    with pytest.raises(InputError, match=r"a model vector has shape \(\d+,\), got \(3,\)"):
+    with pytest.raises(
+        InputError, match=r"a model vector has shape \(\d+,\), got \(3,\)"
+    ):
         unflatten(torch.zeros(3), layout)
 
 
@@ -345,28 +404,45 @@ def test_shared_parameters_are_one_entry():
 
 def test_models_that_have_no_vector_are_refused():
     model = nn.Linear(2, 1).requires_grad_(False)
-    with pytest.raises(InputError, match="the model has no trainable parameter; unfreeze at least one"):
+    with pytest.raises(
+        InputError, match="the model has no trainable parameter; unfreeze at least one"
+    ):
         Layout.of(model)
     mixed = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).double())
-    with pytest.raises(InputError, match=r"the model mixes torch\.float32, torch\.float64; give all"):
+    with pytest.raises(
+        InputError, match=r"the model mixes torch\.float32, torch\.float64; give all"
+    ):
         Layout.of(mixed)
 
 
 def test_a_model_that_cannot_take_the_rows_is_refused_by_client_and_shape():
     problem = logistic()._replace(model=nn.Linear(7, 1))
-    with pytest.raises(InputError, match=r"the model cannot take inputs of shape \(2, 3\) of client 'a'"):
+    with pytest.raises(
+        InputError,
+        match=r"the model cannot take inputs of shape \(2, 3\) of client 'a'",
+    ):
         cohort_of(problem)
 
 
 def test_weights_go_where_the_updates_are():
-    elsewhere = torch.zeros(2, 3, device="meta")  # stands for a GPU: mixing it with tensors of the CPU is an error
-    assert move(elsewhere[0], torch.ones(2, dtype=torch.float64), elsewhere, 0.5, 2).device.type == "meta"
+    elsewhere = torch.zeros(
+        2, 3, device="meta"
+    )  # stands for a GPU: mixing it with tensors of the CPU is an error
+    assert (
+        move(
+            elsewhere[0], torch.ones(2, dtype=torch.float64), elsewhere, 0.5, 2
+        ).device.type
+        == "meta"
+    )
 
 
 def test_move_equals_a_plain_loop():
     g = torch.Generator().manual_seed(2)
     for n, d, b in ((1, 3, 0), (4, 3, 2), (6, 1, 4)):
-        x, updates = (torch.randn(*shape, d + b, generator=g, dtype=torch.float64) for shape in ((), (n,)))
+        x, updates = (
+            torch.randn(*shape, d + b, generator=g, dtype=torch.float64)
+            for shape in ((), (n,))
+        )
         weights = torch.rand(n, generator=g, dtype=torch.float64) * 3
         for lr in (0.5, 1.0, 2.0):
             expected = x.clone()
@@ -387,7 +463,9 @@ def test_a_sum_has_the_same_bits_however_many_vectors_come_at_a_time(shape, dtyp
     whole = average(weights, vectors)
     assert (whole.shape, whole.dtype) == (shape, dtype)
     exact = torch.einsum("k,k...->...", weights / weights.sum(), vectors.double())
-    assert torch.allclose(whole.double(), exact, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    assert torch.allclose(
+        whole.double(), exact, rtol=0, atol=4 * torch.finfo(dtype).eps
+    )
     for size in (1, 3, 39):
         total = Sum()
         for low in range(0, 40, size):
@@ -403,7 +481,13 @@ def test_a_sum_of_nothing_is_an_error():
 def test_buffers_stay_where_no_weight_is_left():
     updates = torch.ones(2, 3)
     assert move(torch.zeros(3), torch.zeros(2), updates, 1.0, 2).tolist() == [0, 0, 0]
-    assert move(torch.zeros(3), torch.tensor([1.0, -1.0]), updates * torch.tensor([[1.0], [2.0]]), 1.0, 2).tolist() == [
+    assert move(
+        torch.zeros(3),
+        torch.tensor([1.0, -1.0]),
+        updates * torch.tensor([[1.0], [2.0]]),
+        1.0,
+        2,
+    ).tolist() == [
         -1,
         -1,
         0,
@@ -417,5 +501,7 @@ def test_inner_products_leave_buffers_out():
 
 
 def test_train_documents_its_options():
-    documented = set(re.findall(r"^ {4}(\w+):", inspect.getdoc(Cohort.train), re.MULTILINE))
+    documented = set(
+        re.findall(r"^ {4}(\w+):", inspect.getdoc(Cohort.train), re.MULTILINE)
+    )
     assert documented == {"x", "local", *TrainOptions.__annotations__}

@@ -42,13 +42,19 @@ def test_different_names_are_different_streams():
         (0,),
         (-1,),
     ]
-    keys = {Rng.named(seed, *name).key for seed in (0, 1, 2**63, 12345) for name in names}
+    keys = {
+        Rng.named(seed, *name).key for seed in (0, 1, 2**63, 12345) for name in names
+    }
     assert len(keys) == 4 * len(names)
 
 
 def test_numbers_are_the_same_on_every_machine():
     # SplitMix64 with seed 0, from the reference implementation of Vigna (prng.di.unimi.it/splitmix64.c).
-    assert [int(v) for v in Rng(0).integers(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert [int(v) for v in Rng(0).integers(3)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
     assert Rng(0).child(0).key == 0xE220A8397B1DCDAF
 
 
@@ -78,7 +84,10 @@ def test_numbers_are_uniform():
 
 
 def test_streams_of_neighbouring_names_are_independent():
-    a, b = (np.array([Rng.named(0, r, c, "train").uniform(1)[0] for r in range(2000)]) for c in "ab")
+    a, b = (
+        np.array([Rng.named(0, r, c, "train").uniform(1)[0] for r in range(2000)])
+        for c in "ab"
+    )
     assert stats.kstest(a, "uniform").pvalue > 0.01
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.07
     assert abs(np.corrcoef(a[:-1], a[1:])[0, 1]) < 0.07
@@ -126,10 +135,14 @@ def test_steps_walk_through_epochs(count, size, steps):
     long_enough = [b.tolist() for b in batches(rng, count, size, epochs=steps)]
     assert walked == long_enough[:steps]
     for smallest in (1, 2):
-        epochs = [b.tolist() for b in batches(rng, count, size, epochs=3, smallest=smallest)]
+        epochs = [
+            b.tolist() for b in batches(rng, count, size, epochs=3, smallest=smallest)
+        ]
         assert all(len(b) >= smallest for b in epochs)
         kept = sum(map(len, epochs))
-        assert kept == 3 * (count - (smallest == 2 and count % size == 1 and count > size))
+        assert kept == 3 * (
+            count - (smallest == 2 and count % size == 1 and count > size)
+        )
 
 
 def test_epochs_differ():

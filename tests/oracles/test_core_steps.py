@@ -30,7 +30,11 @@ class EarlyRows(Sampler):
 def cohorts(make):
     """The initial model, everybody, and each client alone."""
     problem = make()
-    return start(problem), cohort_of(problem), [cohort_of(problem, [name]) for name in SIZES]
+    return (
+        start(problem),
+        cohort_of(problem),
+        [cohort_of(problem, [name]) for name in SIZES],
+    )
 
 
 @pytest.mark.parametrize("make", [logistic, batch_norm])
@@ -53,7 +57,10 @@ def test_steps_are_those_that_are_taken(make, amount, batch_size, sampler):
         taken.append(count)
     assert everybody.steps(local).tolist() == taken
     if isinstance(amount, Epochs) and batch_size == 5 and sampler is None:
-        assert taken == [amount.count * n for n in ([3, 2, 4, 2, 3] if make is logistic else [3, 2, 3, 2, 3])]
+        assert taken == [
+            amount.count * n
+            for n in ([3, 2, 4, 2, 3] if make is logistic else [3, 2, 3, 2, 3])
+        ]
 
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
@@ -62,5 +69,7 @@ def test_clients_may_take_different_numbers_of_steps(make):
     local = LocalSGD(lr=0.1, steps=Epochs(5), batch_size=4)
     together = cohort_of(problem).train(start(problem), local, steps=counts)
     for i, (name, count) in enumerate(zip(SIZES, counts, strict=True)):
-        alone = cohort_of(problem, [name]).train(start(problem), replace(local, steps=Steps(count)))
+        alone = cohort_of(problem, [name]).train(
+            start(problem), replace(local, steps=Steps(count))
+        )
         assert torch.equal(together[i], alone[0])

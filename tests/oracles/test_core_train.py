@@ -49,7 +49,9 @@ TORCH_NAMES = {
 }  # fmt: skip
 
 
-def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None, rows=None):
+def plain_loop(
+    problem, name, x, local, *, extra_loss=None, extra_gradient=None, rows=None
+):
     """What training of one client should do, as anybody would write it with torch."""
     model = model_at(problem, x).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -60,9 +62,21 @@ def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None,
     )
     part = problem.clients[name].train
     if rows is None:
-        smallest = 2 if any("BatchNorm" in type(m).__name__ for m in model.modules()) else 1
-        many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
-        rows = batches(Rng.named(SEED, ROUND, name, "train"), len(part), local.batch_size, smallest=smallest, **many)
+        smallest = (
+            2 if any("BatchNorm" in type(m).__name__ for m in model.modules()) else 1
+        )
+        many = (
+            {"steps": local.steps.count}
+            if isinstance(local.steps, Steps)
+            else {"epochs": local.steps.count}
+        )
+        rows = batches(
+            Rng.named(SEED, ROUND, name, "train"),
+            len(part),
+            local.batch_size,
+            smallest=smallest,
+            **many,
+        )
     seen = 0
     for index in rows:
         batch = rows_of(part, torch.as_tensor(index))
@@ -102,10 +116,14 @@ SETTINGS = {
     "momentum and weight decay": replace(BASE, momentum=0.5, weight_decay=0.3),
     "clip": replace(BASE, clip=0.05),
     "clip and weight decay": replace(BASE, clip=0.05, weight_decay=0.3),
-    "clip, momentum and weight decay": replace(BASE, clip=0.05, momentum=0.5, weight_decay=0.3),
+    "clip, momentum and weight decay": replace(
+        BASE, clip=0.05, momentum=0.5, weight_decay=0.3
+    ),
     "clip that is never reached": replace(BASE, clip=1e6),
     "adam": replace(BASE, optimiser="adam", lr=0.01),
-    "adam with weight decay": replace(BASE, optimiser="adam", lr=0.01, weight_decay=0.3),
+    "adam with weight decay": replace(
+        BASE, optimiser="adam", lr=0.01, weight_decay=0.3
+    ),
     "adamw": replace(BASE, optimiser="adamw", lr=0.01, weight_decay=0.3),
     "adadelta": replace(BASE, optimiser=torch.optim.Adadelta),
     "adagrad": replace(BASE, optimiser=torch.optim.Adagrad, weight_decay=0.3),
@@ -122,7 +140,9 @@ SETTINGS = {
 def test_training_equals_a_plain_loop(name):
     problem, local = logistic(), SETTINGS[name]
     got, spent = both(problem, local)
-    expected = [plain_loop(problem, client, start(problem), local) for client in "abcde"]
+    expected = [
+        plain_loop(problem, client, start(problem), local) for client in "abcde"
+    ]
     assert_close(got, torch.stack([x for x, _ in expected]))
     assert spent == sum(seen for _, seen in expected)
     if name not in ("plain", "clip that is never reached"):
@@ -131,17 +151,24 @@ def test_training_equals_a_plain_loop(name):
 
 def test_an_optimiser_of_a_class_is_its_name_in_files():
     assert (
-        LocalSGD(optimiser=torch.optim.NAdam) == LocalSGD(optimiser="nadam") == LocalSGD(optimiser="torch.optim.NAdam")
+        LocalSGD(optimiser=torch.optim.NAdam)
+        == LocalSGD(optimiser="nadam")
+        == LocalSGD(optimiser="torch.optim.NAdam")
     )
     assert spell(LocalSGD(optimiser=torch.optim.NAdam))["optimiser"] == "nadam"
-    assert build(LocalSGD, {"optimiser": "torch.optim.Adam"}, "[local]").optimiser == "adam"
+    assert (
+        build(LocalSGD, {"optimiser": "torch.optim.Adam"}, "[local]").optimiser
+        == "adam"
+    )
 
 
 def test_nothing_of_an_optimiser_is_kept_between_rounds():
     problem, local = logistic(), SETTINGS["adam"]
     x = start(problem)
     alone = coterie.RunSettings(merge_validation=False)
-    run = coterie.fit(coterie.Local(local), problem.clients, problem.model, 2, SEED, settings=alone)
+    run = coterie.fit(
+        coterie.Local(local), problem.clients, problem.model, 2, SEED, settings=alone
+    )
     for number in (1, 2):
         x = cohort_of(problem, "a", seed=SEED, round=number).train(x, local)[0]
     assert_close(run.models["a"], x)
@@ -152,7 +179,11 @@ def test_nothing_of_an_optimiser_is_kept_between_rounds():
 def test_any_problem_equals_a_plain_loop(name, settings):
     problem, local = PROBLEMS[name](), SETTINGS[settings]
     got, _ = both(problem, local, "ce")
-    assert_close(got, torch.stack([plain_loop(problem, c, start(problem), local)[0] for c in "ce"]), 1e-11)
+    assert_close(
+        got,
+        torch.stack([plain_loop(problem, c, start(problem), local)[0] for c in "ce"]),
+        1e-11,
+    )
     assert (got - start(problem)).abs().max() > 1e-3
 
 
@@ -167,7 +198,10 @@ def test_every_client_starts_from_its_own_row_of_x():
 def test_training_leaves_x_and_the_given_model_alone():
     problem = batch_norm()
     x = start(problem)
-    before, state = x.clone(), {k: v.clone() for k, v in problem.model.state_dict().items()}
+    before, state = (
+        x.clone(),
+        {k: v.clone() for k, v in problem.model.state_dict().items()},
+    )
     both(problem, BASE, x=x)
     assert torch.equal(x, before)
     assert all(torch.equal(v, state[k]) for k, v in problem.model.state_dict().items())
@@ -175,7 +209,9 @@ def test_training_leaves_x_and_the_given_model_alone():
 
 def test_a_batch_of_one_row_is_dropped_under_batch_norm_only():
     problem = batch_norm()
-    local = replace(BASE, steps=Epochs(2), batch_size=5)  # c has 16 rows: batches of 5, 5, 5, 1
+    local = replace(
+        BASE, steps=Epochs(2), batch_size=5
+    )  # c has 16 rows: batches of 5, 5, 5, 1
     got, spent = both(problem, local, "c")
     assert_close(got[0], plain_loop(problem, "c", start(problem), local)[0], 1e-11)
     assert spent == 30
@@ -184,7 +220,8 @@ def test_a_batch_of_one_row_is_dropped_under_batch_norm_only():
 
 def test_batch_norm_refuses_a_client_that_it_cannot_train():
     with pytest.raises(
-        InputError, match=r"client 'a' has 12 training rows in batches of 1; .*batch norm needs at least 2"
+        InputError,
+        match=r"client 'a' has 12 training rows in batches of 1; .*batch norm needs at least 2",
     ):
         both(batch_norm(), replace(BASE, batch_size=1))
 
@@ -232,10 +269,18 @@ def test_the_proximal_penalty_is_that_of_autograd():
         got, _ = both(problem, local, penalty=Quadratic(mu))
 
         def penalty(parameters):
-            return mu / 2 * (torch.cat([p.reshape(-1) for p in parameters]) - anchor).square().sum()
+            return (
+                mu
+                / 2
+                * (torch.cat([p.reshape(-1) for p in parameters]) - anchor)
+                .square()
+                .sum()
+            )
 
         for i, client in enumerate("abcde"):
-            assert_close(got[i], plain_loop(problem, client, x, local, extra_loss=penalty)[0])
+            assert_close(
+                got[i], plain_loop(problem, client, x, local, extra_loss=penalty)[0]
+            )
         assert (got - both(problem, local)[0]).abs().max() > 1e-3
 
 
@@ -248,9 +293,16 @@ def test_the_anchor_of_a_penalty_can_be_any_model_or_one_per_client():
         for got, anchor in ((shared, anchors[1]), (own, anchors[i])):
 
             def penalty(parameters, anchor=anchor):
-                return 0.35 * (torch.cat([p.reshape(-1) for p in parameters]) - anchor).square().sum()
+                return (
+                    0.35
+                    * (torch.cat([p.reshape(-1) for p in parameters]) - anchor)
+                    .square()
+                    .sum()
+                )
 
-            assert_close(got[i], plain_loop(problem, client, x, BASE, extra_loss=penalty)[0])
+            assert_close(
+                got[i], plain_loop(problem, client, x, BASE, extra_loss=penalty)[0]
+            )
 
 
 def test_the_default_anchor_is_each_clients_own_start_and_buffers_are_not_held():
@@ -261,9 +313,18 @@ def test_the_default_anchor_is_each_clients_own_start_and_buffers_are_not_held()
     for i, client in enumerate("abcde"):
 
         def penalty(parameters, anchor=x[i, :dim]):
-            return 0.45 * (torch.cat([p.reshape(-1) for p in parameters]) - anchor).square().sum()
+            return (
+                0.45
+                * (torch.cat([p.reshape(-1) for p in parameters]) - anchor)
+                .square()
+                .sum()
+            )
 
-        assert_close(got[i], plain_loop(problem, client, x[i], BASE, extra_loss=penalty)[0], 1e-11)
+        assert_close(
+            got[i],
+            plain_loop(problem, client, x[i], BASE, extra_loss=penalty)[0],
+            1e-11,
+        )
 
 
 def test_a_penalty_of_ones_own_sees_the_step():
@@ -271,7 +332,9 @@ def test_a_penalty_of_ones_own_sees_the_step():
     seen = []
 
     def outputs_near_zero(step):
-        seen.append((step.client, len(step.labels), step.inputs.shape, step.model.training))
+        seen.append(
+            (step.client, len(step.labels), step.inputs.shape, step.model.training)
+        )
         return 0.3 * step.outputs.square().mean()
 
     got, _ = both(problem, BASE, "ad", penalty=outputs_near_zero)
@@ -280,11 +343,17 @@ def test_a_penalty_of_ones_own_sees_the_step():
     for i, client in enumerate("ad"):
         part = problem.clients[client].train
         model = model_at(problem, x)
-        for index in batches(Rng.named(SEED, ROUND, client, "train"), len(part), 5, steps=7):
+        for index in batches(
+            Rng.named(SEED, ROUND, client, "train"), len(part), 5, steps=7
+        ):
             rows = rows_of(part, torch.as_tensor(index))
             outputs = model(rows.inputs)
             loss = loss_of(outputs, rows.labels) + 0.3 * outputs.square().mean()
-            for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            for p, g in zip(
+                model.parameters(),
+                torch.autograd.grad(loss, list(model.parameters())),
+                strict=True,
+            ):
                 p.data -= 0.2 * g
         assert_close(got[i], vector_of(model))
 
@@ -293,19 +362,32 @@ def test_a_correction_is_added_to_every_gradient():
     problem, x = batch_norm(), start(batch_norm())
     whole = torch.linspace(-1, 1, 5 * len(x), dtype=torch.float64).view(5, -1)
     correction = whole[:, : Layout.of(problem.model).dim]
-    for local in (BASE, replace(BASE, momentum=0.5, weight_decay=0.1), replace(BASE, clip=0.2)):
+    for local in (
+        BASE,
+        replace(BASE, momentum=0.5, weight_decay=0.1),
+        replace(BASE, clip=0.2),
+    ):
         got, _ = both(problem, local, correction=correction)
         one, _ = both(problem, local, correction=correction[1])
         for i, client in enumerate("abcde"):
             for found, added in ((got, whole[i]), (one, whole[1])):
-                assert_close(found[i], plain_loop(problem, client, x, local, extra_gradient=added)[0], 1e-11)
+                assert_close(
+                    found[i],
+                    plain_loop(problem, client, x, local, extra_gradient=added)[0],
+                    1e-11,
+                )
 
 
 def test_a_correction_has_a_number_for_each_parameter_and_none_for_buffers():
     problem, x = batch_norm(), start(batch_norm())
     for shape in ((len(x),), (5, len(x)), (4, len(x) - 10), (1,)):
-        with pytest.raises(InputError, match=r"a correction has shape \[53\] or \[5, 53\], parameters without buffers"):
-            cohort_of(problem).train(x, BASE, correction=torch.zeros(shape, dtype=torch.float64))
+        with pytest.raises(
+            InputError,
+            match=r"a correction has shape \[53\] or \[5, 53\], parameters without buffers",
+        ):
+            cohort_of(problem).train(
+                x, BASE, correction=torch.zeros(shape, dtype=torch.float64)
+            )
 
 
 def test_a_gradient_rule_replaces_the_step():
@@ -315,22 +397,37 @@ def test_a_gradient_rule_replaces_the_step():
         """The first-order step of Per-FedAvg, on a further batch."""
         return gradient(y - 0.05 * gradient(y, 0), 1)
 
-    got, spent = both(problem, replace(BASE, steps=Steps(3)), "be", gradient_rule=hessian_free)
+    got, spent = both(
+        problem, replace(BASE, steps=Steps(3)), "be", gradient_rule=hessian_free
+    )
     for i, client in enumerate("be"):
         part = problem.clients[client].train
         model = model_at(problem, start(problem))
         parameters = list(model.parameters())
-        for step, index in enumerate(batches(Rng.named(SEED, ROUND, client, "train"), len(part), 5, steps=3)):
-            further = Rng.named(SEED, ROUND, client, f"train/{step}", 1).permutation(len(part), 5)
+        for step, index in enumerate(
+            batches(Rng.named(SEED, ROUND, client, "train"), len(part), 5, steps=3)
+        ):
+            further = Rng.named(SEED, ROUND, client, f"train/{step}", 1).permutation(
+                len(part), 5
+            )
             kept = [p.detach().clone() for p in parameters]
             for rows, rate in ((index, 0.05), (further, 0.2)):
                 batch = rows_of(part, torch.as_tensor(rows))
-                grads = torch.autograd.grad(loss_of(model(batch.inputs), batch.labels), parameters)
+                grads = torch.autograd.grad(
+                    loss_of(model(batch.inputs), batch.labels), parameters
+                )
                 for p, g, old in zip(parameters, grads, kept, strict=True):
                     p.data.copy_((p if rate == 0.05 else old) - rate * g)
         assert_close(got[i], vector_of(model))
-    assert spent == (5 + 3 + 5) + (5 + 5 + 4) + 2 * 3 * 5  # b has 8 rows, e has 14; a further batch is a whole one
-    plain, _ = both(problem, replace(BASE, steps=Steps(3)), "be", gradient_rule=lambda gradient, y: gradient(y, 0))
+    assert (
+        spent == (5 + 3 + 5) + (5 + 5 + 4) + 2 * 3 * 5
+    )  # b has 8 rows, e has 14; a further batch is a whole one
+    plain, _ = both(
+        problem,
+        replace(BASE, steps=Steps(3)),
+        "be",
+        gradient_rule=lambda gradient, y: gradient(y, 0),
+    )
     assert_close(plain, both(problem, replace(BASE, steps=Steps(3)), "be")[0])
 
 
@@ -354,7 +451,9 @@ class LeadingRows(Sampler):
 
     def rows(self, cohort, client, rng, steps, batch_size):
         count = len(cohort.labels(client))
-        return (np.arange(steps * batch_size).reshape(steps, batch_size) + self.shift) % count
+        return (
+            np.arange(steps * batch_size).reshape(steps, batch_size) + self.shift
+        ) % count
 
 
 @pytest.mark.parametrize("steps", [Steps(4), Epochs(2)])
@@ -363,7 +462,10 @@ def test_a_sampler_chooses_the_rows(steps):
     for local, hooks in (
         (replace(BASE, steps=steps, sampler=LeadingRows()), {}),
         (replace(BASE, steps=steps), {"sampler": LeadingRows()}),
-        (replace(BASE, steps=steps, sampler=LeadingRows(3)), {"sampler": LeadingRows()}),
+        (
+            replace(BASE, steps=steps, sampler=LeadingRows(3)),
+            {"sampler": LeadingRows()},
+        ),
     ):
         got, _ = both(problem, local, **hooks)
         for i, (client, count) in enumerate(SIZES.items()):
@@ -387,7 +489,10 @@ def test_dropout_depends_on_names_and_not_on_the_company():
     without = cohort_of(problem, "abcde", seed=SEED, round=ROUND)
     without.workspace.model[2].p = 0.0
     assert not torch.equal(without.train(start(problem), BASE), together)
-    assert not torch.equal(cohort_of(problem, seed=SEED, round=ROUND + 1).train(start(problem), BASE), together)
+    assert not torch.equal(
+        cohort_of(problem, seed=SEED, round=ROUND + 1).train(start(problem), BASE),
+        together,
+    )
 
 
 def test_gradients_in_train_mode_depend_on_names_only():
@@ -400,7 +505,9 @@ def test_gradients_in_train_mode_depend_on_names_only():
     assert torch.equal(cohort_of(problem, "c").gradient(x, mode="train")[0], first[2])
     assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(cohort_of(problem).gradient(x), first)
-    assert not torch.equal(cohort_of(problem).gradient(x, mode="train", purpose="other"), first)
+    assert not torch.equal(
+        cohort_of(problem).gradient(x, mode="train", purpose="other"), first
+    )
 
 
 def test_the_purpose_names_the_batches():
@@ -419,8 +526,13 @@ def test_rows_gathered_in_groups_change_no_bit(monkeypatch):
 
 def test_divergence_is_an_error_that_names_the_client():
     problem = quadratic({"a": [1.0], "b": [2.0]})
-    with pytest.raises(FloatingPointError, match=r"training of client 'a' diverged .* lower local lr = 1e\+200"):
-        cohort_of(problem).train(start(problem), LocalSGD(lr=1e200, steps=Steps(5), batch_size=None))
+    with pytest.raises(
+        FloatingPointError,
+        match=r"training of client 'a' diverged .* lower local lr = 1e\+200",
+    ):
+        cohort_of(problem).train(
+            start(problem), LocalSGD(lr=1e200, steps=Steps(5), batch_size=None)
+        )
 
 
 def test_a_model_may_have_parameters_that_a_step_does_not_use():
@@ -438,7 +550,9 @@ def test_a_model_may_have_parameters_that_a_step_does_not_use():
     assert got.shape == (1, 6)
     assert reference.spare.tolist() == [1, 1]
     # torch names own parameters first; they get no gradient but decay, as they would with a penalty on all parameters.
-    assert_close(got[0, :2], torch.full((2,), (1 - 0.2 * 0.1) ** 7, dtype=torch.float64))
+    assert_close(
+        got[0, :2], torch.full((2,), (1 - 0.2 * 0.1) ** 7, dtype=torch.float64)
+    )
     plain, _ = both(problem, BASE, "a")
     assert plain[0, :2].tolist() == [1, 1]
 
@@ -450,10 +564,18 @@ def test_images_of_bytes_are_scaled_and_float_inputs_take_the_models_dtype():
     from coterie.base.rows import Part
 
     pixels = (client.train.inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
-    given = problem._replace(clients=Clients([Client("a", Part(pixels, client.train.labels))]))
-    scaled = problem._replace(clients=Clients([Client("a", Part(pixels.double() / 255, client.train.labels))]))
+    given = problem._replace(
+        clients=Clients([Client("a", Part(pixels, client.train.labels))])
+    )
+    scaled = problem._replace(
+        clients=Clients([Client("a", Part(pixels.double() / 255, client.train.labels))])
+    )
     assert torch.equal(both(given, BASE, "a")[0], both(scaled, BASE, "a")[0])
-    single = problem._replace(clients=Clients([Client("a", Part(client.train.inputs.float(), client.train.labels))]))
+    single = problem._replace(
+        clients=Clients(
+            [Client("a", Part(client.train.inputs.float(), client.train.labels))]
+        )
+    )
     assert both(single, BASE, "a")[0].dtype == torch.float64
 
 
@@ -461,11 +583,15 @@ def test_settings_refuse_bad_values():
     for field, value in {
         "lr": 0, "steps": 3, "batch_size": 0, "momentum": 1, "weight_decay": -1, "clip": 0, "optimiser": "sgdd",
     }.items():  # fmt: skip
-        with pytest.raises(InputError, match=f"LocalSGD.{field} must be .*; got {value!r}"):
+        with pytest.raises(
+            InputError, match=f"LocalSGD.{field} must be .*; got {value!r}"
+        ):
             LocalSGD(**{field: value})
     with pytest.raises(InputError, match=r"LocalSGD.optimiser must be sgd \| adam"):
         LocalSGD(optimiser=torch.optim.LBFGS)
-    with pytest.raises(InputError, match="momentum belongs to sgd and rmsprop; leave it out with adam"):
+    with pytest.raises(
+        InputError, match="momentum belongs to sgd and rmsprop; leave it out with adam"
+    ):
         LocalSGD(optimiser="adam", momentum=0.5)
     for kind in (Steps, Epochs):
         with pytest.raises(InputError, match="must be at least 1; got 0"):
@@ -488,7 +614,17 @@ def test_images_reach_convolutions_with_their_channels_together(name):
     draw = torch.Generator().manual_seed(0)
     flat = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
     problem = Problem(
-        Clients([Client("a", Part(torch.randn(9, 3, 5, 5, generator=draw).double(), torch.arange(9) % 3))]),
+        Clients(
+            [
+                Client(
+                    "a",
+                    Part(
+                        torch.randn(9, 3, 5, 5, generator=draw).double(),
+                        torch.arange(9) % 3,
+                    ),
+                )
+            ]
+        ),
         seeded(lambda: flat if name == "flatten" else Views(), torch.float64),
     )
     cohort = cohort_of(problem, seed=SEED, round=ROUND)
@@ -501,16 +637,24 @@ def test_images_reach_convolutions_with_their_channels_together(name):
 @pytest.mark.parametrize("warmup", [0, 3])
 def test_a_cosine_is_that_of_torch(warmup):
     optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=8, eta_min=0.01)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimiser, T_max=8, eta_min=0.01
+    )
     schedule = Schedule(0.3, cosine=8, end=0.01, warmup=warmup)
     for number in range(1, 9):
-        assert schedule.rate(number + warmup) == pytest.approx(cosine.get_last_lr()[0], rel=1e-12)
+        assert schedule.rate(number + warmup) == pytest.approx(
+            cosine.get_last_lr()[0], rel=1e-12
+        )
         optimiser.step()
         cosine.step()
     assert schedule.rate(9 + warmup) == schedule.rate(50) == pytest.approx(0.01)
-    assert [schedule.rate(r) for r in range(1, warmup + 1)] == pytest.approx([0.1, 0.2, 0.3][:warmup])
+    assert [schedule.rate(r) for r in range(1, warmup + 1)] == pytest.approx(
+        [0.1, 0.2, 0.3][:warmup]
+    )
 
 
 def test_a_schedule_falls_in_steps_or_along_a_cosine():
-    with pytest.raises(InputError, match=r"Schedule.at and Schedule.cosine exclude each other"):
+    with pytest.raises(
+        InputError, match=r"Schedule.at and Schedule.cosine exclude each other"
+    ):
         Schedule(0.1, at=(3,), cosine=5)

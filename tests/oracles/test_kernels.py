@@ -37,8 +37,18 @@ MODELS = {
     "mlp": (lambda: MLP((7, 5)).build((2, 3), 3), (2, 3)),
     "mlp-one-logit": (lambda: MLP((17,)).build((13,), 1), (13,)),
     "narrow": (lambda: MLP((1, 4)).build((6,), 3), (6,)),
-    "no-activation": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Identity(), nn.Sequential(nn.Linear(5, 3))), (6,)),
-    "dropout-off": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.0), nn.Linear(5, 3)), (6,)),
+    "no-activation": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 5), nn.Identity(), nn.Sequential(nn.Linear(5, 3))
+        ),
+        (6,),
+    ),
+    "dropout-off": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.0), nn.Linear(5, 3)
+        ),
+        (6,),
+    ),
     "mean": (lambda: Mean().build((6,), 3), (6,)),
     "mean-of-one": (lambda: Mean().build((6,), 1), (6,)),
 }
@@ -56,24 +66,45 @@ def problem(model: str, dtype: torch.dtype = torch.float64, kind: str = "") -> P
         inputs = torch.randn(size, *shape, generator=draw, dtype=dtype)
         labels = torch.randint(0, max(2, outputs), (size,), generator=draw)
         if kind == "regression":
-            labels = torch.randn(size, *([outputs] if outputs > 1 else []), generator=draw, dtype=dtype)
+            labels = torch.randn(
+                size, *([outputs] if outputs > 1 else []), generator=draw, dtype=dtype
+            )
         clients.append(Client(f"c{number:02d}", Part(inputs, labels)))
     return Problem(Clients(clients), net)
 
 
-KINDS = [(m, k) for m in MODELS for k in ("regression", "") if k or not m.startswith("mean")]
+KINDS = [
+    (m, k) for m in MODELS for k in ("regression", "") if k or not m.startswith("mean")
+]
 
 
-def cohort(given: Problem, kernel: str = "auto", names: tuple[str, ...] | None = None, **options) -> Cohort:
+def cohort(
+    given: Problem,
+    kernel: str = "auto",
+    names: tuple[str, ...] | None = None,
+    **options,
+) -> Cohort:
     names = names or given.clients.names
     workspace = Workspace(given.model, "auto", given.clients[0], kernel=kernel)
     index = tuple(given.clients.number(n) for n in names)
     spent = {"row_gradients": 0, "row_losses": 0}
-    return Cohort(names, workspace, given.clients, index, MemoryView(Memory(), names), 0, 1, spent, **options)
+    return Cohort(
+        names,
+        workspace,
+        given.clients,
+        index,
+        MemoryView(Memory(), names),
+        0,
+        1,
+        spent,
+        **options,
+    )
 
 
 def randoms(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 9) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=dtype
+    )
 
 
 LOCALS = [
@@ -100,8 +131,13 @@ def test_the_kernel_equals_the_loop(model, kind):
         (xs, {"penalty": Quadratic(0.3)}),
         (xs, {"correction": correction[0], "steps": [1 + i % 4 for i in range(count)]}),
     ]
-    locals_ = LOCALS if kind == "regression" else LOCALS[-1:]  # batches are planned alike for any labels
-    for local, start, hook in [*((LOCALS[0], *hook) for hook in hooks), *((local, x, everything) for local in locals_)]:
+    locals_ = (
+        LOCALS if kind == "regression" else LOCALS[-1:]
+    )  # batches are planned alike for any labels
+    for local, start, hook in [
+        *((LOCALS[0], *hook) for hook in hooks),
+        *((local, x, everything) for local in locals_),
+    ]:
         trained = loop.train(start, local, **hook)
         assert_close(fast.train(start, local, **hook), trained)
     updates = loop.updates(start, local, **hook)
@@ -115,7 +151,11 @@ def test_the_kernel_equals_the_loop(model, kind):
     ("model", "kind", "dtype"),
     [
         *((model, kind, torch.float32) for model, kind in KINDS),
-        *((model, kind, torch.float64) for model, kind in KINDS if kind == "regression"),
+        *(
+            (model, kind, torch.float64)
+            for model, kind in KINDS
+            if kind == "regression"
+        ),
     ],
     ids=str,
 )
@@ -125,41 +165,59 @@ def test_a_client_s_bits_do_not_depend_on_who_shares_its_chunk(model, kind, dtyp
     count, x = len(everybody.names), everybody.workspace.x
     xs = x + 0.1 * randoms(count, len(x), dtype=dtype)
     groups = [[0], [5], [1, 4, 9], [3, 4, 5, 6, 7], [0, 1, 2, 11, 12]]
-    cohorts = [cohort(given, names=tuple(everybody.names[i] for i in group)) for group in groups]
+    cohorts = [
+        cohort(given, names=tuple(everybody.names[i] for i in group))
+        for group in groups
+    ]
     updates = everybody.updates(xs, LOCALS[0])
     for group, few in zip(groups, cohorts, strict=True):
         assert torch.equal(few.updates(xs[group], LOCALS[0]), updates[group]), group
     for local in (LOCALS[0], LOCALS[3]):
         whole = everybody.train(xs, local, penalty=Quadratic(0.2))
         for group, few in zip(groups, cohorts, strict=True):
-            assert torch.equal(few.train(xs[group], local, penalty=Quadratic(0.2)), whole[group]), group
+            assert torch.equal(
+                few.train(xs[group], local, penalty=Quadratic(0.2)), whole[group]
+            ), group
 
 
 def test_a_single_step_is_the_same_beside_clients_with_several():
     given = problem("mlp", torch.float32)
     everybody = cohort(given)
     count, x = len(everybody.names), everybody.workspace.x.clone()
-    steps, local = [1 + i % 3 for i in range(count)], LocalSGD(lr=0.1, batch_size=8, weight_decay=0.1)
+    steps, local = (
+        [1 + i % 3 for i in range(count)],
+        LocalSGD(lr=0.1, batch_size=8, weight_decay=0.1),
+    )
     whole = everybody.train(x, local, steps=steps, penalty=Quadratic(0.2))
     for i, name in enumerate(everybody.names):
-        alone = cohort(given, names=(name,)).train(x, local, steps=[steps[i]], penalty=Quadratic(0.2))
+        alone = cohort(given, names=(name,)).train(
+            x, local, steps=[steps[i]], penalty=Quadratic(0.2)
+        )
         assert torch.equal(alone[0], whole[i]), name
 
 
 @pytest.mark.parametrize(
-    ("sizes", "batch", "dtype"), [((3, 11, 11, 3), 9, torch.float32), ((19, 15, 15, 3), 7, torch.float64)]
+    ("sizes", "batch", "dtype"),
+    [((3, 11, 11, 3), 9, torch.float32), ((19, 15, 15, 3), 7, torch.float64)],
 )
 def test_slices_of_odd_sizes_begin_where_they_would_alone(sizes, batch, dtype):
     """Products round by where their operands begin, rarely seen: one of fifteen clients here if slopes lay behind each other."""
     inputs, *hidden, outputs = sizes
     net = seeded(lambda: MLP(tuple(hidden)).build((inputs,), outputs), dtype)
-    rows = [(randoms(40, inputs, dtype=dtype, seed=i), torch.arange(40) % outputs) for i in range(45)]
-    given = Problem(Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net)
+    rows = [
+        (randoms(40, inputs, dtype=dtype, seed=i), torch.arange(40) % outputs)
+        for i in range(45)
+    ]
+    given = Problem(
+        Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net
+    )
     local, everybody = LocalSGD(lr=0.3, steps=Steps(4), batch_size=batch), cohort(given)
     x = everybody.workspace.x.clone()
     whole = everybody.train(x, local)
     for i, name in enumerate(everybody.names):
-        assert torch.equal(cohort(given, names=(name,)).train(x, local)[0], whole[i]), name
+        assert torch.equal(cohort(given, names=(name,)).train(x, local)[0], whole[i]), (
+            name
+        )
 
 
 def test_labels_of_many_numbers_do_not_come_for_all_steps_at_once(monkeypatch):
@@ -175,7 +233,9 @@ def test_labels_of_many_numbers_do_not_come_for_all_steps_at_once(monkeypatch):
 
     monkeypatch.setattr(kernels.Batched, "_labels", measured)
     monkeypatch.setattr(kernels.Batched, "width", lambda self, batch: 2)
-    everybody.train(everybody.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(40), batch_size=4))
+    everybody.train(
+        everybody.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(40), batch_size=4)
+    )
     assert 0 < most <= 1 << 8
 
 
@@ -189,13 +249,25 @@ def test_gradients_take_models_of_any_dtype_as_the_loop_does():
 def test_widths_and_blocks_do_not_change_a_bit(monkeypatch):
     """Twenty-three clients of one size, of a shape as in practice, in chunks of every width and blocks of every length."""
     net = seeded(lambda: MLP((30, 10)).build((40,), 10), torch.float32)
-    rows = [(randoms(70, 40, dtype=torch.float32, seed=i), torch.arange(70) % 10) for i in range(23)]
-    given = Problem(Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net)
+    rows = [
+        (randoms(70, 40, dtype=torch.float32, seed=i), torch.arange(70) % 10)
+        for i in range(23)
+    ]
+    given = Problem(
+        Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net
+    )
     local = LocalSGD(lr=0.1, steps=Steps(6), batch_size=32)
     everybody = cohort(given)
     x = everybody.workspace.x.clone()
     expected = everybody.train(x, local)
-    for width, block in [(1, 1), (2, 1 << 18), (3, 4000), (7, 1 << 18), (10, 3000), (23, 1)]:
+    for width, block in [
+        (1, 1),
+        (2, 1 << 18),
+        (3, 4000),
+        (7, 1 << 18),
+        (10, 3000),
+        (23, 1),
+    ]:
         monkeypatch.setattr(kernels.Batched, "width", lambda self, batch, w=width: w)
         monkeypatch.setattr(kernels, "_BLOCK", block)
         assert torch.equal(cohort(given).train(x, local), expected), (width, block)
@@ -209,15 +281,30 @@ def test_on_a_gpu_every_chunk_has_the_same_width(monkeypatch):
     x = plain.workspace.x.clone()
     for local in LOCALS:
         expected = plain.train(x, local, correction=randoms(len(plain.names), len(x)))
-        assert_close(padded.train(x, local, correction=randoms(len(plain.names), len(x))), expected)
+        assert_close(
+            padded.train(x, local, correction=randoms(len(plain.names), len(x))),
+            expected,
+        )
         assert padded.spent == plain.spent
 
 
 def test_uint8_images_are_scaled_where_they_are_used():
-    images = torch.randint(0, 256, (40, 4, 4), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    images = torch.randint(
+        0,
+        256,
+        (40, 4, 4),
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.uint8,
+    )
     net = seeded(lambda: MLP((5,)).build((4, 4), 3), torch.float64)
-    clients = [Client(n, Part(images[i * 20 : i * 20 + 20], torch.arange(20) % 3)) for i, n in enumerate("ab")]
-    fast, loop = cohort(Problem(Clients(clients), net)), cohort(Problem(Clients(clients), net), "loop")
+    clients = [
+        Client(n, Part(images[i * 20 : i * 20 + 20], torch.arange(20) % 3))
+        for i, n in enumerate("ab")
+    ]
+    fast, loop = (
+        cohort(Problem(Clients(clients), net)),
+        cohort(Problem(Clients(clients), net), "loop"),
+    )
     assert fast.clients.train.inputs.dtype == torch.uint8
     x, local = fast.workspace.x.clone(), LocalSGD(lr=0.5, steps=Steps(5), batch_size=7)
     assert_close(fast.train(x, local), loop.train(x, local))
@@ -254,9 +341,16 @@ def test_results_belong_to_the_caller():
 def test_one_client_that_diverges_is_named_and_harms_nobody():
     given = problem("mlp", torch.float32)
     wild = Part(given.clients[3].train.inputs * 1e30, given.clients[3].train.labels)
-    clients = Clients([Client(c.name, wild if i == 3 else c.train) for i, c in enumerate(given.clients)])
+    clients = Clients(
+        [
+            Client(c.name, wild if i == 3 else c.train)
+            for i, c in enumerate(given.clients)
+        ]
+    )
     fast = cohort(given.with_clients(clients))
-    with pytest.raises(FloatingPointError, match=r"client 'c03' diverged .*local lr = 0.1"):
+    with pytest.raises(
+        FloatingPointError, match=r"client 'c03' diverged .*local lr = 0.1"
+    ):
         fast.train(fast.workspace.x.clone(), LOCALS[0])
 
 
@@ -288,7 +382,12 @@ def partly_frozen() -> nn.Module:
 UNKNOWN = {
     "convolution": (lambda: CNN().build((8, 8), 10), (8, 8)),
     "dropout": (lambda: MLP((4,), dropout=0.5).build((6,), 3), (6,)),
-    "batch norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)), (6,)),
+    "batch norm": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)
+        ),
+        (6,),
+    ),
     "tanh": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)), (6,)),
     "own forward": (lambda: nn.Sequential(Own(6, 3)), (6,)),
     "hook": (hooked, (6,)),
@@ -309,8 +408,15 @@ def test_other_models_stay_with_the_loop(name):
 
 
 def test_layers_are_read_from_the_model():
-    net = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 4, bias=False), nn.ReLU()), nn.Linear(4, 3))
-    assert recognise(net, Layout.of(net), torch.zeros(1, 2, 3)) == (Layer(4, 6, False, True), Layer(3, 4, True, False))
+    net = nn.Sequential(
+        nn.Flatten(),
+        nn.Sequential(nn.Linear(6, 4, bias=False), nn.ReLU()),
+        nn.Linear(4, 3),
+    )
+    assert recognise(net, Layout.of(net), torch.zeros(1, 2, 3)) == (
+        Layer(4, 6, False, True),
+        Layer(3, 4, True, False),
+    )
     assert recognise(net, Layout.of(net), torch.zeros(1, 2, 4)) is None
 
 
@@ -327,10 +433,18 @@ def test_other_optimisers_stay_with_the_loop(change, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(kernels.Batched, "train", never)
-    x, local = fast.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(3), batch_size=8, **change)
+    x, local = (
+        fast.workspace.x.clone(),
+        LocalSGD(lr=0.1, steps=Steps(3), batch_size=8, **change),
+    )
     assert_close(fast.train(x, local), loop.train(x, local))
-    for hook in ({"penalty": lambda step: step.outputs.square().mean()}, {"gradient_rule": lambda g, y: 2 * g(y, 0)}):
-        assert_close(fast.train(x, LOCALS[0], **hook), loop.train(x, LOCALS[0], **hook), 1e-11)
+    for hook in (
+        {"penalty": lambda step: step.outputs.square().mean()},
+        {"gradient_rule": lambda g, y: 2 * g(y, 0)},
+    ):
+        assert_close(
+            fast.train(x, LOCALS[0], **hook), loop.train(x, LOCALS[0], **hook), 1e-11
+        )
 
 
 def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
@@ -341,7 +455,15 @@ def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
         assert len(said) == 1
         assert "batched kernel" in said[0]
         caplog.clear()
-        fit(method, given.clients, deepcopy(given.model), 2, evaluate=2, metrics=(), engine=InProcess(kernel="loop"))
+        fit(
+            method,
+            given.clients,
+            deepcopy(given.model),
+            2,
+            evaluate=2,
+            metrics=(),
+            engine=InProcess(kernel="loop"),
+        )
         assert not [r for r in caplog.records if "kernel" in r.getMessage()]
     with pytest.raises(InputError, match=r"kernel must be auto \| loop"):
         InProcess(kernel="fast")
@@ -366,7 +488,9 @@ def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
     monkeypatch.setattr(kernels.Batched, "steady", steady)
     batched = cohort(problem("mlp")).workspace.batched
     cohort(problem("mlp"))
-    assert [layers[-1] for layers, _ in tried] == [layer._replace(relu=False) for layer in batched.layers]
+    assert [layers[-1] for layers, _ in tried] == [
+        layer._replace(relu=False) for layer in batched.layers
+    ]
     assert [len(layers) for layers, _ in tried] == [1] + [2] * (len(batched.layers) - 1)
     assert tried[-1][1] == batched.kind
 
@@ -387,14 +511,23 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
         outputs.mul_(1 + 1e-7 * len(outputs))
 
     monkeypatch.setattr(kernels.Batched, "_slope", crowded)
-    assert cohort(problem("mlp")).workspace.batched is not None  # what was found before is kept
+    assert (
+        cohort(problem("mlp")).workspace.batched is not None
+    )  # what was found before is kept
     monkeypatch.setattr(workspace, "_STEADY", {})
     assert cohort(problem("mlp")).workspace.batched is None
 
 
 @pytest.mark.parametrize(
     ("device", "width", "clients"),
-    [("cpu", 30, 75), ("cpu", 400, 6), ("cpu", 1900, 1), ("cuda", 30, 16), ("cuda", 400, 6), ("cuda", 1900, 1)],
+    [
+        ("cpu", 30, 75),
+        ("cpu", 400, 6),
+        ("cpu", 1900, 1),
+        ("cuda", 30, 16),
+        ("cuda", 400, 6),
+        ("cuda", 1900, 1),
+    ],
 )
 def test_the_weights_of_a_chunk_fit_into_a_few_megabytes(device, width, clients):
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
@@ -406,15 +539,30 @@ def test_the_weights_of_a_chunk_fit_into_a_few_megabytes(device, width, clients)
 
 
 @pytest.mark.parametrize("own_start", [False, True])
-def test_updates_of_neighbours_are_written_with_one_call_for_each_layer(own_start, monkeypatch):
+def test_updates_of_neighbours_are_written_with_one_call_for_each_layer(
+    own_start, monkeypatch
+):
     given = problem("mlp", torch.float32)
-    of_twelve_rows = tuple(client.name for client in given.clients if len(client.train) == 12)
-    everybody, local = cohort(given, names=of_twelve_rows), LocalSGD(lr=0.1, steps=Steps(3), batch_size=8)
+    of_twelve_rows = tuple(
+        client.name for client in given.clients if len(client.train) == 12
+    )
+    everybody, local = (
+        cohort(given, names=of_twelve_rows),
+        LocalSGD(lr=0.1, steps=Steps(3), batch_size=8),
+    )
     x = everybody.workspace.x.clone()
-    x = x + 0.1 * randoms(len(everybody.names), len(x), dtype=torch.float32) if own_start else x
+    x = (
+        x + 0.1 * randoms(len(everybody.names), len(x), dtype=torch.float32)
+        if own_start
+        else x
+    )
     expected = everybody.train(x, local) - x
     calls, subtract = [], torch.sub
-    monkeypatch.setattr(torch, "sub", lambda *terms, out: calls.append(len(out)) or subtract(*terms, out=out))
+    monkeypatch.setattr(
+        torch,
+        "sub",
+        lambda *terms, out: calls.append(len(out)) or subtract(*terms, out=out),
+    )
     assert torch.equal(everybody.updates(x, local), expected)
     assert calls == [len(of_twelve_rows)] * len(list(given.model.parameters()))
 
@@ -427,7 +575,9 @@ def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeyp
     xs = x + 0.1 * randoms(count, 3, len(x), dtype=torch.float32)
     calls = []
     step = Batched._step
-    monkeypatch.setattr(Batched, "_step", lambda self, *given: calls.append(1) or step(self, *given))
+    monkeypatch.setattr(
+        Batched, "_step", lambda self, *given: calls.append(1) or step(self, *given)
+    )
     asked = {"batch_size": 40, "purpose": "oracle/1"}
     gradients = oracle.gradient_each(everybody, xs[:, 0], ["train"] * count, **asked)
     losses = oracle.losses_each(everybody, xs, ["train"] * count, **asked)
@@ -435,8 +585,13 @@ def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeyp
         assert len(calls) == 3, "one for clients of 16, of 32 and of 48 rows at most"
     for i in (0, 3, 6, 7):
         alone = cohort(given, names=(everybody.names[i],))
-        assert torch.equal(oracle.gradient_each(alone, xs[i : i + 1, 0], ["train"], **asked)[0], gradients[i])
-        assert torch.equal(oracle.losses_each(alone, xs[i : i + 1], ["train"], **asked)[0], losses[i])
+        assert torch.equal(
+            oracle.gradient_each(alone, xs[i : i + 1, 0], ["train"], **asked)[0],
+            gradients[i],
+        )
+        assert torch.equal(
+            oracle.losses_each(alone, xs[i : i + 1], ["train"], **asked)[0], losses[i]
+        )
 
 
 def test_in_double_precision_the_calls_are_those_of_the_loop():
@@ -444,6 +599,11 @@ def test_in_double_precision_the_calls_are_those_of_the_loop():
     fast, loop = cohort(given), cohort(given, "loop")
     xs = fast.workspace.x + 0.1 * randoms(len(fast.names), 2, len(fast.workspace.x))
     parts = ["train"] * len(xs)
-    assert_close(oracle.gradient_each(fast, xs[:, 0], parts), oracle.gradient_each(loop, xs[:, 0], parts))
-    assert_close(oracle.losses_each(fast, xs, parts), oracle.losses_each(loop, xs, parts))
+    assert_close(
+        oracle.gradient_each(fast, xs[:, 0], parts),
+        oracle.gradient_each(loop, xs[:, 0], parts),
+    )
+    assert_close(
+        oracle.losses_each(fast, xs, parts), oracle.losses_each(loop, xs, parts)
+    )
     assert fast.spent == loop.spent

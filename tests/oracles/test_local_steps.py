@@ -45,7 +45,10 @@ class UNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down, self.inner = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.down, self.inner = (
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.Conv2d(3, 3, 3, padding=1),
+        )
         self.up, self.head = nn.ConvTranspose2d(3, 3, 2, stride=2), nn.Conv2d(6, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +99,10 @@ class Watched(TorchDispatchMode):
 
 
 def images(client):
-    return lambda count, g: (torch.randn(count, 1, 8, 8, generator=g), torch.arange(count) % 2)
+    return lambda count, g: (
+        torch.randn(count, 1, 8, 8, generator=g),
+        torch.arange(count) % 2,
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -108,15 +114,21 @@ def test_a_step_reads_no_number_and_leaves_nothing_behind(name, monkeypatch):
         cohort.workspace.batched = None
     watched = Watched(monkeypatch)
     with watched:
-        cohort.train(cohort.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(50), batch_size=4))
+        cohort.train(
+            cohort.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(50), batch_size=4)
+        )
     assert len(watched.steps) == 50
     between = watched.names[watched.steps[0] : watched.steps[-1]]
     assert len(between) > 49
-    assert not [operation for operation in between if "_local_scalar_dense" in operation]
+    assert not [
+        operation for operation in between if "_local_scalar_dense" in operation
+    ]
     assert watched.held[0] == watched.held[1]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at it as it traces an LSTM
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute"
+)  # torch looks at it as it traces an LSTM
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "kernel"])
 def test_the_loss_of_a_step_is_one_graph(name):
     import torch._dynamo
@@ -124,5 +136,7 @@ def test_the_loss_of_a_step_is_one_graph(name):
     problem = Problem(build(images), seeded(MODELS[name][0]))
     workspace, rows = cohort_of(problem, "a").workspace, problem.clients["a"].train
     inputs, labels = workspace.prepare(rows.read()), rows.labels
-    found = torch._dynamo.explain(lambda: workspace.loss.mean(workspace.model(inputs), labels))()
+    found = torch._dynamo.explain(
+        lambda: workspace.loss.mean(workspace.model(inputs), labels)
+    )()
     assert (found.graph_count, found.graph_break_count) == (1, 0)

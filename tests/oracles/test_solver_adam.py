@@ -8,11 +8,18 @@ import torch
 
 from coterie.solvers import adam
 
-SETTINGS = [{}, {"betas": (0.5, 0.8), "eps": 1e-3}, {"betas": (0.0, 0.9)}, {"betas": (0.9, 0.0), "eps": 0.1}]
+SETTINGS = [
+    {},
+    {"betas": (0.5, 0.8), "eps": 1e-3},
+    {"betas": (0.0, 0.9)},
+    {"betas": (0.9, 0.0), "eps": 0.1},
+]
 
 
 def gradients(steps, dim=6, seed=3):
-    g = torch.randn(steps, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    g = torch.randn(
+        steps, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     return g * torch.logspace(-3, 2, dim, dtype=torch.float64)
 
 
@@ -21,7 +28,10 @@ def test_many_steps_are_those_of_torch(settings):
     rows = gradients(8)
     x = torch.zeros(6, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.Adam([x], lr=0.3, **settings)
-    mine, moments = torch.zeros(6, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.float64)
+    mine, moments = (
+        torch.zeros(6, dtype=torch.float64),
+        torch.zeros(2, 6, dtype=torch.float64),
+    )
     for count, g in enumerate(rows):
         x.grad = g.clone()
         optimiser.step()
@@ -48,14 +58,21 @@ def test_the_slope_is_the_derivative_of_the_step(settings, past):
     for count, row in enumerate(before):
         moments = adam.step(row, moments, count, lr=0.3, **settings).moments
     found = adam.step(g, moments, past, lr=0.3, **settings).slope
-    np.testing.assert_allclose(found, by_autograd(g, moments, past, lr=0.3, **settings), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(
+        found, by_autograd(g, moments, past, lr=0.3, **settings), rtol=1e-7, atol=1e-12
+    )
     h = 1e-6 * g.abs()
-    up, down = (adam.step(g + sign * h, moments, past, lr=0.3, **settings).change for sign in (1, -1))
+    up, down = (
+        adam.step(g + sign * h, moments, past, lr=0.3, **settings).change
+        for sign in (1, -1)
+    )
     np.testing.assert_allclose(found, (up - down) / (2 * h), rtol=1e-5, atol=1e-8)
 
 
 def test_a_larger_gradient_may_shorten_a_later_step():
-    moments = adam.step([1.0], torch.zeros(2, 1, dtype=torch.float64), 0, lr=0.1).moments
+    moments = adam.step(
+        [1.0], torch.zeros(2, 1, dtype=torch.float64), 0, lr=0.1
+    ).moments
     slopes = [float(adam.step([g], moments, 1, lr=0.1).slope) for g in (0.5, 3.0)]
     assert slopes[0] < 0 < slopes[1]
 
@@ -64,7 +81,9 @@ def test_the_first_step_keeps_the_digits_of_its_tiny_slope():
     """There the step is -lr g / (|g| + eps), with the derivative -lr eps / (|g| + eps)^2."""
     g, eps = np.array([1e-9, -1e-4, 2.0, -1e5]), 1e-8
     found = adam.step(g, np.zeros((2, 4)), 0, lr=0.7, eps=eps)
-    np.testing.assert_allclose(found.slope, -0.7 * eps / (np.abs(g) + eps) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        found.slope, -0.7 * eps / (np.abs(g) + eps) ** 2, rtol=1e-12
+    )
     np.testing.assert_allclose(found.change, -0.7 * g / (np.abs(g) + eps), rtol=1e-12)
 
 
@@ -85,7 +104,10 @@ def test_the_dtype_of_the_gradient_comes_back():
     ("changes", "sentence"),
     [
         ({"gradient": [float("nan")]}, "gradient must be finite"),
-        ({"moments": torch.zeros(1, 1)}, r"moments must have the shape \[2, 1\], two rows like gradient; got \[1, 1\]"),
+        (
+            {"moments": torch.zeros(1, 1)},
+            r"moments must have the shape \[2, 1\], two rows like gradient; got \[1, 1\]",
+        ),
         ({"count": -1}, "count must be"),
         ({"lr": 0.0}, "lr must be"),
         ({"eps": 0.0}, "eps must be"),
@@ -94,6 +116,14 @@ def test_the_dtype_of_the_gradient_comes_back():
     ],
 )
 def test_bad_arguments_are_named(changes, sentence):
-    values = {"gradient": [1.0], "moments": torch.zeros(2, 1), "count": 0, "lr": 0.1, **changes}
+    values = {
+        "gradient": [1.0],
+        "moments": torch.zeros(2, 1),
+        "count": 0,
+        "lr": 0.1,
+        **changes,
+    }
     with pytest.raises(ValueError, match=sentence):
-        adam.step(values.pop("gradient"), values.pop("moments"), values.pop("count"), **values)
+        adam.step(
+            values.pop("gradient"), values.pop("moments"), values.pop("count"), **values
+        )

@@ -11,7 +11,9 @@ import torch
 from coterie.solvers.angles import angles, gompertz
 
 
-@pytest.mark.parametrize("angle", [0.0, 1e-9, 1e-4, 0.3, 1.0, math.pi / 2, 2.5, math.pi - 1e-9, math.pi])
+@pytest.mark.parametrize(
+    "angle", [0.0, 1e-9, 1e-4, 0.3, 1.0, math.pi / 2, 2.5, math.pi - 1e-9, math.pi]
+)
 @pytest.mark.parametrize("length", [1e-150, 1.0, 1e150])
 def test_a_rotated_vector_has_its_angle(angle, length):
     a = np.array([math.cos(angle), math.sin(angle), 0.0]) * length
@@ -23,7 +25,9 @@ def test_a_rotated_vector_has_its_angle(angle, length):
 def test_angles_agree_with_the_arc_cosine_where_that_is_accurate():
     rows = np.random.default_rng(1).normal(size=(20, 6))
     axis = rows[0] + rows[1]
-    expected = np.arccos(rows @ axis / np.linalg.norm(rows, axis=1) / np.linalg.norm(axis))
+    expected = np.arccos(
+        rows @ axis / np.linalg.norm(rows, axis=1) / np.linalg.norm(axis)
+    )
     np.testing.assert_allclose(angles(rows, axis), expected, rtol=1e-12)
     assert angles(-rows, -axis).tolist() == angles(rows, axis).tolist()
     assert float(angles(rows, -axis)[3]) == pytest.approx(math.pi - expected[3])
@@ -57,7 +61,10 @@ def test_gompertz_is_the_formula_and_falls(alpha):
     ("call", "sentence"),
     [
         (lambda: angles([1.0], [1.0]), r"rows must be a matrix \[rows, columns\]"),
-        (lambda: angles([[1.0, 2.0]], [1.0]), r"reference must have as many entries as a row \(2\); got 1"),
+        (
+            lambda: angles([[1.0, 2.0]], [1.0]),
+            r"reference must have as many entries as a row \(2\); got 1",
+        ),
         (lambda: angles([[math.inf]], [1.0]), "rows must be finite"),
         (lambda: gompertz([1.0], 0), "alpha must be a finite number > 0; got 0.0"),
         (lambda: gompertz([math.nan], 5), "angle must be finite"),

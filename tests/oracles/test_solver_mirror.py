@@ -26,7 +26,13 @@ def mean_estimation(seed, lr, distance):
     g = np.random.default_rng(seed)
     second = g.normal(size=10)
     centers = np.repeat(
-        [np.zeros(10), 0.01 * second / np.linalg.norm(second), np.tile([0, 1], 5) / 5**0.5], [5, 95, 50], axis=0
+        [
+            np.zeros(10),
+            0.01 * second / np.linalg.norm(second),
+            np.tile([0, 1], 5) / 5**0.5,
+        ],
+        [5, 95, 50],
+        axis=0,
     )
     x = distance * np.ones(10) / 10**0.5
     deltas = -2 / 10 * (x - centers - g.normal(size=(150, 10)) / 10)
@@ -49,14 +55,20 @@ def share_left(phi, gradient, n, w):
 
 
 @quick
-@given(st.integers(1, 6), st.floats(0, 5), st.lists(st.floats(-3, 3), min_size=2, max_size=9))
+@given(
+    st.integers(1, 6),
+    st.floats(0, 5),
+    st.lists(st.floats(-3, 3), min_size=2, max_size=9),
+)
 def test_constant_gradient_has_a_closed_form(steps, step, slope):
     start = np.arange(1, len(slope) + 1) / sum(range(1, len(slope) + 1))
     w = mirror.entropic_descent(lambda _: slope, start, steps=steps, step=step).numpy()
     expected = start * np.exp(-step * steps * (np.array(slope) - min(slope)))
     expected /= expected.sum()
     # The floor acts in every step, so compare only where it does not.
-    np.testing.assert_allclose(w[expected > 1e-13], expected[expected > 1e-13], rtol=1e-11)
+    np.testing.assert_allclose(
+        w[expected > 1e-13], expected[expected > 1e-13], rtol=1e-11
+    )
 
 
 @pytest.mark.parametrize("damping", [False, True])
@@ -67,7 +79,9 @@ def test_steps_equal_a_plain_loop(damping):
         moved = w * np.exp(-3.5 * gradient(w))
         moved /= moved.sum()
         w = t / (t + 1) * w + 1 / (t + 1) * moved if damping else moved
-    got = mirror.entropic_descent(gradient, np.full(n, 1 / n), steps=7, step=3.5, damping=damping)
+    got = mirror.entropic_descent(
+        gradient, np.full(n, 1 / n), steps=7, step=3.5, damping=damping
+    )
     np.testing.assert_allclose(got.numpy(), w, rtol=1e-13)
 
 
@@ -79,21 +93,30 @@ def test_damping_gives_the_mean_of_all_points():
         return torch.tensor([1.0, 0.0])
 
     end = mirror.entropic_descent(gradient, [0.5, 0.5], steps=3, step=1.0, damping=True)
-    moved = [mirror.entropic_descent(lambda _: [1.0, 0.0], w, steps=1, step=1.0) for w in points]
+    moved = [
+        mirror.entropic_descent(lambda _: [1.0, 0.0], w, steps=1, step=1.0)
+        for w in points
+    ]
     np.testing.assert_allclose(end, torch.stack(moved).mean(0), rtol=1e-14)
 
 
-@pytest.mark.parametrize(("lr", "distance", "steps"), [(0.01, 1.0, 8), (0.01, 0.03, 8), (0.5, 0.1, 16), (1.0, 0.1, 30)])
+@pytest.mark.parametrize(
+    ("lr", "distance", "steps"),
+    [(0.01, 1.0, 8), (0.01, 0.03, 8), (0.5, 0.1, 16), (1.0, 0.1, 30)],
+)
 def test_line_search_reaches_a_thousandth_in_few_gradients(lr, distance, steps):
     phi, gradient, n = mean_estimation(1, lr, distance)
-    w = mirror.entropic_descent(gradient, uniform(n), steps=steps, step="line-search", value=phi)
+    w = mirror.entropic_descent(
+        gradient, uniform(n), steps=steps, step="line-search", value=phi
+    )
     assert share_left(phi, gradient, n, w) <= 1e-3
 
 
 def test_fixed_small_steps_stay_far_from_the_minimum():
     phi, gradient, n = mean_estimation(1, 0.01, 1.0)
     searched, fixed = (
-        mirror.entropic_descent(gradient, uniform(n), steps=50, step=step, value=phi) for step in ("line-search", 3.5)
+        mirror.entropic_descent(gradient, uniform(n), steps=50, step=step, value=phi)
+        for step in ("line-search", 3.5)
     )
     assert 0.6 < (phi(fixed) - phi(searched)) / (phi(uniform(n)) - phi(searched)) < 1.0
 
@@ -106,34 +129,52 @@ def test_line_search_descends_in_every_step_and_calls_one_gradient_per_step():
         calls.append(phi(w))
         return gradient(w)
 
-    mirror.entropic_descent(counted, uniform(n), steps=12, step="line-search", value=phi)
+    mirror.entropic_descent(
+        counted, uniform(n), steps=12, step="line-search", value=phi
+    )
     assert len(calls) == 12
-    assert all(later <= earlier * (1 + 1e-14) for earlier, later in itertools.pairwise(calls))
+    assert all(
+        later <= earlier * (1 + 1e-14) for earlier, later in itertools.pairwise(calls)
+    )
 
 
 def test_line_search_shortens_over_values_that_are_not_finite():
     def phi(w):
         return float("nan") if w[0] > 0.6 else -float(w[0])
 
-    w = mirror.entropic_descent(lambda _: [-1.0, 0.0], [0.5, 0.5], steps=8, step="line-search", value=phi)
+    w = mirror.entropic_descent(
+        lambda _: [-1.0, 0.0], [0.5, 0.5], steps=8, step="line-search", value=phi
+    )
     assert 0.55 < float(w[0]) <= 0.6
 
 
 def test_line_search_stops_at_the_minimum():
     stationary = mirror.entropic_descent(
-        lambda w: torch.ones_like(w), [0.2, 0.8], steps=5, step="line-search", value=lambda _: 3.0
+        lambda w: torch.ones_like(w),
+        [0.2, 0.8],
+        steps=5,
+        step="line-search",
+        value=lambda _: 3.0,
     )
     assert stationary.tolist() == [0.2, 0.8]
-    one = mirror.entropic_descent(lambda _: [5.0], [1.0], steps=3, step="line-search", value=lambda _: 1.0)
+    one = mirror.entropic_descent(
+        lambda _: [5.0], [1.0], steps=3, step="line-search", value=lambda _: 1.0
+    )
     assert one.tolist() == [1.0]
 
 
 def test_a_weight_at_the_floor_comes_back():
-    low = mirror.entropic_descent(lambda _: [1e30, 0.0], [0.5, 0.5], steps=3, step=1e300)
+    low = mirror.entropic_descent(
+        lambda _: [1e30, 0.0], [0.5, 0.5], steps=3, step=1e300
+    )
     assert low.tolist() == [mirror.FLOOR, 1.0]
     back = mirror.entropic_descent(lambda _: [0.0, 1.0], low, steps=10, step=4.0)
-    assert float(back[0]) == pytest.approx(1 / (1 + math.exp(-40) / mirror.FLOOR), rel=1e-12)
-    lifted = mirror.entropic_descent(lambda _: [0.0, 1.0], [0.0, 1.0], steps=10, step=4.0)
+    assert float(back[0]) == pytest.approx(
+        1 / (1 + math.exp(-40) / mirror.FLOOR), rel=1e-12
+    )
+    lifted = mirror.entropic_descent(
+        lambda _: [0.0, 1.0], [0.0, 1.0], steps=10, step=4.0
+    )
     assert torch.equal(lifted, back)
 
 
@@ -157,7 +198,11 @@ def test_callables_see_the_dtype_of_the_start_and_may_use_autograd():
 
     start = uniform(2, torch.float32)
     w = mirror.entropic_descent(
-        gradient, start, steps=20, step="line-search", value=lambda w: value(w.requires_grad_())
+        gradient,
+        start,
+        steps=20,
+        step="line-search",
+        value=lambda w: value(w.requires_grad_()),
     )
     assert set(seen) == {torch.float32}
     assert w.dtype is torch.float32
@@ -175,16 +220,39 @@ def test_callables_see_the_dtype_of_the_start_and_may_use_autograd():
         ({"steps": 1.5}, r"steps must be an integer >= 0; got 1\.5"),
         ({"step": -1.0}, r"step must be a finite number >= 0; got -1\.0"),
         ({"step": math.nan}, "step must be a finite number >= 0; got nan"),
-        ({"step": "search"}, "step must be a number >= 0 or 'line-search'; got 'search'"),
-        ({"step": "line-search"}, r"value must be a function w -> phi\(w\) when step is 'line-search'; got None"),
-        ({"step": "line-search", "value": lambda _: math.inf}, r"value\(w\) must be finite at the start; got inf"),
-        ({"gradient": lambda _: [1.0]}, r"gradient\(w\) must have the shape of weights \[2\]; got \[1\]"),
-        ({"gradient": lambda _: torch.tensor([1.0, math.nan])}, r"gradient\(w\) must be finite; got 1 NaN or Inf"),
-        ({"gradient": lambda _: [1.0, math.inf]}, r"gradient\(w\) must be finite; got 1 NaN or Inf"),
+        (
+            {"step": "search"},
+            "step must be a number >= 0 or 'line-search'; got 'search'",
+        ),
+        (
+            {"step": "line-search"},
+            r"value must be a function w -> phi\(w\) when step is 'line-search'; got None",
+        ),
+        (
+            {"step": "line-search", "value": lambda _: math.inf},
+            r"value\(w\) must be finite at the start; got inf",
+        ),
+        (
+            {"gradient": lambda _: [1.0]},
+            r"gradient\(w\) must have the shape of weights \[2\]; got \[1\]",
+        ),
+        (
+            {"gradient": lambda _: torch.tensor([1.0, math.nan])},
+            r"gradient\(w\) must be finite; got 1 NaN or Inf",
+        ),
+        (
+            {"gradient": lambda _: [1.0, math.inf]},
+            r"gradient\(w\) must be finite; got 1 NaN or Inf",
+        ),
     ],
 )
 def test_bad_input_of_the_descent_is_named(arguments, sentence):
-    call = {"gradient": lambda _: [1.0, 0.0], "weights": [0.5, 0.5], "steps": 2, "step": 1.0} | arguments
+    call = {
+        "gradient": lambda _: [1.0, 0.0],
+        "weights": [0.5, 0.5],
+        "steps": 2,
+        "step": 1.0,
+    } | arguments
     with pytest.raises(ValueError, match=sentence):
         mirror.entropic_descent(call.pop("gradient"), call.pop("weights"), **call)
 
@@ -196,16 +264,24 @@ def test_an_orthonormal_frame_gives_the_gradient_of_a_quadratic_exactly():
     frame = np.linalg.qr(g.normal(size=(6, 6)))[0]
     candidates = np.concatenate([w + 0.3 * frame, w - 0.3 * frame])
     losses = np.einsum("qi,ij,qj->q", candidates, curvature, candidates) / 2
-    np.testing.assert_allclose(mirror.two_point_estimate(losses, frame, 0.3), curvature @ w, rtol=1e-12)
+    np.testing.assert_allclose(
+        mirror.two_point_estimate(losses, frame, 0.3), curvature @ w, rtol=1e-12
+    )
 
 
 def test_directions_are_uniform_on_the_sphere():
     generator = torch.Generator().manual_seed(5)
-    candidates, e = mirror.two_point_candidates(uniform(4), h=0.1, directions=20_000, generator=generator)
+    candidates, e = mirror.two_point_candidates(
+        uniform(4), h=0.1, directions=20_000, generator=generator
+    )
     assert candidates.shape == (40_000, 4)
     np.testing.assert_allclose(e.norm(dim=1), 1.0, rtol=1e-14)
-    np.testing.assert_allclose(candidates[:20_000] - 0.1 * e, uniform(4).expand(20_000, 4), atol=1e-15)
-    np.testing.assert_allclose(candidates[20_000:] + 0.1 * e, uniform(4).expand(20_000, 4), atol=1e-15)
+    np.testing.assert_allclose(
+        candidates[:20_000] - 0.1 * e, uniform(4).expand(20_000, 4), atol=1e-15
+    )
+    np.testing.assert_allclose(
+        candidates[20_000:] + 0.1 * e, uniform(4).expand(20_000, 4), atol=1e-15
+    )
     np.testing.assert_allclose(e.mean(0), np.zeros(4), atol=0.012)
     np.testing.assert_allclose(4 * e.T @ e / 20_000, np.eye(4), atol=0.03)
 
@@ -213,12 +289,21 @@ def test_directions_are_uniform_on_the_sphere():
 def test_two_point_is_its_batched_sibling():
     w = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
     slope = torch.tensor([3.0, -1.0, 2.0], dtype=torch.float64)
-    single = mirror.two_point(lambda w: w @ slope, w, h=0.01, generator=torch.Generator().manual_seed(1))
-    candidates, e = mirror.two_point_candidates(w, h=0.01, directions=1, generator=torch.Generator().manual_seed(1))
+    single = mirror.two_point(
+        lambda w: w @ slope, w, h=0.01, generator=torch.Generator().manual_seed(1)
+    )
+    candidates, e = mirror.two_point_candidates(
+        w, h=0.01, directions=1, generator=torch.Generator().manual_seed(1)
+    )
     losses = [float(candidate @ slope) for candidate in candidates]
     assert torch.equal(single, mirror.two_point_estimate(losses, e, 0.01))
     np.testing.assert_allclose(single, 3 * (slope @ e[0]) * e[0], rtol=1e-11)
-    again = mirror.two_point(lambda w: w @ slope.float(), w.float(), h=0.01, generator=torch.Generator().manual_seed(1))
+    again = mirror.two_point(
+        lambda w: w @ slope.float(),
+        w.float(),
+        h=0.01,
+        generator=torch.Generator().manual_seed(1),
+    )
     assert again.dtype is torch.float32
 
 
@@ -227,8 +312,12 @@ def test_estimated_gradients_descend():
     generator = torch.Generator().manual_seed(0)
 
     def estimate(w):
-        candidates, e = mirror.two_point_candidates(w, h=1e-3, directions=100, generator=generator)
-        return mirror.two_point_estimate([phi(candidate) for candidate in candidates], e, 1e-3)
+        candidates, e = mirror.two_point_candidates(
+            w, h=1e-3, directions=100, generator=generator
+        )
+        return mirror.two_point_estimate(
+            [phi(candidate) for candidate in candidates], e, 1e-3
+        )
 
     w = mirror.entropic_descent(estimate, uniform(n), steps=60, step=20.0)
     assert share_left(phi, gradient, n, w) < 0.3
@@ -237,11 +326,22 @@ def test_estimated_gradients_descend():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda g: mirror.two_point(sum, [0.5, 0.5], h=0.0, generator=g), r"h must be a finite number > 0; got 0\.0"),
-        (lambda g: mirror.two_point(sum, [], h=0.1, generator=g), "weights must have at least one entry"),
-        (lambda g: mirror.two_point(lambda w: math.nan, [1.0], h=0.1, generator=g), "losses must be finite; got 2 NaN"),
         (
-            lambda g: mirror.two_point_candidates([1.0], h=0.1, directions=0, generator=g),
+            lambda g: mirror.two_point(sum, [0.5, 0.5], h=0.0, generator=g),
+            r"h must be a finite number > 0; got 0\.0",
+        ),
+        (
+            lambda g: mirror.two_point(sum, [], h=0.1, generator=g),
+            "weights must have at least one entry",
+        ),
+        (
+            lambda g: mirror.two_point(lambda w: math.nan, [1.0], h=0.1, generator=g),
+            "losses must be finite; got 2 NaN",
+        ),
+        (
+            lambda g: mirror.two_point_candidates(
+                [1.0], h=0.1, directions=0, generator=g
+            ),
             "directions must be an integer >= 1; got 0",
         ),
         (
@@ -262,15 +362,27 @@ def test_bad_input_of_the_estimator_is_named(call, sentence):
 @pytest.mark.parametrize("step", [0.7, "line-search"])
 @pytest.mark.parametrize("damping", [False, True])
 def test_several_problems_in_step_are_solved_as_each_alone(step, damping):
-    matrices = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    matrices = torch.randn(
+        3, 6, 6, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+    )
     curved = matrices @ matrices.mT
 
     def value(w):
         return 0.5 * torch.einsum("ti,tij,tj->t", w, curved, w)
 
-    start = torch.softmax(torch.randn(3, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64), -1)
+    start = torch.softmax(
+        torch.randn(
+            3, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+        ),
+        -1,
+    )
     together = mirror.entropic_descent(
-        lambda w: torch.einsum("tij,tj->ti", curved, w), start, steps=6, step=step, value=value, damping=damping
+        lambda w: torch.einsum("tij,tj->ti", curved, w),
+        start,
+        steps=6,
+        step=step,
+        value=value,
+        damping=damping,
     )
     for t in range(3):
         alone = mirror.entropic_descent(
@@ -290,28 +402,47 @@ def test_several_problems_in_step_are_solved_as_each_alone(step, damping):
 
 def test_the_duality_gap_bounds_the_distance_to_the_minimum_of_a_quadratic():
     """phi(w) = ||A w - b||^2 / 2, whose minimum on the simplex scipy finds."""
-    a, b = np.random.default_rng(5).normal(size=(4, 6)), np.random.default_rng(6).normal(size=4)
+    a, b = (
+        np.random.default_rng(5).normal(size=(4, 6)),
+        np.random.default_rng(6).normal(size=4),
+    )
 
     def phi(w):
         return float(np.square(a @ w - b).sum() / 2)
 
     inside = {"type": "eq", "fun": lambda w: w.sum() - 1}
-    best = minimize(phi, np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=[inside], options={"ftol": 1e-14})
+    best = minimize(
+        phi,
+        np.full(6, 1 / 6),
+        bounds=[(0, 1)] * 6,
+        constraints=[inside],
+        options={"ftol": 1e-14},
+    )
     points = np.random.default_rng(7).dirichlet(np.ones(6), size=20)
     for w in points:
         gap = float(mirror.duality_gap(w, a.T @ (a @ w - b)))
         assert gap >= phi(w) - best.fun - 1e-9
-        assert gap == pytest.approx(max((w - e) @ a.T @ (a @ w - b) for e in np.eye(6)), rel=1e-12)
-    assert float(mirror.duality_gap(best.x / best.x.sum(), a.T @ (a @ best.x - b))) < 1e-5
+        assert gap == pytest.approx(
+            max((w - e) @ a.T @ (a @ w - b) for e in np.eye(6)), rel=1e-12
+        )
+    assert (
+        float(mirror.duality_gap(best.x / best.x.sum(), a.T @ (a @ best.x - b))) < 1e-5
+    )
     slope = [3.0, -1.0, 0.5]
-    assert float(mirror.duality_gap([0.2, 0.3, 0.5], slope)) == pytest.approx(0.6 - 0.3 + 0.25 + 1.0)
+    assert float(mirror.duality_gap([0.2, 0.3, 0.5], slope)) == pytest.approx(
+        0.6 - 0.3 + 0.25 + 1.0
+    )
 
 
 @pytest.mark.parametrize(
     ("weights", "slope", "sentence"),
     [
         ([0.5, 0.6], [1.0, 2.0], "weights must sum to 1"),
-        ([0.5, 0.5], [1.0], "slope must have an entry for each of the 2 weights; got 1"),
+        (
+            [0.5, 0.5],
+            [1.0],
+            "slope must have an entry for each of the 2 weights; got 1",
+        ),
         ([0.5, 0.5], [1.0, np.nan], "slope must be finite"),
     ],
 )

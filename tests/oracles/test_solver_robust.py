@@ -28,7 +28,9 @@ RULES = {
     "median": robust.median,
     "trimmed": lambda rows: robust.trimmed_mean(rows, 2),
     "geometric": lambda rows: robust.geometric_median(rows, tolerance=1e-12)[0],
-    "krum": lambda rows: torch.as_tensor(rows)[robust.multi_krum(rows, 2, 3)].double().mean(0),
+    "krum": lambda rows: (
+        torch.as_tensor(rows)[robust.multi_krum(rows, 2, 3)].double().mean(0)
+    ),
 }
 each_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
@@ -39,7 +41,9 @@ def test_two_wild_rows_of_nine_hardly_count(rule):
     honest = calm[2:].mean(0)
     assert np.abs(rule(wild).numpy() - honest).max() < 3
     assert np.abs(wild.mean(0) - honest).min() > 1000
-    assert np.abs(rule(wild * [1, -1, 1, -1]).numpy() - honest * [1, -1, 1, -1]).max() < 3
+    assert (
+        np.abs(rule(wild * [1, -1, 1, -1]).numpy() - honest * [1, -1, 1, -1]).max() < 3
+    )
 
 
 @each_rule
@@ -51,7 +55,9 @@ def test_permutations_and_translations(rule):
     np.testing.assert_allclose(rule(rows[order]).numpy(), got, atol=1e-9)
     np.testing.assert_allclose(rule(rows + shift).numpy(), got + shift, atol=1e-7)
     np.testing.assert_allclose(rule(-2.5 * rows).numpy(), -2.5 * got, atol=1e-7)
-    np.testing.assert_allclose(rule(np.repeat(rows[:1], 9, 0)).numpy(), rows[0], atol=1e-14)
+    np.testing.assert_allclose(
+        rule(np.repeat(rows[:1], 9, 0)).numpy(), rows[0], atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 6])
@@ -64,8 +70,15 @@ def test_median_is_numpys(n):
 @pytest.mark.parametrize(("n", "trim"), [(5, 0), (5, 1), (5, 2), (8, 3)])
 def test_trimmed_mean_is_scipys(n, trim):
     rows = rows_of(n, 5, seed=n)
-    np.testing.assert_allclose(robust.trimmed_mean(rows, trim), trim_mean(rows, trim / n + 1e-9, axis=0), rtol=1e-13)
-    assert trim == 0 or np.abs(robust.trimmed_mean(rows, trim).numpy() - rows.mean(0)).max() > 1e-2
+    np.testing.assert_allclose(
+        robust.trimmed_mean(rows, trim),
+        trim_mean(rows, trim / n + 1e-9, axis=0),
+        rtol=1e-13,
+    )
+    assert (
+        trim == 0
+        or np.abs(robust.trimmed_mean(rows, trim).numpy() - rows.mean(0)).max() > 1e-2
+    )
 
 
 @pytest.mark.parametrize(("n", "d"), [(3, 2), (6, 2), (7, 3), (12, 5)])
@@ -96,7 +109,11 @@ def test_geometric_median_of_a_triangle_is_fermats_point():
 
 
 def test_geometric_median_of_numbers_is_their_median():
-    np.testing.assert_allclose(robust.geometric_median([[0.0], [1.0], [3.0], [10.0], [1e5]])[0], [3.0], atol=1e-2)
+    np.testing.assert_allclose(
+        robust.geometric_median([[0.0], [1.0], [3.0], [10.0], [1e5]])[0],
+        [3.0],
+        atol=1e-2,
+    )
     assert robust.geometric_median([[2.0], [2.0]])[0].tolist() == [2.0]
     assert robust.geometric_median([[2.0, 3.0]])[1].tolist() == [1.0]
 
@@ -104,7 +121,9 @@ def test_geometric_median_of_numbers_is_their_median():
 def krum_by_hand(rows, f):
     scores = []
     for i in range(len(rows)):
-        others = sorted(float(((rows[i] - rows[j]) ** 2).sum()) for j in range(len(rows)) if j != i)
+        others = sorted(
+            float(((rows[i] - rows[j]) ** 2).sum()) for j in range(len(rows)) if j != i
+        )
         scores.append(sum(others[: max(0, len(rows) - f - 2)]))
     return scores
 
@@ -115,46 +134,85 @@ def test_krum_scores_are_sums_over_the_nearest(n, f):
     expected = krum_by_hand(rows, f)
     np.testing.assert_allclose(robust.krum_scores(rows, f), expected, rtol=1e-12)
     for keep in range(1, n - f + 1):
-        assert robust.multi_krum(rows, f, keep).tolist() == sorted(np.argsort(expected, kind="stable")[:keep].tolist())
+        assert robust.multi_krum(rows, f, keep).tolist() == sorted(
+            np.argsort(expected, kind="stable")[:keep].tolist()
+        )
     assert len(robust.multi_krum(rows, f)) == n - f
 
 
 def test_krum_keeps_its_digits_beside_a_large_mean():
     rows = rows_of(7, 3, seed=1)
     far = torch.from_numpy(rows + 1e7)
-    np.testing.assert_allclose(robust.krum_scores(far, 2), krum_by_hand(rows, 2), rtol=1e-6)
+    np.testing.assert_allclose(
+        robust.krum_scores(far, 2), krum_by_hand(rows, 2), rtol=1e-6
+    )
 
 
 @quick
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 99))
 def test_rules_stay_between_the_smallest_and_the_largest(n, d, seed):
     rows = rows_of(n, d, seed)
-    found = [robust.median(rows), robust.trimmed_mean(rows, (n - 1) // 2), robust.geometric_median(rows)[0]]
+    found = [
+        robust.median(rows),
+        robust.trimmed_mean(rows, (n - 1) // 2),
+        robust.geometric_median(rows)[0],
+    ]
     for point in found:
         assert (point.numpy() >= rows.min(0) - 1e-12).all()
         assert (point.numpy() <= rows.max(0) + 1e-12).all()
-    np.testing.assert_allclose(robust.trimmed_mean(rows, (n - 1) // 2), robust.median(rows), atol=1e-12)
+    np.testing.assert_allclose(
+        robust.trimmed_mean(rows, (n - 1) // 2), robust.median(rows), atol=1e-12
+    )
 
 
 def test_dtype():
     rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    assert {robust.median(rows).dtype, robust.trimmed_mean(rows, 1).dtype} == {torch.float32}
+    assert {robust.median(rows).dtype, robust.trimmed_mean(rows, 1).dtype} == {
+        torch.float32
+    }
     assert {t.dtype for t in robust.geometric_median(rows)} == {torch.float32}
 
 
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: robust.median(torch.zeros(0, 3)), "rows must have at least one row; got none"),
+        (
+            lambda: robust.median(torch.zeros(0, 3)),
+            "rows must have at least one row; got none",
+        ),
         (lambda: robust.median([[math.nan]]), "rows must be finite"),
-        (lambda: robust.trimmed_mean([[1.0], [2.0]], 1), "2 \\* trim < n; got trim = 1 for n = 2"),
-        (lambda: robust.trimmed_mean([[1.0]], -1), "trim must be an integer >= 0; got -1"),
-        (lambda: robust.geometric_median([[1.0]], smoothing=0), "smoothing must be a finite number > 0; got 0.0"),
-        (lambda: robust.geometric_median([[1.0]], tolerance=0), "tolerance must be a finite number > 0; got 0.0"),
-        (lambda: robust.geometric_median([[1.0]], most=0), "most must be an integer >= 1; got 0"),
-        (lambda: robust.krum_scores([[1.0]] * 4, 1), r"at most \(n - 3\) / 2; got byzantine = 1 for n = 4"),
-        (lambda: robust.multi_krum([[1.0]] * 5, 1, 5), "keep must be at most n - byzantine = 4; got 5"),
-        (lambda: robust.multi_krum([[1.0]] * 5, 1, 0), "keep must be an integer >= 1; got 0"),
+        (
+            lambda: robust.trimmed_mean([[1.0], [2.0]], 1),
+            "2 \\* trim < n; got trim = 1 for n = 2",
+        ),
+        (
+            lambda: robust.trimmed_mean([[1.0]], -1),
+            "trim must be an integer >= 0; got -1",
+        ),
+        (
+            lambda: robust.geometric_median([[1.0]], smoothing=0),
+            "smoothing must be a finite number > 0; got 0.0",
+        ),
+        (
+            lambda: robust.geometric_median([[1.0]], tolerance=0),
+            "tolerance must be a finite number > 0; got 0.0",
+        ),
+        (
+            lambda: robust.geometric_median([[1.0]], most=0),
+            "most must be an integer >= 1; got 0",
+        ),
+        (
+            lambda: robust.krum_scores([[1.0]] * 4, 1),
+            r"at most \(n - 3\) / 2; got byzantine = 1 for n = 4",
+        ),
+        (
+            lambda: robust.multi_krum([[1.0]] * 5, 1, 5),
+            "keep must be at most n - byzantine = 4; got 5",
+        ),
+        (
+            lambda: robust.multi_krum([[1.0]] * 5, 1, 0),
+            "keep must be an integer >= 1; got 0",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call, sentence):

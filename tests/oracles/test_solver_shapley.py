@@ -12,7 +12,9 @@ from coterie.solvers import NotFiniteError, shapley
 
 
 def random_game(players: int, seed: int) -> torch.Tensor:
-    worths = torch.randn(2**players, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    worths = torch.randn(
+        2**players, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     worths[0] = 0.0
     return worths
 
@@ -30,18 +32,24 @@ def by_definition(worths: torch.Tensor, players: int) -> torch.Tensor:
 @pytest.mark.parametrize("players", [1, 2, 5])
 def test_exact_values_are_the_mean_gain_over_all_orders(players):
     worths = random_game(players, players)
-    torch.testing.assert_close(shapley.exact(worths), by_definition(worths, players), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        shapley.exact(worths), by_definition(worths, players), rtol=0, atol=1e-12
+    )
 
 
 def test_the_worth_of_all_is_shared_out():
     worths = random_game(6, 1)
-    assert float(shapley.exact(worths).sum()) == pytest.approx(float(worths[-1]), abs=1e-12)
+    assert float(shapley.exact(worths).sum()) == pytest.approx(
+        float(worths[-1]), abs=1e-12
+    )
 
 
 def test_who_adds_nothing_gets_exactly_nothing_and_twins_get_the_same():
     worths = torch.zeros(8, dtype=torch.float64)
     for mask in range(8):
-        worths[mask] = float((mask & 1) + (mask >> 1 & 1)) ** 2  # players 0 and 1 are alike; player 2 adds nothing
+        worths[mask] = (
+            float((mask & 1) + (mask >> 1 & 1)) ** 2
+        )  # players 0 and 1 are alike; player 2 adds nothing
     phi = shapley.exact(worths)
     assert phi.tolist() == [2.0, 2.0, 0.0]
 
@@ -49,21 +57,32 @@ def test_who_adds_nothing_gets_exactly_nothing_and_twins_get_the_same():
 def test_leaving_one_out_is_what_is_lost_without_it():
     worths = random_game(3, 2)
     without = worths[[0b110, 0b101, 0b011]]
-    assert shapley.leave_one_out(float(worths[7]), without).tolist() == (worths[7] - without).tolist()
+    assert (
+        shapley.leave_one_out(float(worths[7]), without).tolist()
+        == (worths[7] - without).tolist()
+    )
 
 
 @pytest.mark.parametrize(
     ("worths", "error"),
-    [([0.0, 1.0, 2.0], ValueError), ([1.0, 2.0], ValueError), ([0.0, float("nan")], NotFiniteError)],
+    [
+        ([0.0, 1.0, 2.0], ValueError),
+        ([1.0, 2.0], ValueError),
+        ([0.0, float("nan")], NotFiniteError),
+    ],
 )
 def test_what_is_no_game_is_refused(worths, error):
     with pytest.raises(error):
         shapley.exact(worths)
 
 
-def estimate(worths: torch.Tensor, players: int, seed: int, **settings) -> shapley.Estimate:
+def estimate(
+    worths: torch.Tensor, players: int, seed: int, **settings
+) -> shapley.Estimate:
     generator = torch.Generator().manual_seed(seed)
-    return shapley.permutations(lambda sets: [float(worths[s]) for s in sets], players, generator, **settings)
+    return shapley.permutations(
+        lambda sets: [float(worths[s]) for s in sets], players, generator, **settings
+    )
 
 
 def test_estimates_from_orders_lie_within_their_error_of_exact_values():
@@ -71,13 +90,17 @@ def test_estimates_from_orders_lie_within_their_error_of_exact_values():
     for seed in range(100):
         worths = random_game(players, seed)
         found = estimate(worths, players, seed)
-        inside += int(((found.values - shapley.exact(worths)).abs() <= 3 * found.errors).sum())
+        inside += int(
+            ((found.values - shapley.exact(worths)).abs() <= 3 * found.errors).sum()
+        )
     assert inside >= 0.97 * 600
 
 
 def test_every_order_of_an_estimate_shares_out_the_worth_of_all():
     worths = random_game(5, 3)
-    assert float(estimate(worths, 5, 0).values.sum()) == pytest.approx(float(worths[-1]), abs=1e-12)
+    assert float(estimate(worths, 5, 0).values.sum()) == pytest.approx(
+        float(worths[-1]), abs=1e-12
+    )
 
 
 def test_a_set_is_asked_once():
@@ -93,7 +116,9 @@ def test_a_set_is_asked_once():
 
 
 def test_an_order_ends_where_nothing_is_left_to_gain():
-    worths = torch.ones(16, dtype=torch.float64)  # whoever comes first brings everything
+    worths = torch.ones(
+        16, dtype=torch.float64
+    )  # whoever comes first brings everything
     worths[0] = 0.0
     found = estimate(worths, 4, 0, truncate=1e-3)
     assert found.truncated == 0.75

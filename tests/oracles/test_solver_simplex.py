@@ -37,7 +37,9 @@ def test_projection_is_the_nearest_of_all_supports(seed):
             w = np.zeros(5)
             kept = list(support)
             w[kept] = v[kept] + (1 - v[kept].sum()) / size
-            if (w >= 0).all() and (best is None or np.sum((w - v) ** 2) < np.sum((best - v) ** 2)):
+            if (w >= 0).all() and (
+                best is None or np.sum((w - v) ** 2) < np.sum((best - v) ** 2)
+            ):
                 best = w
     np.testing.assert_allclose(simplex.project(v).numpy(), best, atol=1e-15)
 
@@ -69,8 +71,14 @@ def test_dtype_and_input_kinds():
     assert simplex.project(read_only).dtype is torch.float64
     assert simplex.project(np.array([1, 2], dtype=np.int32)).dtype is torch.float64
     assert simplex.project(torch.tensor([3, 1])).dtype is torch.float64
-    assert simplex.project(torch.tensor([0.5, 0.5], requires_grad=True)).dtype is torch.float32
-    assert simplex.project([torch.tensor(0.75), torch.tensor(0.5)]).tolist() == [0.625, 0.375]
+    assert (
+        simplex.project(torch.tensor([0.5, 0.5], requires_grad=True)).dtype
+        is torch.float32
+    )
+    assert simplex.project([torch.tensor(0.75), torch.tensor(0.5)]).tolist() == [
+        0.625,
+        0.375,
+    ]
 
 
 @pytest.mark.parametrize(

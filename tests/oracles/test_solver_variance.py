@@ -34,7 +34,9 @@ def solve_fractions(matrix, right):
         rows[k] = [value / rows[k][k] for value in rows[k]]
         for i in range(n):
             if i != k and rows[i][k] != 0:
-                rows[i] = [a - rows[i][k] * b for a, b in zip(rows[i], rows[k], strict=True)]
+                rows[i] = [
+                    a - rows[i][k] * b for a, b in zip(rows[i], rows[k], strict=True)
+                ]
     return [row[n] for row in rows]
 
 
@@ -52,26 +54,45 @@ def minimum_by_enumeration(gram, spread, m, budget, debias):
             [Fraction(int(i == j)) for i in range(n)] for j in free
         ]
         inner = [
-            [sum(a * gram[i][j] * b for i, a in enumerate(p) for j, b in enumerate(q)) for q in columns]
+            [
+                sum(
+                    a * gram[i][j] * b for i, a in enumerate(p) for j, b in enumerate(q)
+                )
+                for q in columns
+            ]
             for p in columns
         ]
         if not debias:
             inner[0][0] += spread / m**2
-        linear = [(2 * spread / m**2 if debias else Fraction(0))] + [Fraction(0)] * len(free)
+        linear = [(2 * spread / m**2 if debias else Fraction(0))] + [Fraction(0)] * len(
+            free
+        )
         total = [sum(column) for column in columns]
         unit = [1 + total[0], *total[1:]]
         for budget_binds in (False, True):
-            rows = [unit] + ([[total[0] - budget / m, *total[1:]]] if budget_binds else [])
+            rows = [unit] + (
+                [[total[0] - budget / m, *total[1:]]] if budget_binds else []
+            )
             size = len(columns)
-            matrix = [[2 * v for v in inner[i]] + [row[i] for row in rows] for i in range(size)]
+            matrix = [
+                [2 * v for v in inner[i]] + [row[i] for row in rows]
+                for i in range(size)
+            ]
             matrix += [row + [Fraction(0)] * len(rows) for row in rows]
-            x = solve_fractions(matrix, [-v for v in linear] + [Fraction(1)] + [Fraction(0)] * (len(rows) - 1))
+            x = solve_fractions(
+                matrix,
+                [-v for v in linear] + [Fraction(1)] + [Fraction(0)] * (len(rows) - 1),
+            )
             if x is None or x[0] <= 0 or any(not 0 <= y <= x[0] / m for y in x[1:size]):
                 continue
             if sum(a * b for a, b in zip(total, x, strict=False)) > budget * x[0] / m:
                 continue
-            value = sum(x[i] * inner[i][j] * x[j] for i in range(size) for j in range(size))
-            value += sum(a * b for a, b in zip(linear, x, strict=False)) - (spread / m**2 if debias else 0)
+            value = sum(
+                x[i] * inner[i][j] * x[j] for i in range(size) for j in range(size)
+            )
+            value += sum(a * b for a, b in zip(linear, x, strict=False)) - (
+                spread / m**2 if debias else 0
+            )
             best = value if best is None else min(best, value)
     return best
 
@@ -114,9 +135,16 @@ def test_exact_weights_reach_the_minimum_of_all_active_sets(debias):
         assert w.min() >= 0
         assert w.max() <= 1
         assert w.sum() <= budget + 1e-9
-        differences = [[Fraction(value) for value in row] for row in external - internal.mean(0)]
-        gram = [[sum(a * b for a, b in zip(p, q, strict=True)) for q in differences] for p in differences]
-        spread = sum(Fraction(value) ** 2 for value in (internal - internal.mean(0)).ravel())
+        differences = [
+            [Fraction(value) for value in row] for row in external - internal.mean(0)
+        ]
+        gram = [
+            [sum(a * b for a, b in zip(p, q, strict=True)) for q in differences]
+            for p in differences
+        ]
+        spread = sum(
+            Fraction(value) ** 2 for value in (internal - internal.mean(0)).ravel()
+        )
         if debias:
             spread *= Fraction(m, m - 1)
         lowest = minimum_by_enumeration(gram, spread, m, Fraction(budget), debias)
@@ -131,7 +159,9 @@ def federation(n, d, m=2, seed=0, shift=0.3):
     g = np.random.default_rng(seed)
     center = g.normal(size=d)
     internal = center + g.normal(size=(m, d))
-    return internal, center + g.normal(size=(n, d)) * (1 + shift * g.exponential(size=(n, 1)))
+    return internal, center + g.normal(size=(n, d)) * (
+        1 + shift * g.exponential(size=(n, 1))
+    )
 
 
 def relative_gap(w, internal, external, budget):
@@ -152,17 +182,26 @@ def relative_gap(w, internal, external, budget):
         if correct:
             level = np.median(slopes[free])
             wrong = free | ((w == 0) & (slopes < level)) | ((w == 1) & (slopes > level))
-            moved = moved + np.linalg.lstsq(differences[wrong], level - slopes[wrong], rcond=None)[0]
+            moved = (
+                moved
+                + np.linalg.lstsq(
+                    differences[wrong], level - slopes[wrong], rcond=None
+                )[0]
+            )
             slopes = differences @ moved
         ordered, vertices = np.sort(slopes), []
         for s in {*range(int(min(budget, len(w))) + 1), min(budget, len(w))}:
-            vertices.append((a * m + ordered @ np.clip(s - np.arange(len(w)), 0, 1)) / (m + s))
+            vertices.append(
+                (a * m + ordered @ np.clip(s - np.arange(len(w)), 0, 1)) / (m + s)
+            )
         bounds.append(2 * min(vertices) - a**2 * m**2 / spread - moved @ moved)
     return (value - max(bounds)) / value
 
 
 def troubled(kind):
-    internal, external = federation(58, {"wide": 200, "more clients than dimensions": 5}.get(kind, 40))
+    internal, external = federation(
+        58, {"wide": 200, "more clients than dimensions": 5}.get(kind, 40)
+    )
     if kind == "long rows":
         external[::7] *= 1e4
     elif kind == "duplicates":
@@ -175,7 +214,15 @@ def troubled(kind):
     return internal, external
 
 
-KINDS = ["plain", "wide", "more clients than dimensions", "long rows", "duplicates", "zero rows", "opposite long rows"]
+KINDS = [
+    "plain",
+    "wide",
+    "more clients than dimensions",
+    "long rows",
+    "duplicates",
+    "zero rows",
+    "opposite long rows",
+]
 
 
 @pytest.mark.parametrize("budget", [0.3, 10.0, 1000.0])
@@ -201,7 +248,9 @@ def test_weights_that_balance_exactly_are_found(seed):
     external[-1] = -balanced[:-1] @ external[:-1] / balanced[-1]
     w = variance.exact_weights(internal, external, balanced.sum())
     lowest = np.sum(internal**2) / (m + balanced.sum()) ** 2
-    assert float(variance.objective(w, internal, external)) == pytest.approx(lowest, rel=1e-6)
+    assert float(variance.objective(w, internal, external)) == pytest.approx(
+        lowest, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2, 17, 30, 45])
@@ -215,7 +264,11 @@ def test_no_other_scaling_of_the_program_finds_better_weights(monkeypatch, seed)
     budget = float(g.choice([3.0, n / 2, n]))
 
     def reached():
-        return float(variance.objective(variance.exact_weights(internal, external, budget), internal, external))
+        return float(
+            variance.objective(
+                variance.exact_weights(internal, external, budget), internal, external
+            )
+        )
 
     default, values = reached(), []
     for scaling in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -236,33 +289,49 @@ def test_nothing_random_or_slsqp_is_better():
     spread = float(np.sum((internal - internal.mean(0)) ** 2))
 
     def phi(w):
-        return (spread + np.sum((w @ (external - internal.mean(0))) ** 2)) / (len(internal) + w.sum()) ** 2
+        return (spread + np.sum((w @ (external - internal.mean(0))) ** 2)) / (
+            len(internal) + w.sum()
+        ) ** 2
 
     got = phi(variance.exact_weights(internal, external, 2.5).numpy())
     g = np.random.default_rng(0)
     for _ in range(10):
         start = g.uniform(size=6) * 0.4
-        found = minimize(phi, start, bounds=[(0, 1)] * 6, constraints={"type": "ineq", "fun": lambda w: 2.5 - w.sum()})
-        assert got <= phi(np.clip(found.x, 0, 1)) * (1 + 1e-7) or found.x.sum() > 2.5 + 1e-9
+        found = minimize(
+            phi,
+            start,
+            bounds=[(0, 1)] * 6,
+            constraints={"type": "ineq", "fun": lambda w: 2.5 - w.sum()},
+        )
+        assert (
+            got <= phi(np.clip(found.x, 0, 1)) * (1 + 1e-7)
+            or found.x.sum() > 2.5 + 1e-9
+        )
         assert got <= phi(start)
 
 
 def test_weights_grow_with_variance_and_vanish_without():
     internal, external = federation(20, 30)
     sums = [
-        float(variance.exact_weights(internal, external, 20, variance=v).sum()) for v in (0.0, 1.0, 30.0, 300.0, 1e9)
+        float(variance.exact_weights(internal, external, 20, variance=v).sum())
+        for v in (0.0, 1.0, 30.0, 300.0, 1e9)
     ]
     assert sums[0] == 0.0
     assert sums == sorted(sums)
     assert sums[-1] == pytest.approx(20, rel=1e-6)
     same = np.ones((3, 4))
     assert variance.exact_weights(same, external[:, :4], 5.0).tolist() == [0.0] * 20
-    assert variance.exact_weights(same, external[:, :4], 5.0, debias=True).tolist() == [0.0] * 20
+    assert (
+        variance.exact_weights(same, external[:, :4], 5.0, debias=True).tolist()
+        == [0.0] * 20
+    )
 
 
 def test_clients_at_the_internal_mean_count_fully_and_opposite_ones_balance():
     internal = [[1.0, 0.0], [-1.0, 0.0]]
-    w = variance.exact_weights(internal, [[0.0, 0.0], [0.0, 100.0], [3.0, 1.0], [0.0, -100.0]], 4.0)
+    w = variance.exact_weights(
+        internal, [[0.0, 0.0], [0.0, 100.0], [3.0, 1.0], [0.0, -100.0]], 4.0
+    )
     assert w[0] == 1.0
     assert w[1] == pytest.approx(float(w[3]), abs=0.02)
     assert w[1] > 0.9
@@ -275,15 +344,24 @@ def test_permutation_scale_and_shift_change_nothing():
     internal, external = federation(12, 40, seed=5)
     w = variance.exact_weights(internal, external, 4.0)
     order = np.random.default_rng(0).permutation(12)
-    np.testing.assert_allclose(variance.exact_weights(internal, external[order], 4.0), w[order], atol=1e-5)
-    np.testing.assert_allclose(variance.exact_weights(1e-6 * internal, 1e-6 * external, 4.0), w, atol=1e-5)
-    np.testing.assert_allclose(variance.exact_weights(internal + 3.0, external + 3.0, 4.0), w, atol=1e-5)
+    np.testing.assert_allclose(
+        variance.exact_weights(internal, external[order], 4.0), w[order], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        variance.exact_weights(1e-6 * internal, 1e-6 * external, 4.0), w, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        variance.exact_weights(internal + 3.0, external + 3.0, 4.0), w, atol=1e-5
+    )
 
 
 def test_debias_trusts_external_clients_more():
     """All clients alike: the plug-in objective charges g_I's own error to the others, the debiased one does not."""
     internal, external = federation(10, 500, shift=0.0)
-    plain, debiased = (variance.exact_weights(internal, external, 10.0, debias=debias) for debias in (False, True))
+    plain, debiased = (
+        variance.exact_weights(internal, external, 10.0, debias=debias)
+        for debias in (False, True)
+    )
     assert debiased.sum() > 1.5 * plain.sum()
     assert debiased.min() > 0.4 > plain.max()
 
@@ -291,22 +369,34 @@ def test_debias_trusts_external_clients_more():
 def test_a_given_variance_replaces_the_plain_one():
     internal, external = federation(8, 30, m=3)
     plain = float(np.sum((internal - internal.mean(0)) ** 2))
-    default, given_plain = (variance.exact_weights(internal, external, 4.0, variance=v) for v in (None, plain))
+    default, given_plain = (
+        variance.exact_weights(internal, external, 4.0, variance=v)
+        for v in (None, plain)
+    )
     assert torch.equal(default, given_plain)
     unbiased = plain * 3 / 2
-    both = [variance.objective([0.5] * 8, internal, external, variance=v, debias=True) for v in (None, unbiased)]
+    both = [
+        variance.objective([0.5] * 8, internal, external, variance=v, debias=True)
+        for v in (None, unbiased)
+    ]
     assert both[0].item() == pytest.approx(both[1].item(), rel=1e-14)
-    assert variance.exact_weights(internal[:1], external, 4.0, variance=unbiased).shape == (8,)
+    assert variance.exact_weights(
+        internal[:1], external, 4.0, variance=unbiased
+    ).shape == (8,)
 
 
 def test_empty_and_dtype():
     internal, external = federation(3, 5)
     assert variance.exact_weights(internal, np.zeros((0, 5)), 2.0).shape == (0,)
     assert variance.exact_weights(internal, external, 0.0).tolist() == [0.0, 0.0, 0.0]
-    single = variance.exact_weights(torch.tensor(internal, dtype=torch.float32), external, 2.0)
+    single = variance.exact_weights(
+        torch.tensor(internal, dtype=torch.float32), external, 2.0
+    )
     assert single.dtype is torch.float32
     rows = [torch.tensor(row) for row in internal]
-    np.testing.assert_allclose(variance.exact_weights(rows, external, 2.0), single, atol=1e-5)
+    np.testing.assert_allclose(
+        variance.exact_weights(rows, external, 2.0), single, atol=1e-5
+    )
 
 
 def test_many_columns_are_factorised_block_by_block():
@@ -314,12 +404,17 @@ def test_many_columns_are_factorised_block_by_block():
     factor = variance._triangular(torch.tensor(internal), torch.tensor(external))
     differences = external - internal.mean(0)
     assert factor.shape == (6, 6)
-    np.testing.assert_allclose(factor.T @ factor, differences @ differences.T, rtol=1e-11)
+    np.testing.assert_allclose(
+        factor.T @ factor, differences @ differences.T, rtol=1e-11
+    )
 
 
 def test_missing_clarabel_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "clarabel", None)
-    with pytest.raises(ImportError, match=r'exact_weights needs clarabel: pip install "coterie\[varsel\]"'):
+    with pytest.raises(
+        ImportError,
+        match=r'exact_weights needs clarabel: pip install "coterie\[varsel\]"',
+    ):
         variance.exact_weights(*federation(3, 5), 2.0)
 
 
@@ -356,19 +451,29 @@ def test_surrogate_weights_are_the_minimum_over_every_filled_sum(d, v, m, budget
         ends = (k, min(k + 1, limit))
         if ends[1] - ends[0] > 1e-9:
             found = minimize_scalar(
-                lambda s: phi8(filled(s), d, v, m), bounds=ends, method="bounded", options={"xatol": 1e-12}
+                lambda s: phi8(filled(s), d, v, m),
+                bounds=ends,
+                method="bounded",
+                options={"xatol": 1e-12},
             )
             best = min(best, found.fun)
     assert phi8(w, d, v, m) <= best * (1 + 1e-9)
     np.testing.assert_allclose(w, filled(w.sum()), atol=1e-12)
     assert np.sum((w > 0) & (w < 1)) <= 1
-    assert phi8(w, d, v, m) == pytest.approx(float(variance.surrogate_objective(w, d, v, m)), rel=1e-12)
+    assert phi8(w, d, v, m) == pytest.approx(
+        float(variance.surrogate_objective(w, d, v, m)), rel=1e-12
+    )
 
 
 def test_no_other_weights_have_a_smaller_surrogate():
     g = np.random.default_rng(0)
     for _ in range(20):
-        d, v, m, budget = g.exponential(size=6), g.exponential(), int(g.integers(1, 4)), g.uniform(0.2, 6)
+        d, v, m, budget = (
+            g.exponential(size=6),
+            g.exponential(),
+            int(g.integers(1, 4)),
+            g.uniform(0.2, 6),
+        )
         got = phi8(variance.surrogate_weights(d, v, m, budget).numpy(), d, v, m)
         for _ in range(5):
             found = minimize(
@@ -386,7 +491,10 @@ def test_the_surrogate_bounds_the_objective():
     d = np.sum((external - internal.mean(0)) ** 2, axis=1)
     v = np.sum((internal - internal.mean(0)) ** 2)
     w = np.random.default_rng(1).uniform(size=10)
-    bound, value = variance.surrogate_objective(w, d, v, 2), variance.objective(w, internal, external)
+    bound, value = (
+        variance.surrogate_objective(w, d, v, 2),
+        variance.objective(w, internal, external),
+    )
     assert bound > value
     one = np.eye(10)[0]
     assert float(variance.surrogate_objective(one, d, v, 2)) == pytest.approx(
@@ -396,15 +504,35 @@ def test_the_surrogate_bounds_the_objective():
 
 def test_surrogate_degenerate_cases():
     assert variance.surrogate_weights([1.0, 2.0], 0.0, 2, 2).tolist() == [0.0, 0.0]
-    assert variance.surrogate_weights([0.0, 0.0, 5.0], 0.0, 2, 2).tolist() == [0.0, 0.0, 0.0]
-    assert variance.surrogate_weights([0.0, 0.0, 1e12], 3.0, 2, 3)[:2].tolist() == [1.0, 1.0]
-    assert variance.surrogate_weights([0.0] * 4, 3.0, 2, 2.5).tolist() == [1.0, 1.0, 0.5, 0.0]
-    assert variance.surrogate_weights([7.0, 1.0, 1.0, 1.0], 100.0, 1, 1.5).tolist() == [0.0, 1.0, 0.5, 0.0]
+    assert variance.surrogate_weights([0.0, 0.0, 5.0], 0.0, 2, 2).tolist() == [
+        0.0,
+        0.0,
+        0.0,
+    ]
+    assert variance.surrogate_weights([0.0, 0.0, 1e12], 3.0, 2, 3)[:2].tolist() == [
+        1.0,
+        1.0,
+    ]
+    assert variance.surrogate_weights([0.0] * 4, 3.0, 2, 2.5).tolist() == [
+        1.0,
+        1.0,
+        0.5,
+        0.0,
+    ]
+    assert variance.surrogate_weights([7.0, 1.0, 1.0, 1.0], 100.0, 1, 1.5).tolist() == [
+        0.0,
+        1.0,
+        0.5,
+        0.0,
+    ]
     ties = variance.surrogate_weights([1.0] * 1000, 100.0, 1, 2.5)
     assert ties.nonzero().flatten().tolist() == [0, 1, 2]
     assert variance.surrogate_weights([], 1.0, 2, 2).shape == (0,)
     assert variance.surrogate_weights([1.0], 1.0, 2, 0).tolist() == [0.0]
-    assert variance.surrogate_weights(torch.tensor([1.0]), torch.tensor(9.0), 2, 1).dtype is torch.float32
+    assert (
+        variance.surrogate_weights(torch.tensor([1.0]), torch.tensor(9.0), 2, 1).dtype
+        is torch.float32
+    )
 
 
 @pytest.mark.parametrize(
@@ -414,7 +542,10 @@ def test_surrogate_degenerate_cases():
             lambda: variance.exact_weights([[1.0]], [[1.0]], 1.0),
             "internal must have at least 2 rows, .*split the internal",
         ),
-        (lambda: variance.objective([1.0], [[1.0]], [[1.0]]), "internal must have at least 2 rows"),
+        (
+            lambda: variance.objective([1.0], [[1.0]], [[1.0]]),
+            "internal must have at least 2 rows",
+        ),
         (
             lambda: variance.exact_weights([[1.0], [2.0]], [[1.0, 2.0]], 1.0),
             r"external must have as many columns as internal \(1\); got 2",
@@ -443,10 +574,22 @@ def test_surrogate_degenerate_cases():
             lambda: variance.objective([1.0, 2.0], [[1.0], [2.0]], [[1.0]]),
             r"weights must have one entry for each row of external \(1\); got 2",
         ),
-        (lambda: variance.objective([-2.0], [[1.0], [2.0]], [[1.0]]), "weights must have a sum > -2"),
-        (lambda: variance.surrogate_weights([-1.0], 1.0, 2, 1), "distances must be >= 0 everywhere .*; got -1"),
-        (lambda: variance.surrogate_weights([1.0], 1.0, 0, 1), "num_internal must be an integer >= 1; got 0"),
-        (lambda: variance.surrogate_weights([1.0], 1.0, 2, math.nan), "budget must be a finite number >= 0; got nan"),
+        (
+            lambda: variance.objective([-2.0], [[1.0], [2.0]], [[1.0]]),
+            "weights must have a sum > -2",
+        ),
+        (
+            lambda: variance.surrogate_weights([-1.0], 1.0, 2, 1),
+            "distances must be >= 0 everywhere .*; got -1",
+        ),
+        (
+            lambda: variance.surrogate_weights([1.0], 1.0, 0, 1),
+            "num_internal must be an integer >= 1; got 0",
+        ),
+        (
+            lambda: variance.surrogate_weights([1.0], 1.0, 2, math.nan),
+            "budget must be a finite number >= 0; got nan",
+        ),
         (
             lambda: variance.surrogate_objective([1.0, 1.0], [1.0], 1.0, 2),
             "weights must be 1 numbers >= 0, as many as distances",

@@ -41,7 +41,11 @@ def best_of_slsqp(p, lower, upper, lipschitz, g, starts=4):
             lambda q: rho(q, p, lipschitz) / unit,
             np.clip(g.dirichlet(np.ones(p.size)), lower, upper),
             bounds=list(zip(lower, upper, strict=True)),
-            constraints={"type": "eq", "fun": lambda q: q.sum() - 1, "jac": np.ones_like},
+            constraints={
+                "type": "eq",
+                "fun": lambda q: q.sum() - 1,
+                "jac": np.ones_like,
+            },
             method="SLSQP",
             options={"ftol": 1e-15, "maxiter": 300},
         )
@@ -75,7 +79,13 @@ def test_exact_is_never_above_a_grid_of_three_classes(seed):
     lower = np.minimum(floor * local, p)
     ticks = np.linspace(0, 1, 401)
     grid = np.stack(np.meshgrid(ticks, ticks, indexing="ij"), -1).reshape(-1, 2)
-    grid = lower + (1 - lower.sum()) * np.concatenate([grid, 1 - grid.sum(1, keepdims=True)], axis=1)[grid.sum(1) <= 1]
+    grid = (
+        lower
+        + (1 - lower.sum())
+        * np.concatenate([grid, 1 - grid.sum(1, keepdims=True)], axis=1)[
+            grid.sum(1) <= 1
+        ]
+    )
     best = rho(grid, p, lipschitz).min()
     got = rho(waterfill.exact(p, local, lipschitz, floor).numpy(), p, lipschitz)
     assert best * (1 - 1e-3) <= got <= best * (1 + 1e-12)
@@ -93,17 +103,24 @@ def test_closed_form_is_the_largest_feasible_step_and_exact_is_at_least_as_good(
     assert gamma >= 0
     assert (q >= lower).all()
     assert (p + (gamma + 1e-9) * a < lower).any()
-    assert rho(waterfill.exact(p, local, lipschitz, floor).numpy(), p, lipschitz) <= rho(q, p, lipschitz) * (1 + 1e-12)
+    assert rho(
+        waterfill.exact(p, local, lipschitz, floor).numpy(), p, lipschitz
+    ) <= rho(q, p, lipschitz) * (1 + 1e-12)
 
 
 def test_the_class_that_changes_least_is_sampled_more():
     p, local = [0.25] * 4, [0.4, 0.3, 0.2, 0.1]
     lipschitz = [1.0, 2.0, 2.0, 3.0]
-    for q in (waterfill.closed_form(p, local, lipschitz, 0.05)[0], waterfill.exact(p, local, lipschitz, 0.05)):
+    for q in (
+        waterfill.closed_form(p, local, lipschitz, 0.05)[0],
+        waterfill.exact(p, local, lipschitz, 0.05),
+    ):
         assert q[0] > 0.25 > q[3]
 
 
-@pytest.mark.parametrize("lipschitz", [[2.0, 2.0, 2.0], [0.0, 0.0, 0.0], [1.0, 1.0 + 5e-7, 1.0]])
+@pytest.mark.parametrize(
+    "lipschitz", [[2.0, 2.0, 2.0], [0.0, 0.0, 0.0], [1.0, 1.0 + 5e-7, 1.0]]
+)
 def test_equal_constants_keep_the_global_shares(lipschitz):
     p, local = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), [0.1, 0.1, 0.8]
     q, gamma = waterfill.closed_form(p, local, lipschitz, 0.05)
@@ -138,7 +155,9 @@ def test_a_class_that_the_client_lacks():
 
 
 def test_a_class_without_global_share_and_one_class():
-    q, gamma = waterfill.closed_form([0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 2.0], 0.1)
+    q, gamma = waterfill.closed_form(
+        [0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 2.0], 0.1
+    )
     assert (q.tolist(), gamma) == ([0.5, 0.5, 0.0], 0.0)
     assert waterfill.closed_form([1.0], [1.0], [3.0], 0.1)[0].tolist() == [1.0]
     assert waterfill.exact([1.0], [1.0], [3.0], 0.1).tolist() == [1.0]
@@ -158,7 +177,9 @@ def test_only_ratios_of_the_constants_matter():
             lambda values: waterfill.closed_form(p, local, values, 0.05)[0],
             lambda values: waterfill.exact(p, local, values, 0.05),
         ):
-            np.testing.assert_allclose(solve(lipschitz * scale), solve(lipschitz), rtol=1e-12)
+            np.testing.assert_allclose(
+                solve(lipschitz * scale), solve(lipschitz), rtol=1e-12
+            )
 
 
 def test_dtypes():
@@ -172,8 +193,14 @@ def test_dtypes():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: waterfill.exact([0.5, 0.4], [0.5, 0.5], [1, 2], 0.1), r"p must sum to 1; got a sum of 0\.9"),
-        (lambda: waterfill.exact([0.5, 0.5], [1.5, -0.5], [1, 2], 0.1), r"p_local must be >= 0 everywhere; got -0\.5"),
+        (
+            lambda: waterfill.exact([0.5, 0.4], [0.5, 0.5], [1, 2], 0.1),
+            r"p must sum to 1; got a sum of 0\.9",
+        ),
+        (
+            lambda: waterfill.exact([0.5, 0.5], [1.5, -0.5], [1, 2], 0.1),
+            r"p_local must be >= 0 everywhere; got -0\.5",
+        ),
         (
             lambda: waterfill.exact([0.5, 0.5], [1.0], [1, 2], 0.1),
             r"p_local must have as many classes as p \(2\); got 1",
@@ -182,13 +209,18 @@ def test_dtypes():
             lambda: waterfill.exact([0.5, 0.5], [0.5, 0.5], [1], 0.1),
             r"lipschitz must have as many classes as p \(2\); got 1",
         ),
-        (lambda: waterfill.exact([0.5, 0.5], [0.5, 0.5], [1, -2], 0.1), "lipschitz must be >= 0 everywhere; got -2"),
+        (
+            lambda: waterfill.exact([0.5, 0.5], [0.5, 0.5], [1, -2], 0.1),
+            "lipschitz must be >= 0 everywhere; got -2",
+        ),
         (
             lambda: waterfill.exact([0.5, 0.5], [0.5, 0.5], [1, math.nan], 0.1),
             "lipschitz must be finite; got 1 NaN or Inf",
         ),
         (
-            lambda: waterfill.exact([0.5, 0.5], [0.5, 0.5], [1, 2], 0.1, support="mine"),
+            lambda: waterfill.exact(
+                [0.5, 0.5], [0.5, 0.5], [1, 2], 0.1, support="mine"
+            ),
             "support must be 'all' or 'local'; got 'mine'",
         ),
         (
@@ -199,7 +231,10 @@ def test_dtypes():
             lambda: waterfill.closed_form([0.5, 0.5], [0.5, 0.5], [1, 2], 1.5),
             r"floor must be a finite number >= 0 and <= 1; got 1\.5",
         ),
-        (lambda: waterfill.bound([1.0], [0.5, 0.5], [1, 2]), r"q must have as many classes as p \(2\); got 1"),
+        (
+            lambda: waterfill.bound([1.0], [0.5, 0.5], [1, 2]),
+            r"q must have as many classes as p \(2\); got 1",
+        ),
     ],
 )
 def test_bad_input_is_named(call, sentence):

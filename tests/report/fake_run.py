@@ -15,7 +15,12 @@ from safetensors.numpy import save_file
 
 HEART = ("cleveland", "hungary", "switzerland", "long-beach")
 N_TEST = {"cleveland": 101, "hungary": 98, "switzerland": 41, "long-beach": 67}
-MAJORITY = {"cleveland": 0.541, "hungary": 0.639, "switzerland": 0.8, "long-beach": 0.745}
+MAJORITY = {
+    "cleveland": 0.541,
+    "hungary": 0.639,
+    "switzerland": 0.8,
+    "long-beach": 0.745,
+}
 
 # accuracy, balanced accuracy, AUC, log-loss per client: the numbers of the planning page.
 STORY: dict[str, dict[str, tuple[float, float, float, float]]] = {
@@ -65,7 +70,10 @@ def write(
     noise: float = 0.006,
     rounds: int = 60,
     skip: Iterable[tuple[str, int]] = (),
-    notes: Sequence[str] = ("Cholesterol of 0 is a missing value: 172 of 920 rows.", "Scaled with pooled sums."),
+    notes: Sequence[str] = (
+        "Cholesterol of 0 is a missing value: 172 of 920 rows.",
+        "Scaled with pooled sums.",
+    ),
     name: str = "heart-disease",
     outcomes: bool = True,
     tuned: Mapping[str, str] | None = None,
@@ -77,9 +85,13 @@ def write(
     algorithms = {m: m for m in truth} | dict(tuned) | dict(algorithms or {})
     clients = list(next(iter(truth.values())))
     sizes = {c: n_test if isinstance(n_test, int) else n_test[c] for c in clients}
-    shares = {c: majority[c] if isinstance(majority, Mapping) else majority for c in clients}
+    shares = {
+        c: majority[c] if isinstance(majority, Mapping) else majority for c in clients
+    }
     done = [(m, s) for m in truth for s in seeds if (m, s) not in set(skip)]
-    values = {(m, s): _measure(truth[m], s, list(truth).index(m), noise) for m, s in done}
+    values = {
+        (m, s): _measure(truth[m], s, list(truth).index(m), noise) for m, s in done
+    }
     summary = []
     for (method, seed), per_client in values.items():
         for client, numbers in per_client.items():
@@ -95,14 +107,22 @@ def write(
                         "client": client,
                         "split": split,
                     }
-                    | {"n": sizes[client] * (1 if split == "test" else 2), "n_train": 2 * sizes[client]}
+                    | {
+                        "n": sizes[client] * (1 if split == "test" else 2),
+                        "n_train": 2 * sizes[client],
+                    }
                     | row
-                    | {"row_gradients": int(144000 * COST.get(method, 1.5)), "rounds": rounds}
+                    | {
+                        "row_gradients": int(144000 * COST.get(method, 1.5)),
+                        "rounds": rounds,
+                    }
                     | {"own_model": method != "fedavg"}
                 )
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     for (method, seed), per_client in values.items() if outcomes else ():
-        _outcomes(folder / "outcomes", method, seed, per_client, sizes, shares, metrics, noise)
+        _outcomes(
+            folder / "outcomes", method, seed, per_client, sizes, shares, metrics, noise
+        )
     _history(folder / "history.csv", values, metrics, rounds)
     _weights(folder / "weights.csv", weights or {}, clients, done, rounds)
     _csv(
@@ -116,8 +136,15 @@ def write(
 
 def heart(folder: Path, **changes: Any) -> Path:
     """The story of the first screen: four hospitals, three methods."""
-    weights = {"meritfed": WEIGHTS, "fedavg": {"*": tuple(N_TEST[c] / sum(N_TEST.values()) for c in HEART)}}
-    settings: dict[str, Any] = {"n_test": N_TEST, "majority": MAJORITY, "weights": weights} | changes
+    weights = {
+        "meritfed": WEIGHTS,
+        "fedavg": {"*": tuple(N_TEST[c] / sum(N_TEST.values()) for c in HEART)},
+    }
+    settings: dict[str, Any] = {
+        "n_test": N_TEST,
+        "majority": MAJORITY,
+        "weights": weights,
+    } | changes
     return write(folder, **settings)
 
 
@@ -128,9 +155,12 @@ def _measure(
     result: dict[str, list[float | None]] = {}
     for i, (client, numbers) in enumerate(truth.items()):
         shared = np.random.default_rng([seed, i]).normal(0, 3 * noise, len(numbers))
-        own = np.random.default_rng([seed, i, method + 1]).normal(0, noise, len(numbers))
+        own = np.random.default_rng([seed, i, method + 1]).normal(
+            0, noise, len(numbers)
+        )
         result[client] = [
-            None if v is None else round(float(v + a + b), 6) for v, a, b in zip(numbers, shared, own, strict=True)
+            None if v is None else round(float(v + a + b), 6)
+            for v, a, b in zip(numbers, shared, own, strict=True)
         ]
     return result
 
@@ -149,30 +179,54 @@ def _outcomes(
     found: dict[str, list[Any]] = {}
     names = [c for c in values if "loss" in metrics]
     for i, client in enumerate(names):
-        size, loss = sizes[client], dict(zip(metrics, values[client], strict=True))["loss"]
+        size, loss = (
+            sizes[client],
+            dict(zip(metrics, values[client], strict=True))["loss"],
+        )
         numbers = np.sort(np.random.default_rng([seed, i]).permutation(3 * size)[:size])
         hard = np.random.default_rng([i]).normal(0, 0.2, 3 * size)[numbers]
         own = np.random.default_rng([seed, i, *method.encode()]).normal(0, noise, size)
         share = shares[client]
-        labels = numbers / size if share is None else (numbers < share * 3 * size).astype(int)
-        columns = {"numbers": numbers, "loss": loss + hard - hard.mean() + own - own.mean(), "labels": labels}
-        columns |= {"constant_loss": np.full(size, 0.65), "outputs": (labels + 5 * hard + own)[:, None]}
+        labels = (
+            numbers / size
+            if share is None
+            else (numbers < share * 3 * size).astype(int)
+        )
+        columns = {
+            "numbers": numbers,
+            "loss": loss + hard - hard.mean() + own - own.mean(),
+            "labels": labels,
+        }
+        columns |= {
+            "constant_loss": np.full(size, 0.65),
+            "outputs": (labels + 5 * hard + own)[:, None],
+        }
         for key, column in columns.items():
             found.setdefault(key, []).append(column)
     if names:
-        tensors = {key: np.ascontiguousarray(np.concatenate(columns)) for key, columns in found.items()}
+        tensors = {
+            key: np.ascontiguousarray(np.concatenate(columns))
+            for key, columns in found.items()
+        }
         tensors["offsets"] = np.cumsum([0, *(sizes[c] for c in names)])
         about = {"method": method, "seed": seed, "fold": "", "clients": names}
         folder.mkdir(exist_ok=True)
         name = hashlib.blake2b(method.encode(), digest_size=8).hexdigest()
-        save_file(tensors, folder / f"{name}-{seed}.safetensors", metadata={"coterie": json.dumps(about)})
+        save_file(
+            tensors,
+            folder / f"{name}-{seed}.safetensors",
+            metadata={"coterie": json.dumps(about)},
+        )
 
 
 def _baselines(share: float | None, seed: int) -> dict[str, float | None]:
     if share is None:
         return {"majority": None, "majority_loss": None}
     entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    return {"majority": share + 0.001 * (seed % 2), "majority_loss": entropy + 0.002 * (seed % 3)}
+    return {
+        "majority": share + 0.001 * (seed % 2),
+        "majority_loss": entropy + 0.002 * (seed % 3),
+    }
 
 
 def _csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -182,7 +236,12 @@ def _csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
         writer.writerows(rows)
 
 
-def _history(path: Path, values: Mapping[tuple[str, int], Any], metrics: Sequence[str], rounds: int) -> None:
+def _history(
+    path: Path,
+    values: Mapping[tuple[str, int], Any],
+    metrics: Sequence[str],
+    rounds: int,
+) -> None:
     rows: list[Sequence[Any]] = []
     for (method, seed), per_client in values.items():
         for at in range(0, rounds + 1, 5):
@@ -190,15 +249,33 @@ def _history(path: Path, values: Mapping[tuple[str, int], Any], metrics: Sequenc
             for client, numbers in per_client.items():
                 for metric, final in zip(metrics, numbers, strict=True):
                     start = 0.693 if metric == "loss" else 0.5
-                    value = "" if final is None else round(final + (start - final) * left, 6)
+                    value = (
+                        ""
+                        if final is None
+                        else round(final + (start - final) * left, 6)
+                    )
                     rows.append((method, seed, "", at, client, "test", metric, value))
             rows.append((method, seed, "", at, "*", "", "row_gradients", at * 2400))
     _csv(path, "method,seed,fold,round,client,split,metric,value", rows)
 
 
-def _weights(path: Path, weights: Mapping[str, Any], clients: Sequence[str], done: Any, rounds: int) -> None:
+def _weights(
+    path: Path,
+    weights: Mapping[str, Any],
+    clients: Sequence[str],
+    done: Any,
+    rounds: int,
+) -> None:
     rows = [
-        (method, seed, "", at, target, client, round(w + (1 / len(clients) - w) * math.exp(-at / 8), 6))
+        (
+            method,
+            seed,
+            "",
+            at,
+            target,
+            client,
+            round(w + (1 / len(clients) - w) * math.exp(-at / 8), 6),
+        )
         for method, seed in done
         for at in range(5, rounds + 1, 5)
         for target, row in weights.get(method, {}).items()
@@ -208,12 +285,36 @@ def _weights(path: Path, weights: Mapping[str, Any], clients: Sequence[str], don
 
 
 def _settings(
-    folder: Path, name: str, truth: Truth, algorithms: Any, seeds: Any, rounds: int, notes: Any, tuned: Any
+    folder: Path,
+    name: str,
+    truth: Truth,
+    algorithms: Any,
+    seeds: Any,
+    rounds: int,
+    notes: Any,
+    tuned: Any,
 ) -> None:
-    lines = ["[data]", f"name = {json.dumps(name)}", "", "[local]", "lr = 0.1", "steps = 10", "batch_size = 16", ""]
+    lines = [
+        "[data]",
+        f"name = {json.dumps(name)}",
+        "",
+        "[local]",
+        "lr = 0.1",
+        "steps = 10",
+        "batch_size = 16",
+        "",
+    ]
     for method in truth:
-        lines += ["[[methods]]", f"name = {json.dumps(algorithms[method])}", f"label = {json.dumps(method)}"]
-        lines += ['personalise = {part = "bias", steps = [0, 10]}', ""] if method in tuned else [""]
+        lines += [
+            "[[methods]]",
+            f"name = {json.dumps(algorithms[method])}",
+            f"label = {json.dumps(method)}",
+        ]
+        lines += (
+            ['personalise = {part = "bias", steps = [0, 10]}', ""]
+            if method in tuned
+            else [""]
+        )
     lines += ["[run]", f"rounds = {rounds}", f"seeds = {list(seeds)}", ""]
     (folder / "experiment.toml").write_text("\n".join(lines))
     (folder / "format.json").write_text('{"format": 4}')

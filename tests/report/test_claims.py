@@ -17,14 +17,22 @@ TRUTH = {**fake_run.STORY, "fedavg+bias": BIAS}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return Results.load(fake_run.heart(tmp_path_factory.mktemp("heart"), truth=TRUTH, tuned={"fedavg+bias": "fedavg"}))
+    return Results.load(
+        fake_run.heart(
+            tmp_path_factory.mktemp("heart"),
+            truth=TRUTH,
+            tuned={"fedavg+bias": "fedavg"},
+        )
+    )
 
 
 def claim(**changes: object) -> Claim:
     return CLAIMS[0]._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_a_claim_holds_if_its_interval_lies_on_the_claimed_side(results: Results) -> None:
+def test_a_claim_holds_if_its_interval_lies_on_the_claimed_side(
+    results: Results,
+) -> None:
     worse = check(claim(), results)
     assert (worse.words, worse.holds) == ("worse", True)
     assert worse.low is not None
@@ -55,7 +63,11 @@ def found(results: Results) -> dict[str, Any]:
     words[1]["hungary"] = "undecided"
     demo = {"demo": dict.fromkeys(results.clients, "Join (99 %): it helps.")}
     sets = {
-        name: {"claims": {k: dict(v) for k, v in claims.items()}, "summary": summary(results), "words": words}
+        name: {
+            "claims": {k: dict(v) for k, v in claims.items()},
+            "summary": summary(results),
+            "words": words,
+        }
         for name in ("seeds 2 to 5", "seeds 6 to 9")
     }
     return demo | sets
@@ -75,7 +87,10 @@ def test_one_that_fails_on_one_set_leaves_the_page(results: Results) -> None:
 def test_answers_are_counted_over_runs(results: Results) -> None:
     text = page(found(results))
     assert "- **Long Beach**: Join (99 %): it helps." in text
-    assert "In 4 other runs of the demo the hospitals read these answers; 2 of 16" in " ".join(text.split())
+    assert (
+        "In 4 other runs of the demo the hospitals read these answers; 2 of 16"
+        in " ".join(text.split())
+    )
     assert "| safe to join | 4 | 2 | 4 | 4 |" in text
     assert "| undecided | 0 | 2 | 0 | 0 |" in text
 
@@ -88,13 +103,20 @@ def test_answers_are_counted_over_runs(results: Results) -> None:
         (["safe to join", "undecided", "stay alone", "probably stay alone"], False),
     ],
 )
-def test_nobody_may_be_told_both_more_than_once(words: list[str], both_ways: bool) -> None:
-    assert contradicted([{"a": word, "b": "undecided"} for word in words]) == ["a"] * both_ways
+def test_nobody_may_be_told_both_more_than_once(
+    words: list[str], both_ways: bool
+) -> None:
+    assert (
+        contradicted([{"a": word, "b": "undecided"} for word in words])
+        == ["a"] * both_ways
+    )
 
 
 def test_the_readme_says_what_was_measured() -> None:
     import json
 
     root = Path(__file__).resolve().parents[2]
-    measured = json.loads((root / "benchmarks" / "results" / "heart_disease.json").read_text())
+    measured = json.loads(
+        (root / "benchmarks" / "results" / "heart_disease.json").read_text()
+    )
     assert page(measured) in (root / "README.md").read_text()

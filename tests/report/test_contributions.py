@@ -23,25 +23,41 @@ NAMES = {"a": "Hungary", "b": "Cleveland"}
     (0.021, None, 0.2, "changed Cleveland's validation log-loss by -.021; fewer than 3 seeds tell no interval."),
 ])  # fmt: skip
 def test_sentences_claim_what_the_interval_shows(fall, half, weight, sentence):
-    words = Contribution("fedavg", "b", "a", weight, fall, half, 12, 60, "fixed").in_words(NAMES)
+    words = Contribution(
+        "fedavg", "b", "a", weight, fall, half, 12, 60, "fixed"
+    ).in_words(NAMES)
     assert sentence in words
     assert "worth" not in words
-    weaker = Contribution("fedavg", "b", "a", weight, fall, half, 12, 60).in_words(NAMES)
+    weaker = Contribution("fedavg", "b", "a", weight, fall, half, 12, 60).in_words(
+        NAMES
+    )
     assert weaker == words.replace("60 rounds", "60 rounds, each taken alone,")
 
 
 def test_a_report_shows_weights_beside_contributions(tmp_path, monkeypatch):
     settings = ct.StudySettings(contribution=ct.Contribution(every=2))
     methods = [ct.FedAvg(), ct.MeritFed()]
-    ct.compare(methods, "heart-disease", rounds=3, seeds=3, folder=tmp_path / "run", settings=settings)
+    ct.compare(
+        methods,
+        "heart-disease",
+        rounds=3,
+        seeds=3,
+        folder=tmp_path / "run",
+        settings=settings,
+    )
     results = Results.load(tmp_path / "run")
     found = contributions(results)
     assert {(c.method, c.client) for c in found if c.target == "cleveland"} == {
         (m, c) for m in ("fedavg", "meritfed") for c in results.clients
     }
-    assert all((c.measured, c.rounds) == (3, 3) or (c.measured, c.rounds) == (2, 3) for c in found)
+    assert all(
+        (c.measured, c.rounds) == (3, 3) or (c.measured, c.rounds) == (2, 3)
+        for c in found
+    )
     for method in ("fedavg", "meritfed"):
-        weights = [c.weight for c in found if (c.method, c.target) == (method, "cleveland")]
+        weights = [
+            c.weight for c in found if (c.method, c.target) == (method, "cleveland")
+        ]
         assert sum(weights) == pytest.approx(1.0)
     text = write(results.folder).read_text()
     assert 'id="contributions"' in text
@@ -53,9 +69,13 @@ def test_a_report_shows_weights_beside_contributions(tmp_path, monkeypatch):
     )
 
 
-def rounds_of(phi: dict[str, dict[str, float]], rounds: int = 5) -> dict[tuple[int, str], dict[str, float]]:
+def rounds_of(
+    phi: dict[str, dict[str, float]], rounds: int = 5
+) -> dict[tuple[int, str], dict[str, float]]:
     """The same contributions in each of some rounds."""
-    return {(r, target): dict(row) for r in range(rounds) for target, row in phi.items()}
+    return {
+        (r, target): dict(row) for r in range(rounds) for target, row in phi.items()
+    }
 
 
 @pytest.mark.parametrize(("phi", "expected"), [
@@ -75,13 +95,23 @@ def test_two_values_alike_make_no_twins():
 
 def test_a_report_names_who_shows_in_most_trainings_and_who_has_too_few_rows(tmp_path):
     def hospitals(seed: int = 0) -> ct.Clients:
-        parts = {"train": 0.64, "validation": 0.06, "test": 0.3}  # Switzerland keeps 7 validation rows
+        parts = {
+            "train": 0.64,
+            "validation": 0.06,
+            "test": 0.3,
+        }  # Switzerland keeps 7 validation rows
         return ct.data.load("heart-disease", seed=seed, split={"parts": parts})
 
     settings = ct.StudySettings(contribution=ct.Contribution(every=2, game="fixed"))
     attack = ct.attacks.SignFlip(scale=3.0, on=("hungary",))
     ct.compare(
-        ["local", "fedavg"], hospitals, rounds=6, seeds=2, folder=tmp_path / "run", settings=settings, attack=attack
+        ["local", "fedavg"],
+        hospitals,
+        rounds=6,
+        seeds=2,
+        folder=tmp_path / "run",
+        settings=settings,
+        attack=attack,
     )
     page = write(tmp_path / "run").read_text()
     assert "fedavg: In 2 of 2 trainings Hungary" in page
@@ -98,6 +128,8 @@ def test_planted_clients_are_named_in_nine_of_ten_trainings(monkeypatch):
     }  # fmt: skip
     for who in PLANTED:
         found = [measure(Job(who, seed, 60))["signs"] for seed in range(10)]
-        assert expected[who] is None or sum(expected[who] in signs for signs in found) >= 9
+        assert (
+            expected[who] is None or sum(expected[who] in signs for signs in found) >= 9
+        )
         others = [[sign for sign in signs if sign != expected[who]] for signs in found]
         assert sum(bool(signs) for signs in others) <= 1

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm, t
 
-from coterie.report.evidence import UNSURE, WORDS, Gain, Mixture, _factor_odd, foresee, share, state, together, vetoes
+from coterie.report.evidence import (
+    UNSURE,
+    WORDS,
+    Gain,
+    Mixture,
+    _factor_odd,
+    foresee,
+    share,
+    state,
+    together,
+    vetoes,
+)
 
 TAUS = [0.0, *[0.002 * 500 ** (k / 16) for k in range(17)]]
 
@@ -15,17 +26,25 @@ def tau_weights() -> list[float]:
     widths = [TAUS[1] - TAUS[0]]
     widths += [(TAUS[k + 1] - TAUS[k - 1]) / 2 for k in range(1, len(TAUS) - 1)]
     widths += [TAUS[-1] - TAUS[-2]]
-    return [width * np.exp(-(tau**2) / (2 * 0.05**2)) for tau, width in zip(TAUS, widths, strict=True)]
+    return [
+        width * np.exp(-(tau**2) / (2 * 0.05**2))
+        for tau, width in zip(TAUS, widths, strict=True)
+    ]
 
 
 def gains(estimates, spreads, rows=100) -> list[Gain]:
-    return [Gain(float(y), (float(s) - 1e-6) / 1.2, rows) for y, s in zip(estimates, spreads, strict=True)]
+    return [
+        Gain(float(y), (float(s) - 1e-6) / 1.2, rows)
+        for y, s in zip(estimates, spreads, strict=True)
+    ]
 
 
 def by_density(y, s, most_odd) -> list[tuple[float, float, float]]:
     """Mean, variance and P(> 0) of each client from explicit joint normals of (gains, estimates), set by set."""
     m = len(y)
-    noise = np.array([[s[i] * s[j] * (1.0 if i == j else 0.1) for j in range(m)] for i in range(m)])
+    noise = np.array(
+        [[s[i] * s[j] * (1.0 if i == j else 0.1) for j in range(m)] for i in range(m)]
+    )
     total, results = 0.0, np.zeros((m, 3))
     for size in range(most_odd + 1):
         for odd in combinations(range(m), size):
@@ -38,18 +57,27 @@ def by_density(y, s, most_odd) -> list[tuple[float, float, float]]:
                 density = multivariate_normal.pdf(y, np.zeros(m), prior + noise)
                 share_of = weight * 0.1**size * 0.9 ** (m - size) * density
                 mean = prior @ np.linalg.solve(prior + noise, y)
-                variance = np.diag(prior - prior @ np.linalg.solve(prior + noise, prior))
+                variance = np.diag(
+                    prior - prior @ np.linalg.solve(prior + noise, prior)
+                )
                 total += share_of
-                results += share_of * np.stack([mean, variance + mean**2, norm.sf(0, mean, np.sqrt(variance))], axis=1)
+                results += share_of * np.stack(
+                    [mean, variance + mean**2, norm.sf(0, mean, np.sqrt(variance))],
+                    axis=1,
+                )
     results /= total
     return [(mean, square - mean**2, positive) for mean, square, positive in results]
 
 
 @pytest.mark.parametrize(("m", "most_odd"), [(1, 0), (2, 0), (3, 1), (5, 1), (6, 2)])
-def test_shared_evidence_is_that_of_explicit_joint_densities(m: int, most_odd: int) -> None:
+def test_shared_evidence_is_that_of_explicit_joint_densities(
+    m: int, most_odd: int
+) -> None:
     rng = np.random.default_rng(m)
     y, s = 0.05 * rng.standard_normal(m) + 0.02, 0.01 + 0.04 * rng.random(m)
-    for posterior, (mean, variance, positive) in zip(share(gains(y, s)), by_density(y, s, most_odd), strict=True):
+    for posterior, (mean, variance, positive) in zip(
+        share(gains(y, s)), by_density(y, s, most_odd), strict=True
+    ):
         assert posterior.mean == pytest.approx(mean, abs=1e-8)
         assert posterior.deviation == pytest.approx(np.sqrt(variance), abs=1e-8)
         assert posterior.above(0.0) == pytest.approx(positive, abs=1e-8)
@@ -68,20 +96,30 @@ def test_two_clients_agree_with_integration_over_a_grid_of_both_gains() -> None:
             prior = np.diag(norm.pdf(axis, 0, 0.5) / step)
         else:
             covariance = 0.25 * np.ones((2, 2)) + tau**2 * np.eye(2)
-            prior = multivariate_normal.pdf(np.stack([first, second], axis=-1), [0, 0], covariance)
+            prior = multivariate_normal.pdf(
+                np.stack([first, second], axis=-1), [0, 0], covariance
+            )
         posterior += weight * prior * likelihood
     posterior /= posterior.sum()
     shared = share(gains(y, s))
     assert shared[0].mean == pytest.approx(float((posterior * first).sum()), abs=1e-4)
-    positive = posterior[second > step / 2].sum() + posterior[np.abs(second) < step / 2].sum() / 2
+    positive = (
+        posterior[second > step / 2].sum()
+        + posterior[np.abs(second) < step / 2].sum() / 2
+    )
     assert shared[1].above(0.0) == pytest.approx(float(positive), abs=1e-3)
 
 
 def test_many_clients_agree_with_all_sets_of_odd_clients() -> None:
     """The form for more than 20 clients against the enumeration of every set, for as few as can be enumerated."""
     rng = np.random.default_rng(3)
-    y, s = np.array([0.03, 0.05, 0.02, 0.04, 0.03, -0.3, 0.06]), 0.01 + 0.02 * rng.random(7)
-    for posterior, (mean, variance, positive) in zip(_factor_odd(y, s), by_density(y, s, 7), strict=True):
+    y, s = (
+        np.array([0.03, 0.05, 0.02, 0.04, 0.03, -0.3, 0.06]),
+        0.01 + 0.02 * rng.random(7),
+    )
+    for posterior, (mean, variance, positive) in zip(
+        _factor_odd(y, s), by_density(y, s, 7), strict=True
+    ):
         assert posterior.mean == pytest.approx(mean, abs=1e-3)
         assert posterior.deviation == pytest.approx(np.sqrt(variance), rel=0.03)
         assert posterior.above(0.0) == pytest.approx(positive, abs=0.003)
@@ -133,21 +171,35 @@ def test_words(mean: float, deviation: float, estimate: float, word: str) -> Non
 def test_the_smallest_effect_applies_to_every_word() -> None:
     posterior = Mixture(np.ones(1), np.array([0.05]), np.array([0.01**2]))
     gain = Gain(0.05, 0.01, 100)
-    assert [state(gain, posterior, d).word for d in (0.01, 0.1)] == ["join", "safe to join"]
+    assert [state(gain, posterior, d).word for d in (0.01, 0.1)] == [
+        "join",
+        "safe to join",
+    ]
     harm = Mixture(np.ones(1), np.array([-0.05]), np.array([0.01**2]))
-    assert [state(Gain(-0.05, 0.01, 100), harm, d).word for d in (0.01, 0.1)] == ["stay alone", "safe to join"]
+    assert [state(Gain(-0.05, 0.01, 100), harm, d).word for d in (0.01, 0.1)] == [
+        "stay alone",
+        "safe to join",
+    ]
 
 
 def test_small_clients_together_have_an_error_clustered_by_client() -> None:
     members = [Gain(y, 0.1, n) for y, n in ((0.1, 10), (0.3, 20), (0.2, 10))]
     group, distribution = together(members)
     mean = (1.0 + 6.0 + 2.0) / 40
-    square = 3 / 2 * sum((n * (y - mean)) ** 2 for y, n in ((0.1, 10), (0.3, 20), (0.2, 10))) / 1600
+    square = (
+        3
+        / 2
+        * sum((n * (y - mean)) ** 2 for y, n in ((0.1, 10), (0.3, 20), (0.2, 10)))
+        / 1600
+    )
     assert (group.estimate, group.rows) == (pytest.approx(mean), 40)
     assert group.error == pytest.approx(np.sqrt(square))
     assert distribution.above(0.0) == pytest.approx(t.cdf(mean / group.spread, 2))
     half = t.ppf(0.975, 2) * group.spread
-    assert distribution.interval == (pytest.approx(mean - half), pytest.approx(mean + half))
+    assert distribution.interval == (
+        pytest.approx(mean - half),
+        pytest.approx(mean + half),
+    )
 
 
 def test_ranking_vetoes_only_where_it_is_shown_to_suffer() -> None:
@@ -161,7 +213,9 @@ def test_the_heaviest_components_keep_their_order_on_every_processor() -> None:
     mixture = Mixture(weights, np.arange(2000.0), np.ones(2000))
     kept = mixture.heaviest(400)
     assert kept.means.tolist() == sorted(np.argsort(weights)[-400:])
-    assert kept.weights == pytest.approx(weights[kept.means.astype(int)] / np.sort(weights)[-400:].sum())
+    assert kept.weights == pytest.approx(
+        weights[kept.means.astype(int)] / np.sort(weights)[-400:].sum()
+    )
 
 
 def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> None:
@@ -179,14 +233,21 @@ def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> N
         at = rng.choice(len(posterior.weights), p=posterior.weights)
         truth = rng.normal(posterior.means[at], np.sqrt(posterior.variances[at]))
         new = rng.normal(truth, gain.spread * np.sqrt(100 / outlook.rows))
-        both = Gain((100 * 0.03 + outlook.rows * new) / (100 + outlook.rows), 0.0, 100 + outlook.rows)
+        both = Gain(
+            (100 * 0.03 + outlook.rows * new) / (100 + outlook.rows),
+            0.0,
+            100 + outlook.rows,
+        )
         both = both._replace(error=gain.error * np.sqrt(100 / both.rows))
         decided += state(both, share([both])[0]).word != "undecided"
     assert decided / 300 == pytest.approx(0.85, abs=0.1)
     certain = foresee(gain, posterior, open_words=UNSURE).rows
     assert certain is None or certain >= outlook.rows
     assert set(next(iter(outlook.words.values()))) <= set(WORDS)
-    assert all(sum(chances.values()) == pytest.approx(1.0) for chances in outlook.words.values())
+    assert all(
+        sum(chances.values()) == pytest.approx(1.0)
+        for chances in outlook.words.values()
+    )
 
 
 def test_rows_show_whether_a_safe_join_gains_or_that_no_gain_matters() -> None:
@@ -199,10 +260,16 @@ def test_rows_show_whether_a_safe_join_gains_or_that_no_gain_matters() -> None:
     rng = np.random.default_rng(1)
     closed = 0
     for _ in range(300):
-        at = rng.choice(len(posterior.weights), p=posterior.weights / posterior.weights.sum())
+        at = rng.choice(
+            len(posterior.weights), p=posterior.weights / posterior.weights.sum()
+        )
         truth = rng.normal(posterior.means[at], np.sqrt(posterior.variances[at]))
         new = rng.normal(truth, gain.spread * np.sqrt(300 / outlook.rows))
-        both = Gain((300 * 0.004 + outlook.rows * new) / (300 + outlook.rows), 0.0, 300 + outlook.rows)
+        both = Gain(
+            (300 * 0.004 + outlook.rows * new) / (300 + outlook.rows),
+            0.0,
+            300 + outlook.rows,
+        )
         both = both._replace(error=gain.error * np.sqrt(300 / both.rows))
         after = state(both, share([both])[0])
         closed += after.word not in open_words or after.bounded

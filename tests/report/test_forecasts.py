@@ -17,7 +17,10 @@ def three(seed: int = 0) -> ct.Clients:
     inputs = torch.randn(1200, 3, generator=torch.Generator().manual_seed(0))
     labels = (inputs[:, 0] > 0).long()
     parts = {"a": slice(0, 400), "b": slice(400, 800), "c": slice(800, 1200)}
-    rows = {name: (inputs[part], labels[part] if name != "c" else 1 - labels[part]) for name, part in parts.items()}
+    rows = {
+        name: (inputs[part], labels[part] if name != "c" else 1 - labels[part])
+        for name, part in parts.items()
+    }
     return ct.data.from_tensors(rows, seed=seed)
 
 
@@ -26,7 +29,8 @@ def test_a_check_forecasts_what_a_run_finds():
     run = ct.fit("fedcollab", three(), "logistic", 1, 1)
     assert found.coalitions == (("a", "b"), ("c",))
     assert torch.equal(
-        torch.tensor([[*row.values()] for row in found.divergences.values()]), run.state.divergences.float()
+        torch.tensor([[*row.values()] for row in found.divergences.values()]),
+        run.state.divergences.float(),
     )
     assert run.state.cluster.tolist() == [0, 0, 1]
     assert found.pairs == 3
@@ -37,7 +41,9 @@ def test_a_report_counts_hits_and_misses_of_the_forecast(tmp_path):
     ct.compare(methods, three, rounds=3, seeds=3, folder=tmp_path / "run")
     results = Results.load(tmp_path / "run")
     words = {"a": "join", "b": "stay alone", "c": "undecided"}
-    found = list(forecasts(results, {c: Verdict(word, "") for c, word in words.items()}))
+    found = list(
+        forecasts(results, {c: Verdict(word, "") for c, word in words.items()})
+    )
     assert found == [
         Forecast("a", ("b",), 3, 3, "join", 3, 0),
         Forecast("b", ("a",), 3, 3, "stay alone", 0, 3),

@@ -22,7 +22,10 @@ def results_of(folder: Path, label: Label, rows: int = 120, **data: object) -> R
     for client in "abc":
         x = rng.normal(size=(rows, 2))
         y = label(client, x[:, 0] + 0.5 * x[:, 1], rng)
-        lines = ["u,v,y", *(f"{a:.3f},{b:.3f},{int(c)}" for (a, b), c in zip(x, y, strict=True))]
+        lines = [
+            "u,v,y",
+            *(f"{a:.3f},{b:.3f},{int(c)}" for (a, b), c in zip(x, y, strict=True)),
+        ]
         (folder / "data" / f"{client}.csv").write_text("\n".join(lines) + "\n")
     tables = {
         "data": {"folder": str(folder / "data"), "label": "y", **data},
@@ -39,40 +42,65 @@ def answer(results: Results) -> str:
     return " ".join(" ".join(answer_lines(results, width=80)).split())
 
 
-def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(tmp_path: Path) -> None:
-    results = results_of(tmp_path, lambda c, z, rng: (z + 0.5 * rng.normal(size=len(z)) > 0) ^ (c == "c"))
+def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(
+    tmp_path: Path,
+) -> None:
+    results = results_of(
+        tmp_path, lambda c, z, rng: (z + 0.5 * rng.normal(size=len(z)) > 0) ^ (c == "c")
+    )
     assert "fedavg ranks patients the wrong way round at c (AUC ." in answer(results)
     assert "Is the label coded backwards there?" in tell(results).answer[0]
     assert answer(results).count("coded backwards") == 1
 
 
-def test_labels_that_mean_the_same_everywhere_are_not_asked_about(tmp_path: Path) -> None:
-    results = results_of(tmp_path, lambda c, z, rng: z + 0.5 * rng.normal(size=len(z)) > 0)
+def test_labels_that_mean_the_same_everywhere_are_not_asked_about(
+    tmp_path: Path,
+) -> None:
+    results = results_of(
+        tmp_path, lambda c, z, rng: z + 0.5 * rng.normal(size=len(z)) > 0
+    )
     assert "wrong way" not in answer(results)
     assert not {"auprc", "class_error", "poisson_deviance"} & {*results.metrics}
 
 
-def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(tmp_path: Path) -> None:
+def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(
+    tmp_path: Path,
+) -> None:
     least = {"a": 12, "b": 9, "c": 3}
     results = results_of(
-        tmp_path, lambda c, z, rng: np.argsort(np.argsort(-z - rng.normal(size=len(z)))) < least[c], 400
+        tmp_path,
+        lambda c, z, rng: (
+            np.argsort(np.argsort(-z - rng.normal(size=len(z)))) < least[c]
+        ),
+        400,
     )
     assert "auprc" in results.metrics
     text = answer(results)
-    assert "Cases: 12 of 400 at a, 9 of 400 at b and 3 of 400 at c. Area under the precision-recall curve" in text
+    assert (
+        "Cases: 12 of 400 at a, 9 of 400 at b and 3 of 400 at c. Area under the precision-recall curve"
+        in text
+    )
     level = float(np.mean([results.comparisons.trivial(c, "loss")[1] for c in "abc"]))
     assert 0.05 < level < 0.15
     bound = f"log-loss of {number(level)}; .01, up to which a change is called too little to matter"
     assert f"{bound}, is {percent(0.01 / level)} of it" in text
-    assert "c Too few rows to tell: 400 test rows, 3 of the rarer class" in answer(results)
+    assert "c Too few rows to tell: 400 test rows, 3 of the rarer class" in answer(
+        results
+    )
 
 
 def test_counts_have_a_poisson_deviance_beside_the_rmse(tmp_path: Path) -> None:
-    results = results_of(tmp_path, lambda c, z, rng: rng.poisson(np.exp(0.5 * z)), task="regression")
+    results = results_of(
+        tmp_path, lambda c, z, rng: rng.poisson(np.exp(0.5 * z)), task="regression"
+    )
     assert {"rmse", "poisson_deviance"} <= {*results.metrics}
     outcome = results.comparisons.outcomes.rows("local", "a")[0]
     assert not results.higher_is_better("poisson_deviance")
-    assert 0 < results.mean("local", "a", "poisson_deviance") < 2 * float(outcome.labels.mean()) + 2
+    assert (
+        0
+        < results.mean("local", "a", "poisson_deviance")
+        < 2 * float(outcome.labels.mean()) + 2
+    )
 
 
 def test_classes_with_an_order_have_a_mean_class_error(tmp_path: Path) -> None:

@@ -21,15 +21,24 @@ from coterie.study.sweep import run_experiment
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tables = {k: v for k, v in preset("heart-disease").items() if k in ("data", "model", "local")}
-    tables |= {"methods": [{"name": "local"}, {"name": "fedavg"}], "run": {"rounds": 2, "seeds": [0, 1]}}
+    tables = {
+        k: v
+        for k, v in preset("heart-disease").items()
+        if k in ("data", "model", "local")
+    }
+    tables |= {
+        "methods": [{"name": "local"}, {"name": "fedavg"}],
+        "run": {"rounds": 2, "seeds": [0, 1]},
+    }
     out: Path = tmp_path_factory.mktemp("runs") / "heart"
     run_experiment(Experiment.from_tables(tables, "a test"), out)
     return out
 
 
 def read(folder: Path, method: str, seed: int) -> tuple[list[str], dict[str, Any]]:
-    with safe_open(folder / "outcomes" / f"{method}-{seed}.safetensors", framework="numpy") as file:
+    with safe_open(
+        folder / "outcomes" / f"{method}-{seed}.safetensors", framework="numpy"
+    ) as file:
         about = json.loads(file.metadata()["coterie"])
         assert (about["method"], about["seed"]) == (method, seed)
         return about["clients"], {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -43,9 +52,13 @@ def test_means_are_those_of_the_summary(folder: Path) -> None:
         low, high = tensors["offsets"][clients.index(row["client"]) :][:2]
         assert high - low == row["n"]
         assert tensors["loss"][low:high].mean() == pytest.approx(row["loss"], rel=1e-12)
-        assert tensors["constant_loss"][low:high].mean() == pytest.approx(row["majority_loss"], rel=1e-12)
+        assert tensors["constant_loss"][low:high].mean() == pytest.approx(
+            row["majority_loss"], rel=1e-12
+        )
         predicted = tensors["outputs"][low:high, 0] > 0
-        assert (predicted == tensors["labels"][low:high]).mean() == pytest.approx(row["accuracy"])
+        assert (predicted == tensors["labels"][low:high]).mean() == pytest.approx(
+            row["accuracy"]
+        )
 
 
 def test_a_patient_has_the_same_number_in_every_seed(folder: Path) -> None:
@@ -53,15 +66,25 @@ def test_a_patient_has_the_same_number_in_every_seed(folder: Path) -> None:
     label = {}
     for seed in (0, 1):
         clients, tensors = read(folder, "fedavg", seed)
-        spans = zip(clients, tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
+        spans = zip(
+            clients, tensors["offsets"][:-1], tensors["offsets"][1:], strict=True
+        )
         for client, low, high in spans:
-            rows = dict(zip(tensors["numbers"][low:high].tolist(), tensors["labels"][low:high].tolist(), strict=True))
+            rows = dict(
+                zip(
+                    tensors["numbers"][low:high].tolist(),
+                    tensors["labels"][low:high].tolist(),
+                    strict=True,
+                )
+            )
             assert len(rows) == high - low
             total = sum(len(part) for _, part in table[client].parts())
             assert max(rows) < total
             for number, value in rows.items():
                 assert label.setdefault((client, number), value) == value
-    shared = [set(read(folder, "fedavg", seed)[1]["numbers"].tolist()) for seed in (0, 1)]
+    shared = [
+        set(read(folder, "fedavg", seed)[1]["numbers"].tolist()) for seed in (0, 1)
+    ]
     assert shared[0] & shared[1]
     assert shared[0] != shared[1]
 
@@ -70,13 +93,17 @@ def test_rows_without_numbers_are_named_by_what_is_in_them() -> None:
     inputs, labels = torch.arange(24.0).reshape(12, 2), torch.tensor([0, 1] * 6)
     numbers: dict[float, int] = {}
     for seed in (0, 1, 2):
-        clients = ct.data.from_tensors({"a": (inputs, labels), "b": (inputs + 100, labels)}, seed=seed)
+        clients = ct.data.from_tensors(
+            {"a": (inputs, labels), "b": (inputs + 100, labels)}, seed=seed
+        )
         run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=1, seed=seed)
         names, tensors = outcomes(run, clients)
         assert names == ["a", "b"]
         first = clients["a"].test
         assert first is not None
-        for value, number in zip(first.inputs[:, 0].tolist(), tensors["numbers"].tolist(), strict=False):  # type: ignore[index]
+        for value, number in zip(
+            first.inputs[:, 0].tolist(), tensors["numbers"].tolist(), strict=False
+        ):  # type: ignore[index]
             assert numbers.setdefault(value, number) == number
     assert len(set(numbers.values())) == len(numbers) > 4
 
@@ -89,7 +116,9 @@ def test_regression_saves_what_the_training_mean_costs() -> None:
     client = clients["a"]
     assert client.test is not None
     assert client.validation is not None
-    known = torch.cat([client.train.labels, client.validation.labels])  # trained on both
+    known = torch.cat(
+        [client.train.labels, client.validation.labels]
+    )  # trained on both
     expected = (client.test.labels - known.mean()) ** 2
     assert tensors["constant_loss"].numpy() == pytest.approx(expected.numpy(), rel=1e-5)
     squares = (tensors["outputs"][:, 0] - tensors["labels"]) ** 2
@@ -104,8 +133,12 @@ def test_numbers_stay_with_their_clients() -> None:
     assert len(np.unique(held.test_numbers)) == len(held.test)
 
 
-def test_a_threshold_is_chosen_on_validation_rows_that_no_method_trained_on(tmp_path: Path, folder: Path) -> None:
-    assert np.isnan(read(folder, "fedavg", 0)[1]["thresholds"]).all()  # its validation rows were trained on
+def test_a_threshold_is_chosen_on_validation_rows_that_no_method_trained_on(
+    tmp_path: Path, folder: Path
+) -> None:
+    assert np.isnan(
+        read(folder, "fedavg", 0)[1]["thresholds"]
+    ).all()  # its validation rows were trained on
     clients = ct.data.load("heart-disease", seed=0)
     run = ct.fit(
         ct.FedAvg(), clients, ct.models.build_model(ct.models.Logistic(), clients, 0), rounds=3,

@@ -22,7 +22,10 @@ def test_probabilities_are_shares_of_draws_and_more_rows_settle_more() -> None:
     by_rows = chances(gains, "a", (50, 800, 3200))
     for row in by_rows.values():
         assert sum(row.values()) == pytest.approx(1)
-    settled = [1 - row.get("undecided", 0) - row.get("probably join", 0) for row in by_rows.values()]
+    settled = [
+        1 - row.get("undecided", 0) - row.get("probably join", 0)
+        for row in by_rows.values()
+    ]
     assert settled[0] < settled[1] <= settled[2] + 0.05
     assert by_rows[3200].get("join", 0) > by_rows[50].get("join", 0)
 
@@ -35,7 +38,11 @@ def test_rows_of_all_settle_more_than_rows_of_one(tmp_path: Path) -> None:
         for row in chances_of_rows.values():
             assert sum(row.values()) == pytest.approx(1)
     firm = [
-        sum(p for word, p in row.items() if "probably" not in word and word != "undecided")
+        sum(
+            p
+            for word, p in row.items()
+            if "probably" not in word and word != "undecided"
+        )
         for row in plan.everybody.values()
     ]
     assert firm[1] >= firm[0]
@@ -43,7 +50,9 @@ def test_rows_of_all_settle_more_than_rows_of_one(tmp_path: Path) -> None:
 
 def test_with_endless_rows_the_word_is_that_of_the_true_gain() -> None:
     generator = np.random.default_rng(1)
-    gains = {c: Gain(0.05 + 0.001 * generator.standard_normal(), 0.0005, 1000) for c in "abc"}
+    gains = {
+        c: Gain(0.05 + 0.001 * generator.standard_normal(), 0.0005, 1000) for c in "abc"
+    }
     posterior = share([*gains.values()])[0]
     assert state(gains["a"], posterior, 0.01).word == "join"
     assert chances(gains, "a", (100_000,))[100_000] == {"join": 1.0}
@@ -56,7 +65,9 @@ def test_the_same_plan_twice(tmp_path: Path) -> None:
 
 def test_lines_name_today_and_both_kinds_of_rows(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path))
-    text = "\n".join(plan_lines(results, "cleveland", plan_rows(results, "cleveland", (100, 2000))))
+    text = "\n".join(
+        plan_lines(results, "cleveland", plan_rows(results, "cleveland", (100, 2000)))
+    )
     for part in (
         "Cleveland today: ",
         "rows of Cleveland:",

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, precision_score, recall_score
+from sklearn.metrics import (
+    brier_score_loss,
+    confusion_matrix,
+    f1_score,
+    precision_score,
+    recall_score,
+)
 
 from coterie.report.diagnosis import calibration_error, diagnose, table, thresholds
 from coterie.report.drawings import forest, network
@@ -39,7 +45,9 @@ def test_measures_against_scikit_learn(threshold: float) -> None:
 
 def test_calibration_error_by_hand() -> None:
     # Risks .1 and .15 (no positive), .95 (positive) and .9 (none): bins [.1,.2): |.25 - 0|, [.9,1]: |1.85 - 1|.
-    assert calibration_error([0.1, 0.15, 0.95, 0.9], [0, 0, 1, 0]) == pytest.approx((0.25 + 0.85) / 4)
+    assert calibration_error([0.1, 0.15, 0.95, 0.9], [0, 0, 1, 0]) == pytest.approx(
+        (0.25 + 0.85) / 4
+    )
     assert calibration_error([1.0, 0.0], [1, 0]) == 0
     assert math.isnan(calibration_error([], []))
 
@@ -56,20 +64,33 @@ def test_the_table_of_a_client_is_the_mean_over_seeds(tmp_path: Path) -> None:
     rows = table(results, "cleveland")
     assert [row["method"] for row in rows] == ["local", "fedavg", "meritfed"]
     seeds = results.comparisons.outcomes.rows("fedavg", "cleveland").values()
-    sensitivities = [recall_score(s.labels, s.outputs[:, 0] >= 0) for s in seeds if s.outputs is not None]
+    sensitivities = [
+        recall_score(s.labels, s.outputs[:, 0] >= 0)
+        for s in seeds
+        if s.outputs is not None
+    ]
     assert float(rows[1]["cells"][0]) == pytest.approx(np.mean(sensitivities), abs=5e-4)
-    plain = fake_run.write(tmp_path / "number", {"local": {"a": (1.0,)}}, metrics=("loss",), majority=None)
+    plain = fake_run.write(
+        tmp_path / "number", {"local": {"a": (1.0,)}}, metrics=("loss",), majority=None
+    )
     assert table(Results.load(plain), "a") == []
 
 
 def test_the_threshold_is_the_one_that_was_said(tmp_path: Path) -> None:
     folder = fake_run.heart(tmp_path)
-    low, high = (table(Results.load(folder, threshold), "cleveland")[0] for threshold in (0.1, 0.9))
+    low, high = (
+        table(Results.load(folder, threshold), "cleveland")[0]
+        for threshold in (0.1, 0.9)
+    )
     assert (low["threshold"], high["threshold"]) == (".100", ".900")
     assert float(low["cells"][0]) > float(high["cells"][0])  # sensitivity
     assert float(low["cells"][1]) < float(high["cells"][1])  # specificity
-    assert low["cells"][5:] == high["cells"][5:]  # Brier score and calibration need no threshold
-    (folder / "experiment.toml").write_text((folder / "experiment.toml").read_text() + "\n[report]\nthreshold = 0.1\n")
+    assert (
+        low["cells"][5:] == high["cells"][5:]
+    )  # Brier score and calibration need no threshold
+    (folder / "experiment.toml").write_text(
+        (folder / "experiment.toml").read_text() + "\n[report]\nthreshold = 0.1\n"
+    )
     assert table(Results.load(folder), "cleveland")[0] == low
 
 
@@ -81,10 +102,18 @@ def test_a_threshold_from_validation_rows_is_that_of_each_seed(tmp_path: Path) -
         tensors = load_file(path)
         known = json.loads(about["coterie"])
         local = known["method"] == "local"
-        tensors["thresholds"] = np.full(4, 0.3 if local and known["seed"] else 0.7 if local else np.nan)
+        tensors["thresholds"] = np.full(
+            4, 0.3 if local and known["seed"] else 0.7 if local else np.nan
+        )
         save_file(tensors, path, metadata=about)
     results = Results.load(folder, "validation")
-    assert thresholds(results, "local", "hungary") == {0: 0.7, 1: 0.3, 2: 0.3, 3: 0.3, 4: 0.3}
+    assert thresholds(results, "local", "hungary") == {
+        0: 0.7,
+        1: 0.3,
+        2: 0.3,
+        3: 0.3,
+        4: 0.3,
+    }
     rows = table(results, "hungary")
     assert rows[0]["threshold"] == ".380"
     assert rows[1]["threshold"] == "-"  # fedavg trained on its validation rows
@@ -105,10 +134,17 @@ def test_a_forest_shows_every_method_with_its_interval(tmp_path: Path) -> None:
     assert bar.label.endswith(", worse")
     assert bar.text.endswith("), worse")  # not by its colour alone
     long = "Safe to join: (a method that somebody gave a name of many letters)."
-    (width,) = re.findall(r'<svg [^>]*width="(\d+)"', forest_picture("Switzerland", long, plot))
-    assert int(width) > 6.5 * len(long) + 16  # pixels of a letter at 13 pixels, and its margin
+    (width,) = re.findall(
+        r'<svg [^>]*width="(\d+)"', forest_picture("Switzerland", long, plot)
+    )
+    assert (
+        int(width) > 6.5 * len(long) + 16
+    )  # pixels of a letter at 13 pixels, and its margin
     truth = {m: v for m, v in fake_run.STORY.items() if m != "local"}
-    assert forest(Results.load(fake_run.heart(tmp_path / "none", truth=truth)), "hungary") is None
+    assert (
+        forest(Results.load(fake_run.heart(tmp_path / "none", truth=truth)), "hungary")
+        is None
+    )
 
 
 def test_who_helps_whom_is_drawn_for_few_clients(tmp_path: Path) -> None:
@@ -120,26 +156,45 @@ def test_who_helps_whom_is_drawn_for_few_clients(tmp_path: Path) -> None:
     assert arrows["Hungary", "Cleveland"] > arrows["Long Beach", "Cleveland"]
     radius = {n["name"]: n["r"] for n in drawn["nodes"]}
     assert radius["Cleveland"] > radius["Switzerland"]
-    assert drawn["label"].startswith("Who helps whom under meritfed: Cleveland gives Long Beach 38 %")
+    assert drawn["label"].startswith(
+        "Who helps whom under meritfed: Cleveland gives Long Beach 38 %"
+    )
     assert network(Results.load(fake_run.heart(tmp_path / "none", weights={}))) is None
 
 
 @pytest.mark.parametrize("count", [5, 9, 11, 12])
-def test_no_name_lies_on_another_where_names_are_long(tmp_path: Path, count: int) -> None:
+def test_no_name_lies_on_another_where_names_are_long(
+    tmp_path: Path, count: int
+) -> None:
     names = [f"University Hospital of District {i}" for i in range(count)]
-    truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")}
+    truth = {
+        m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")
+    }
     rows = dict.fromkeys(names, (1 / count,) * count)
-    drawn = network(Results.load(fake_run.write(tmp_path, truth, seeds=[0], weights={"meritfed": rows})))
+    drawn = network(
+        Results.load(
+            fake_run.write(tmp_path, truth, seeds=[0], weights={"meritfed": rows})
+        )
+    )
     assert drawn is not None
     boxes = []
     for node in drawn["nodes"]:
         width = 6.5 * len(node["name"])
-        left = node["label_x"] - {"start": 0, "middle": width / 2, "end": width}[node["anchor"]]
+        left = (
+            node["label_x"]
+            - {"start": 0, "middle": width / 2, "end": width}[node["anchor"]]
+        )
         boxes.append((left, left + width, node["label_y"] - 11, node["label_y"] + 3))
-    circles = [(n["x"] - n["r"], n["x"] + n["r"], n["y"] - n["r"], n["y"] + n["r"]) for n in drawn["nodes"]]
+    circles = [
+        (n["x"] - n["r"], n["x"] + n["r"], n["y"] - n["r"], n["y"] + n["r"])
+        for n in drawn["nodes"]
+    ]
     for i, (left, right, top, bottom) in enumerate(boxes):
         assert 0 < left < right < drawn["width"]
         assert 0 < top < bottom < drawn["height"]
         others = [*boxes[:i], *circles]
-        assert not any(left < r and start < right and top < b and t < bottom for start, r, t, b in others)
+        assert not any(
+            left < r and start < right and top < b and t < bottom
+            for start, r, t, b in others
+        )
     assert len({n["name"] for n in drawn["nodes"]}) == count

@@ -18,7 +18,11 @@ def test_a_run_directory_speaks(tmp_path):
     assert all(name in said for name in ("Cleveland", "Switzerland"))
     assert ct.report.say(tmp_path, tables=True).endswith(said)
     assert ct.report.say(tmp_path, tables=True) != said
-    assert ct.report.save_html(tmp_path).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert (
+        ct.report.save_html(tmp_path)
+        .read_text(encoding="utf-8")
+        .startswith("<!DOCTYPE html>")
+    )
 
 
 def test_errors_are_sentences(tmp_path):

@@ -24,12 +24,19 @@ def simplex(raw: np.ndarray) -> np.ndarray:
 def hidden_groups(strength: float, own: float = 0.2) -> np.ndarray:
     """Weights of 50 clients in 4 groups: friends get `strength` times what strangers get, with much noise."""
     same = HIDDEN[:, None] == HIDDEN[None]
-    return simplex(RNG.gamma(2, 1, (50, 50)) * np.where(same, strength, 1.0)) * (1 - own) + own * np.eye(50)
+    return simplex(RNG.gamma(2, 1, (50, 50)) * np.where(same, strength, 1.0)) * (
+        1 - own
+    ) + own * np.eye(50)
 
 
 def runs_of(base: np.ndarray, noise: float, count: int = 10) -> np.ndarray:
     """What each of `count` runs gives whose mean is about `base`."""
-    return np.stack([simplex(np.abs(base + noise * RNG.standard_normal(base.shape))) for _ in range(count)])
+    return np.stack(
+        [
+            simplex(np.abs(base + noise * RNG.standard_normal(base.shape)))
+            for _ in range(count)
+        ]
+    )
 
 
 def blocks(sizes: tuple[int, ...], inside: float = 0.8, own: float = 0.3) -> np.ndarray:
@@ -39,7 +46,10 @@ def blocks(sizes: tuple[int, ...], inside: float = 0.8, own: float = 0.3) -> np.
     other = group[:, None] != group[None]
     friends = same / np.maximum(same.sum(axis=1, keepdims=True), 1)
     strangers = other / np.maximum(other.sum(axis=1, keepdims=True), 1)
-    return np.asarray((1 - own) * (inside * friends + (1 - inside) * strangers) + own * np.eye(len(group)))
+    return np.asarray(
+        (1 - own) * (inside * friends + (1 - inside) * strangers)
+        + own * np.eye(len(group))
+    )
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 3, 3), (12, 12, 13, 13)])
@@ -78,8 +88,13 @@ def test_the_order_puts_friends_beside_each_other() -> None:
 
 def test_a_group_is_named_with_its_share_of_the_weight(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(8)]
-    rows = {c: tuple(0.2 if (i < 4) == (j < 4) else 0.05 for j in range(8)) for i, c in enumerate(names)}
-    truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")}
+    rows = {
+        c: tuple(0.2 if (i < 4) == (j < 4) else 0.05 for j in range(8))
+        for i, c in enumerate(names)
+    }
+    truth = {
+        m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")
+    }
     results = Results.load(fake_run.write(tmp_path, truth, weights={"meritfed": rows}))
     found = groups(results, "meritfed")
     assert found is not None
@@ -95,7 +110,9 @@ def test_a_group_is_named_with_its_share_of_the_weight(tmp_path: Path) -> None:
 
 def test_one_friend_among_many_equal_clients_is_not_named(tmp_path: Path) -> None:
     names = [f"c{i:02d}" for i in range(30)]
-    truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")}
+    truth = {
+        m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")
+    }
     rows = dict(zip(names, map(tuple, simplex(RNG.gamma(9, 1, (30, 30)))), strict=True))
     results = Results.load(fake_run.write(tmp_path, truth, weights={"meritfed": rows}))
     assert takes(results, "c05", "meritfed", groups(results, "meritfed")) == ""

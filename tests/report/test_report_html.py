@@ -22,9 +22,21 @@ from coterie.report import figures, html
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.results import Results
 
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+BROWSER = next(
+    (
+        b
+        for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        if b
+    ),
+    None,
+)
 VOID = {"meta", "link", "br", "img", "input", "hr"}
-HOSTILE = ["<script>alert(1)</script>", "a&b \"q\" 'single'", "%{x} {{ 1 }} </script>", "</title>"]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a&b \"q\" 'single'",
+    "%{x} {{ 1 }} </script>",
+    "</title>",
+]
 
 
 class Page(HTMLParser):
@@ -42,7 +54,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.scripts += tag == "script"
-        self.loads += [v for k, v in attrs if k in ("src", "href", "srcset", "data", "action") and v]
+        self.loads += [
+            v
+            for k, v in attrs
+            if k in ("src", "href", "srcset", "data", "action") and v
+        ]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -87,8 +103,20 @@ def browse(path: Path, *, width: int = 1200, folder: Path) -> tuple[str, list[st
         path.write_text(FRAME % (framed, width))
     options = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     options += " --disable-component-update --disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=8000"
-    command = [BROWSER, *options.split(), f"--user-data-dir={folder}", f"--window-size={width},2000", "--dump-dom"]
-    done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    command = [
+        BROWSER,
+        *options.split(),
+        f"--user-data-dir={folder}",
+        f"--window-size={width},2000",
+        "--dump-dom",
+    ]
+    done = subprocess.run(
+        [*command, path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
@@ -97,7 +125,13 @@ def hostile_run(folder: Path) -> Path:
     truth = {m: dict.fromkeys(HOSTILE, numbers) for m in ("local", "<b>bold</b>")}
     weights = {"<b>bold</b>": dict.fromkeys(HOSTILE, (0.1, 0.2, 0.3, 0.4))}
     notes = ["<img src=https://example.org/x onerror=alert(1)>"]
-    return fake_run.write(folder, truth, weights=weights, notes=notes, name="</title><script>alert(2)</script>")
+    return fake_run.write(
+        folder,
+        truth,
+        weights=weights,
+        notes=notes,
+        name="</title><script>alert(2)</script>",
+    )
 
 
 @pytest.mark.usefixtures("light")
@@ -129,7 +163,10 @@ def test_the_page_says_everything(tmp_path: Path) -> None:
 
 
 def test_it_loads_nothing(tmp_path: Path) -> None:
-    for folder in (fake_run.heart(tmp_path / "heart"), hostile_run(tmp_path / "hostile")):
+    for folder in (
+        fake_run.heart(tmp_path / "heart"),
+        hostile_run(tmp_path / "hostile"),
+    ):
         loads = [x for x in page(folder).loads if not x.startswith(("#", "data:"))]
         assert loads == []
     text = (tmp_path / "heart" / "report.html").read_text()
@@ -154,7 +191,10 @@ def test_names_of_users_are_text(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("light")
 def test_commands_can_be_typed_as_they_stand(tmp_path: Path) -> None:
     shown = page(fake_run.heart(tmp_path / "two words")).words
-    assert "coterie run 'two words/experiment.toml' --out 'two words-again' coterie report 'two words'" in shown
+    assert (
+        "coterie run 'two words/experiment.toml' --out 'two words-again' coterie report 'two words'"
+        in shown
+    )
 
 
 @pytest.mark.usefixtures("light")
@@ -163,7 +203,13 @@ def test_the_data_of_the_figures(tmp_path: Path) -> None:
     results, data = Results.load(folder), json.loads(page(folder).data)
     assert data["decides"] == "loss"  # shown first; accuracy decides nothing
     clients = data["points"]["auc"]["clients"]
-    assert clients == ["Cleveland", "Hungary", "Switzerland", "Long Beach", "mean of all"]
+    assert clients == [
+        "Cleveland",
+        "Hungary",
+        "Switzerland",
+        "Long Beach",
+        "mean of all",
+    ]
     values = results.values("fedavg", "switzerland", "auc")
     row = data["points"]["auc"]["rows"][1]
     assert row["mean"][2] == pytest.approx(values.mean(), rel=1e-4)
@@ -174,10 +220,16 @@ def test_the_data_of_the_figures(tmp_path: Path) -> None:
     assert data["gaps"]["auc"]["rows"][1]["low"][2] == pytest.approx(gap.low, rel=1e-3)
     assert [w["method"] for w in data["weights"]] == ["fedavg", "meritfed"]
     assert data["weights"][0]["targets"] == ["one model for all"]
-    assert np.allclose(np.array(data["weights"][1]["late"]), results.weights["meritfed"].late(), atol=1e-4)
+    assert np.allclose(
+        np.array(data["weights"][1]["late"]),
+        results.weights["meritfed"].late(),
+        atol=1e-4,
+    )
     curve = data["curves"]["loss"][3]
     assert curve["client"] == "Switzerland"
-    assert curve["rows"][1]["mean"][-1] == pytest.approx(results.mean("fedavg", "switzerland", "loss"), abs=0.01)
+    assert curve["rows"][1]["mean"][-1] == pytest.approx(
+        results.mean("fedavg", "switzerland", "loss"), abs=0.01
+    )
 
 
 @pytest.mark.usefixtures("light")
@@ -187,12 +239,19 @@ def test_the_data_of_the_figures(tmp_path: Path) -> None:
         {"seeds": [0]},
         {"truth": {m: v for m, v in fake_run.STORY.items() if m != "local"}},
         {"truth": {"local": fake_run.STORY["local"]}},
-        {"truth": {m: {**v, "hungary": (0.8, 0.8, None, 0.4)} for m, v in fake_run.STORY.items()}},
+        {
+            "truth": {
+                m: {**v, "hungary": (0.8, 0.8, None, 0.4)}
+                for m, v in fake_run.STORY.items()
+            }
+        },
         {"weights": {}},
         {"skip": [("fedavg", 0), ("fedavg", 1), ("fedavg", 2), ("fedavg", 3)]},
     ],
 )
-def test_what_is_undefined_is_neither_nan_nor_missing(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_what_is_undefined_is_neither_nan_nor_missing(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     got = page(fake_run.heart(tmp_path, **settings))
     assert not got.open
     assert not re.search(r"\b(NaN|Infinity|None|nan|inf)\b", got.data + got.words)
@@ -202,7 +261,10 @@ def test_what_is_undefined_is_neither_nan_nor_missing(tmp_path: Path, settings: 
 @pytest.mark.usefixtures("light")
 def test_many_clients_stay_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    truth = {m: {f"c{i:03d}": (*rng.uniform(0.5, 0.9, 3), 0.4) for i in range(250)} for m in ("local", "fedavg")}
+    truth = {
+        m: {f"c{i:03d}": (*rng.uniform(0.5, 0.9, 3), 0.4) for i in range(250)}
+        for m in ("local", "fedavg")
+    }
     got = page(fake_run.write(tmp_path, truth, seeds=[0, 1], n_test=40, outcomes=False))
     data = json.loads(got.data)
     assert len(data["points"]["accuracy"]["clients"]) == figures.DOTS + 1
@@ -238,13 +300,24 @@ def test_a_broken_run_leaves_the_old_report(tmp_path: Path) -> None:
     assert not list(folder.glob(".report*"))
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(InputError, match=r'needs jinja2: pip install "coterie\[report\]"'):
+    with pytest.raises(
+        InputError, match=r'needs jinja2: pip install "coterie\[report\]"'
+    ):
         html.write(fake_run.heart(tmp_path))
 
 
-AXE = Path(__file__).parents[2] / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = (
+    Path(__file__).parents[2]
+    / "build"
+    / "axe"
+    / "node_modules"
+    / "axe-core"
+    / "axe.min.js"
+)
 RULES = """<script>
 document.querySelectorAll("details").forEach((d) => { d.open = true; });
 addEventListener("message", (e) => { document.documentElement.dataset.axe = e.data; });
@@ -259,12 +332,28 @@ axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] }).t
 
 @pytest.mark.programs
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core")
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (390, False), (390, True)])
-def test_nothing_violates_the_accessibility_rules_of_level_a_and_aa(tmp_path: Path, width: int, dark: bool) -> None:
-    path = html.write(fake_run.heart(tmp_path / "a run in a folder whose name does not fit beside its commands"))
-    text = path.read_text().replace("</body>", f"<script>{AXE.read_text()}</script>{RULES}")
-    path.write_text(text.replace("(prefers-color-scheme: dark)", "(min-width: 1px)") if dark else text)
+@pytest.mark.skipif(
+    not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core"
+)
+@pytest.mark.parametrize(
+    ("width", "dark"), [(1400, False), (1400, True), (390, False), (390, True)]
+)
+def test_nothing_violates_the_accessibility_rules_of_level_a_and_aa(
+    tmp_path: Path, width: int, dark: bool
+) -> None:
+    path = html.write(
+        fake_run.heart(
+            tmp_path / "a run in a folder whose name does not fit beside its commands"
+        )
+    )
+    text = path.read_text().replace(
+        "</body>", f"<script>{AXE.read_text()}</script>{RULES}"
+    )
+    path.write_text(
+        text.replace("(prefers-color-scheme: dark)", "(min-width: 1px)")
+        if dark
+        else text
+    )
     document, _ = browse(path, width=width, folder=tmp_path / "profile")
     said = re.search(r'data-axe="([^"]*)"', document)
     assert said
@@ -285,7 +374,9 @@ document.documentElement.dataset.clicked = "yes";
 
 @pytest.mark.programs
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-def test_a_browser_draws_it_and_its_controls_work_without_an_error(tmp_path: Path) -> None:
+def test_a_browser_draws_it_and_its_controls_work_without_an_error(
+    tmp_path: Path,
+) -> None:
     path = html.write(hostile_run(tmp_path / "run"))
     path.write_text(path.read_text().replace("</body>", CLICKS))
     document, console = browse(path, folder=tmp_path / "profile")
@@ -300,8 +391,12 @@ def test_a_browser_draws_it_and_its_controls_work_without_an_error(tmp_path: Pat
     assert "round 5" in shown
     numbers = re.findall(r"<li>([^<]*)</li>", shown)
     assert "local, round 0: " in " ".join(numbers)
-    assert any(re.fullmatch(r".*, round 5: \d+ %", text) for text in numbers)  # a weight
-    assert not [text for text in numbers if "no result" in text or re.search(r"[+−]\.000", text)]
+    assert any(
+        re.fullmatch(r".*, round 5: \d+ %", text) for text in numbers
+    )  # a weight
+    assert not [
+        text for text in numbers if "no result" in text or re.search(r"[+−]\.000", text)
+    ]
 
 
 SWITCHED = """<script>
@@ -316,14 +411,24 @@ document.documentElement.dataset.panels = JSON.stringify(drawn());
 
 @pytest.mark.programs
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-def test_another_metric_has_curves_of_its_own_under_the_names_of_its_clients(tmp_path: Path) -> None:
+def test_another_metric_has_curves_of_its_own_under_the_names_of_its_clients(
+    tmp_path: Path,
+) -> None:
     gains = {
-        f"c{i:02d}": (0.8 + (0.01 * i if i < 6 else 0), 0.8, 0.8, 0.5 - (0.01 * i if i > 5 else 0)) for i in range(12)
+        f"c{i:02d}": (
+            0.8 + (0.01 * i if i < 6 else 0),
+            0.8,
+            0.8,
+            0.5 - (0.01 * i if i > 5 else 0),
+        )
+        for i in range(12)
     }
     truth = {"local": dict.fromkeys(gains, (0.8, 0.8, 0.8, 0.5)), "fedavg": gains}
     path = html.write(fake_run.write(tmp_path / "run", truth, noise=0.0002))
     curves = figures.data(Results.load(tmp_path / "run"))["curves"]
-    first, loss = ([panel["client"] for panel in curves[m]] for m in ("accuracy", "loss"))
+    first, loss = (
+        [panel["client"] for panel in curves[m]] for m in ("accuracy", "loss")
+    )
     assert len(first) == len(loss)
     assert first != loss
     path.write_text(path.read_text().replace("</body>", SWITCHED))
@@ -350,7 +455,9 @@ root.dataset.tip = document.querySelector(".tip").hidden ? "" : document.querySe
 
 @pytest.mark.programs
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-def test_a_figure_is_saved_with_its_colours_and_says_what_a_pointer_finds(tmp_path: Path) -> None:
+def test_a_figure_is_saved_with_its_colours_and_says_what_a_pointer_finds(
+    tmp_path: Path,
+) -> None:
     path = html.write(fake_run.heart(tmp_path / "run"))
     path.write_text(path.read_text().replace("</body>", SAVED))
     document, console = browse(path, folder=tmp_path / "profile")
@@ -365,22 +472,35 @@ def test_a_figure_is_saved_with_its_colours_and_says_what_a_pointer_finds(tmp_pa
 
 
 @pytest.mark.usefixtures("light")
-def test_the_first_screen_says_of_small_clients_together_what_holds_for_each(tmp_path: Path) -> None:
+def test_the_first_screen_says_of_small_clients_together_what_holds_for_each(
+    tmp_path: Path,
+) -> None:
     numbers = {"local": (0.8, 0.78, 0.8, 0.45), "fedavg": (0.9, 0.88, 0.9, 0.3)}
-    truth = {method: dict.fromkeys("abcdef", of_method) for method, of_method in numbers.items()}
+    truth = {
+        method: dict.fromkeys("abcdef", of_method)
+        for method, of_method in numbers.items()
+    }
     words = page(fake_run.write(tmp_path, truth, noise=0.0002, n_test=12)).words
     first = words[: words.index("against alone")]
-    assert first.count("For the 6 clients with under 30 rows together, fedavg lowers the log-loss by up to .15") == 1
+    assert (
+        first.count(
+            "For the 6 clients with under 30 rows together, fedavg lowers the log-loss by up to .15"
+        )
+        == 1
+    )
     assert first.count("like all small clients; its own 12 rows (") == 6
 
 
 @pytest.mark.usefixtures("light")
-def test_the_first_screen_answers_whom_to_join_and_how_sure_that_is(tmp_path: Path) -> None:
+def test_the_first_screen_answers_whom_to_join_and_how_sure_that_is(
+    tmp_path: Path,
+) -> None:
     words = page(fake_run.heart(tmp_path)).words
     first = words[: words.index("against alone")]
     for name in ("Cleveland", "Hungary", "Switzerland", "Long Beach"):
         assert re.search(
-            rf"{name} (Safe to join|Join|Probably join|Stay alone|Probably stay alone|Undecided)[^.]*? · ", first
+            rf"{name} (Safe to join|Join|Probably join|Stay alone|Probably stay alone|Undecided)[^.]*? · ",
+            first,
         ), name
     for text in (
         "Should we join, and with whom?",
@@ -395,19 +515,33 @@ def test_the_first_screen_answers_whom_to_join_and_how_sure_that_is(tmp_path: Pa
 def test_a_model_that_calls_everybody_ill_is_called_so(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path))
     row = {"method": "local", "cells": ["1.000", ".000", ".9"]}
-    sentence = call_all_the_same(results, "switzerland", [row, {"method": "fedavg", "cells": [".999", ".001", ".9"]}])
+    sentence = call_all_the_same(
+        results,
+        "switzerland",
+        [row, {"method": "fedavg", "cells": [".999", ".001", ".9"]}],
+    )
     assert (
         sentence
         == "local calls everybody at Switzerland positive (sensitivity 1, specificity 0) and so tells nobody apart."
     )
     other = {"method": "fedavg", "cells": [".000", "1.000", ".9"]}
-    assert "fedavg calls nobody at Switzerland positive (sensitivity 0, specificity 1)" in call_all_the_same(
-        results, "switzerland", [row, other]
+    assert (
+        "fedavg calls nobody at Switzerland positive (sensitivity 0, specificity 1)"
+        in call_all_the_same(results, "switzerland", [row, other])
     )
-    assert call_all_the_same(results, "switzerland", [{"method": "fedavg", "cells": [".999", ".001", ".9"]}]) == ""
+    assert (
+        call_all_the_same(
+            results,
+            "switzerland",
+            [{"method": "fedavg", "cells": [".999", ".001", ".9"]}],
+        )
+        == ""
+    )
 
 
-def test_the_mean_of_auc_is_named_after_the_clients_that_it_is_over(tmp_path: Path) -> None:
+def test_the_mean_of_auc_is_named_after_the_clients_that_it_is_over(
+    tmp_path: Path,
+) -> None:
     gaps = figures.data(Results.load(fake_run.heart(tmp_path)))["gaps"]
     assert gaps["auc"]["clients"][-1] == "mean of 3"
     assert gaps["loss"]["clients"][-1] == "mean of all"

@@ -28,9 +28,13 @@ def test_a_roc_is_scikit_learns(ties: bool) -> None:
     found = roc({0: one})
     assert found is not None
     x, y, _ = roc_curve(one.labels, one.outputs[:, 0], drop_intermediate=False)
-    inside = ~np.isin(np.round(GRID, 9), np.round(x, 9))  # where a step rises, either end is right
+    inside = ~np.isin(
+        np.round(GRID, 9), np.round(x, 9)
+    )  # where a step rises, either end is right
     assert found.mean[inside] == pytest.approx(np.interp(GRID, x, y)[inside], abs=1e-12)
-    assert trapezoid(found.mean, GRID) == pytest.approx(roc_auc_score(one.labels, one.outputs[:, 0]), abs=0.02)
+    assert trapezoid(found.mean, GRID) == pytest.approx(
+        roc_auc_score(one.labels, one.outputs[:, 0]), abs=0.02
+    )
     assert (np.diff(found.mean) >= 0).all()
 
 
@@ -39,7 +43,9 @@ def test_a_roc_of_seeds_is_their_mean_with_a_band_around_it() -> None:
     found = roc(seeds)
     assert found is not None
     alone = [roc({0: one}) for one in seeds.values()]
-    assert found.mean == pytest.approx(np.mean([one.mean for one in alone if one], axis=0))
+    assert found.mean == pytest.approx(
+        np.mean([one.mean for one in alone if one], axis=0)
+    )
     assert found.low is not None
     assert found.high is not None
     assert (found.low <= found.mean + 1e-9).all()
@@ -66,7 +72,17 @@ def test_the_band_holds_the_true_curve_about_as_often_as_it_says() -> None:
         rng = np.random.default_rng(trial)
         labels = (rng.random(150) < 0.4).astype(int)
         logits = 1.5 * labels + rng.normal(0, 1, 150)
-        found = roc({0: Rows(np.arange(150), np.zeros(150), np.zeros(150), labels, logits[:, None])})
+        found = roc(
+            {
+                0: Rows(
+                    np.arange(150),
+                    np.zeros(150),
+                    np.zeros(150),
+                    labels,
+                    logits[:, None],
+                )
+            }
+        )
         assert found is not None
         assert found.low is not None
         assert found.high is not None
@@ -101,7 +117,9 @@ def test_reliability_is_scikit_learns_with_intervals_of_wilson() -> None:
     # 0 of 10 and 5 of 10 by Wilson's formula: (0, .2775) and (.2366, .7634).
     logits = np.array([-5.0] * 10 + [0.1] * 10)
     labels = np.array([0] * 10 + [0, 1] * 5)
-    known = reliability({0: Rows(np.arange(20), np.zeros(20), np.zeros(20), labels, logits[:, None])})
+    known = reliability(
+        {0: Rows(np.arange(20), np.zeros(20), np.zeros(20), labels, logits[:, None])}
+    )
     assert known is not None
     assert known.low == pytest.approx([0, 0.2366], abs=1e-4)
     assert known.high == pytest.approx([0.2775, 0.7634], abs=1e-4)

@@ -30,7 +30,10 @@ def test_the_error_over_rows_is_the_same_in_any_order_of_the_rows() -> None:
     rng = np.random.default_rng(3)
     numbers, gaps = np.arange(32), rng.integers(0, 9, size=(2, 32)).astype(float)
     order = rng.permutation(32)
-    ordered, shuffled = ([mean_influence(numbers[at], values[at]) for values in gaps] for at in (slice(None), order))
+    ordered, shuffled = (
+        [mean_influence(numbers[at], values[at]) for values in gaps]
+        for at in (slice(None), order)
+    )
     assert row_error(ordered[:1], ordered[1:]) == row_error(shuffled[:1], shuffled[1:])
 
 
@@ -39,8 +42,12 @@ def test_interval_by_hand() -> None:
     found = compare_pairs([0.6, 0.7, 0.8], [0.5, 0.5, 0.5], 0.5)
     assert found is not None
     half = 4.302652729911275 * math.sqrt((1 / 3 + 1 / 2) * 0.01)
-    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
-    assert not found.excludes_zero  # .2 - .3928 < 0, while the plain t interval .2 ± .248 is narrower
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (0.2, 0.2 - half, 0.2 + half)
+    )
+    assert (
+        not found.excludes_zero
+    )  # .2 - .3928 < 0, while the plain t interval .2 ± .248 is narrower
     assert found.half_width == pytest.approx(half)
 
 
@@ -53,7 +60,9 @@ def test_interval_and_p_against_scipy(seeds: int, ratio: float) -> None:
     gaps = a - b
     scale = np.sqrt((1 / seeds + ratio) * gaps.var(ddof=1))
     assert found is not None
-    assert found[:3] == pytest.approx((gaps.mean(), *stats.t.interval(0.95, seeds - 1, gaps.mean(), scale)))
+    assert found[:3] == pytest.approx(
+        (gaps.mean(), *stats.t.interval(0.95, seeds - 1, gaps.mean(), scale))
+    )
     assert found.p == pytest.approx(2 * stats.t.sf(abs(gaps.mean()) / scale, seeds - 1))
 
 
@@ -62,12 +71,17 @@ def test_on_fixed_test_rows_it_is_the_paired_t_test() -> None:
     found, expected = compare_pairs(a, b, 0), stats.ttest_rel(a, b)
     assert found is not None
     assert found.p == pytest.approx(expected.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert (found.low, found.high) == pytest.approx(
+        tuple(expected.confidence_interval(0.95))
+    )
 
 
 def test_the_worse_of_seeds_and_rows_counts() -> None:
     a, b = [0.80, 0.81, 0.79, 0.80], [0.92, 0.93, 0.92, 0.94]
-    alone, sure, unsure = (compare_pairs(a, b, 0.5, rows) for rows in (None, RowError(0.001, 99), RowError(0.1, 99)))
+    alone, sure, unsure = (
+        compare_pairs(a, b, 0.5, rows)
+        for rows in (None, RowError(0.001, 99), RowError(0.1, 99))
+    )
     assert alone is not None
     assert sure == alone
     assert unsure is not None
@@ -94,7 +108,10 @@ def test_seeds_without_a_value_are_left_out() -> None:
     assert compare_pairs([nan], [0.5], 0.5) is None
 
 
-@pytest.mark.parametrize(("b", "ratio", "words"), [([1.0], 0.5, "one value per seed"), ([1.0, 1.0], -1.0, ">= 0")])
+@pytest.mark.parametrize(
+    ("b", "ratio", "words"),
+    [([1.0], 0.5, "one value per seed"), ([1.0, 1.0], -1.0, ">= 0")],
+)
 def test_errors(b: list[float], ratio: float, words: str) -> None:
     with pytest.raises(InputError, match=words):
         compare_pairs([1.0, 2.0], b, ratio)
@@ -102,8 +119,13 @@ def test_errors(b: list[float], ratio: float, words: str) -> None:
 
 def test_models_that_were_tried_on_other_rows_cannot_be_compared_row_by_row() -> None:
     one = Influence(np.array([0.1, -0.1]), np.array([1, 2]), 5)
-    for other in (one._replace(numbers=np.array([1, 3])), Influence(np.zeros(3), np.arange(3), 5)):
-        with pytest.raises(InputError, match="two models were not tried on the same test rows"):
+    for other in (
+        one._replace(numbers=np.array([1, 3])),
+        Influence(np.zeros(3), np.arange(3), 5),
+    ):
+        with pytest.raises(
+            InputError, match="two models were not tried on the same test rows"
+        ):
             row_error([one], [other])
 
 
@@ -115,7 +137,11 @@ def test_in_folds_the_spread_of_repeats_is_no_source_of_error() -> None:
 
 def test_in_folds_a_row_is_ranked_among_those_of_its_own_fold() -> None:
     rng = np.random.default_rng(0)
-    scores, labels, folds = rng.normal(size=60), rng.integers(0, 2, 60), np.arange(60) % 5
+    scores, labels, folds = (
+        rng.normal(size=60),
+        rng.integers(0, 2, 60),
+        np.arange(60) % 5,
+    )
     scores += 10 * folds  # models of different folds have different levels
     found = auc_influence(np.arange(60), scores, labels, folds)
     assert found is not None
@@ -125,19 +151,26 @@ def test_in_folds_a_row_is_ranked_among_those_of_its_own_fold() -> None:
         placed[i] = np.mean(scores[others] < scores[i])
     positive, negative = placed[labels == 1], 1 - placed[labels == 0]
     assert found.metric == pytest.approx((positive.mean() + negative.mean()) / 2)
-    variance = positive.var(ddof=1) / len(positive) + negative.var(ddof=1) / len(negative)
+    variance = positive.var(ddof=1) / len(positive) + negative.var(ddof=1) / len(
+        negative
+    )
     assert (found.values**2).sum() == pytest.approx(variance)
 
 
 # Rows: resampled patients are what the closed form stands for
 
 
-def two_models(rng: np.random.Generator, seeds: int) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
+def two_models(
+    rng: np.random.Generator, seeds: int
+) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
     """Test rows of each seed out of 120 patients, labels, and [seed] -> scores [2, 120] of two models."""
     labels = (rng.random(120) < 0.4).astype(int)
     signal = rng.normal(0, 1, 120) + labels
     picks = [np.sort(rng.permutation(120)[:60]) for _ in range(seeds)]
-    scores = [np.stack([signal + rng.normal(0, s, 120) for s in (0.5, 1.0)]) for _ in range(seeds)]
+    scores = [
+        np.stack([signal + rng.normal(0, s, 120) for s in (0.5, 1.0)])
+        for _ in range(seeds)
+    ]
     return picks, labels, scores
 
 
@@ -163,13 +196,24 @@ def test_the_row_error_is_what_resampled_patients_give(metric: str) -> None:
     def statistic(at: np.ndarray, values: np.ndarray) -> float:
         if metric == "auc":
             return auc(values[at], labels[at])
-        return float(values[at].mean() if metric == "mean" else np.sqrt((values[at] ** 2).mean()))
+        return float(
+            values[at].mean() if metric == "mean" else np.sqrt((values[at] ** 2).mean())
+        )
 
     draws = []
     for _ in range(1500):
-        times = np.bincount(rng.integers(0, 120, 120), minlength=120)  # every patient once for all seeds
+        times = np.bincount(
+            rng.integers(0, 120, 120), minlength=120
+        )  # every patient once for all seeds
         rows = [np.repeat(at, times[at]) for at in picks]
-        draws.append(np.mean([statistic(at, s[0]) - statistic(at, s[1]) for at, s in zip(rows, scores, strict=True)]))
+        draws.append(
+            np.mean(
+                [
+                    statistic(at, s[0]) - statistic(at, s[1])
+                    for at, s in zip(rows, scores, strict=True)
+                ]
+            )
+        )
     both = zip(picks, scores, strict=True)
     pairs = [(influence(at, s[0]), influence(at, s[1])) for at, s in both]
     found = row_error([a for a, _ in pairs], [b for _, b in pairs])
@@ -186,7 +230,10 @@ def test_a_patient_in_all_seeds_is_one_patient() -> None:
     once = row_error([mean_influence(numbers, loss)], [zero])
     same = row_error([mean_influence(numbers, loss)] * 4, [zero] * 4)
     others = [numbers + 50 * s for s in range(4)]
-    apart = row_error([mean_influence(n, loss) for n in others], [zero._replace(numbers=n) for n in others])
+    apart = row_error(
+        [mean_influence(n, loss) for n in others],
+        [zero._replace(numbers=n) for n in others],
+    )
     assert once is not None
     assert same is not None
     assert apart is not None
@@ -199,22 +246,34 @@ def test_several_rows_of_a_patient_err_together() -> None:
     """The error of a mean whose rows come in clusters: n_P / (n_P - 1) times the sum of squares of the patients' sums."""
     rng = np.random.default_rng(3)
     patient = np.repeat(np.arange(12), [1, 2, 3, 4] * 3)
-    one, two = (rng.normal(0, 1, 12)[patient] + rng.normal(0, 0.1, len(patient)) for _ in range(2))
+    one, two = (
+        rng.normal(0, 1, 12)[patient] + rng.normal(0, 0.1, len(patient))
+        for _ in range(2)
+    )
     error = row_error([mean_influence(patient, one)], [mean_influence(patient, two)])
     gap = one - two
     sums = np.array([(gap[patient == p] - gap.mean()).sum() for p in range(12)])
     assert error is not None
     assert error.freedom == 11
     assert error.error == pytest.approx(math.sqrt(12 / 11 * (sums**2).sum()) / len(gap))
-    assert error.error > 1.3 * gap.std(ddof=1) / math.sqrt(len(gap))  # more than independent rows would have
+    assert error.error > 1.3 * gap.std(ddof=1) / math.sqrt(
+        len(gap)
+    )  # more than independent rows would have
 
 
 def test_an_auc_of_rows_that_are_repeated_has_the_error_of_the_patients() -> None:
     rng = np.random.default_rng(4)
     labels, patients = rng.integers(0, 2, 40), np.arange(40)
     scores = rng.normal(labels[:, None], 1), rng.normal(0, 1, (40, 1))
-    once = row_error(*[[i] for s in scores if (i := auc_influence(patients, s, labels)) is not None])
-    many = [auc_influence(np.repeat(patients, 5), np.repeat(s, 5, axis=0), np.repeat(labels, 5)) for s in scores]
+    once = row_error(
+        *[[i] for s in scores if (i := auc_influence(patients, s, labels)) is not None]
+    )
+    many = [
+        auc_influence(
+            np.repeat(patients, 5), np.repeat(s, 5, axis=0), np.repeat(labels, 5)
+        )
+        for s in scores
+    ]
     assert once is not None
     assert all(i is not None for i in many)
     five = row_error(*[[i] for i in many if i is not None])
@@ -227,9 +286,14 @@ def test_an_auc_of_several_classes_is_the_mean_over_classes() -> None:
     rng = np.random.default_rng(3)
     numbers, labels, scores = np.arange(60), rng.integers(0, 3, 60), rng.random((60, 3))
     whole = auc_influence(numbers, scores, labels)
-    single = [auc_influence(numbers, scores[:, c], (labels == c).astype(int)) for c in range(3)]
+    single = [
+        auc_influence(numbers, scores[:, c], (labels == c).astype(int))
+        for c in range(3)
+    ]
     assert whole is not None
-    assert whole.values == pytest.approx(np.mean([one.values for one in single if one is not None], axis=0))
+    assert whole.values == pytest.approx(
+        np.mean([one.values for one in single if one is not None], axis=0)
+    )
     assert whole.fewest == np.bincount(labels).min()
     assert auc_influence(numbers, scores[:, 0], np.ones(60)) is None
 
@@ -254,10 +318,14 @@ def test_chance_is_not_called_clear_where_the_plain_t_test_calls_it() -> None:
     plain = seeds_only = both = 0
     studies, seeds = 300, 15
     for _ in range(studies):
-        right = rng.random((2, 150)) < 0.8  # which rows two models of equal quality would get right
+        right = (
+            rng.random((2, 150)) < 0.8
+        )  # which rows two models of equal quality would get right
         picks = np.stack([rng.permutation(150)[:50] for _ in range(seeds)])
         a, b = (one[picks].mean(axis=1) for one in right)
-        rows = row_error(*([mean_influence(at, one[at]) for at in picks] for one in right))
+        rows = row_error(
+            *([mean_influence(at, one[at]) for at in picks] for one in right)
+        )
         alone, together = compare_pairs(a, b, 0.5), compare_pairs(a, b, 0.5, rows)
         assert alone is not None
         assert together is not None

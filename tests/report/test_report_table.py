@@ -16,18 +16,26 @@ from coterie.report.results import Results
 
 SEVEN = {
     **fake_run.STORY,
-    **dict.fromkeys(("fedprox", "centralised", "varsel", "scaffold-and-more"), fake_run.STORY["fedavg"]),
+    **dict.fromkeys(
+        ("fedprox", "centralised", "varsel", "scaffold-and-more"),
+        fake_run.STORY["fedavg"],
+    ),
 }
 
 
 def widest(text: str) -> int:
-    return max(cell_len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines())
+    return max(
+        cell_len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    )
 
 
 def many(clients: int) -> dict[str, dict[str, tuple[float, ...]]]:
     rng = np.random.default_rng(0)
     return {
-        m: {f"client-{i:03d}": (*np.clip(rng.normal(0.8, 0.08, 3), 0, 1), 0.4) for i in range(clients)}
+        m: {
+            f"client-{i:03d}": (*np.clip(rng.normal(0.8, 0.08, 3), 0, 1), 0.4)
+            for i in range(clients)
+        }
         for m in ("local", "fedavg", "meritfed")
     }
 
@@ -38,11 +46,23 @@ def test_the_story(tmp_path: Path) -> None:
     assert "mean ± std over 5 seeds" in accuracy[0]
     assert re.fullmatch(r" +local +fedavg +meritfed +largest class", accuracy[1])
     swiss = next(line for line in accuracy if line.startswith("Switzerland"))
-    assert re.fullmatch(r"Switzerland +\.9\d\d ± \.0\d\d\*? +\.7\d\d ± \.0\d\d +\.9\d\d ± \.0\d\d\*? +\.80\d", swiss)
-    assert re.search(r"^Switzerland +\.\d+ ± \.\d+\*? +\.\d+ ± \.\d+! ", text.split("\n\n")[3], re.MULTILINE)
+    assert re.fullmatch(
+        r"Switzerland +\.9\d\d ± \.0\d\d\*? +\.7\d\d ± \.0\d\d +\.9\d\d ± \.0\d\d\*? +\.80\d",
+        swiss,
+    )
+    assert re.search(
+        r"^Switzerland +\.\d+ ± \.\d+\*? +\.\d+ ± \.\d+! ",
+        text.split("\n\n")[3],
+        re.MULTILINE,
+    )
     assert re.search(r"mean +\.\d{3} ± \.\d{3} ", accuracy[-2])
     assert re.fullmatch(r"budget +× 1\.00 +× 1\.00 +× 2\.31", accuracy[-1])
-    for title in ("accuracy on test rows", "balanced accuracy on", "AUC on", "log-loss on test rows (lower is better"):
+    for title in (
+        "accuracy on test rows",
+        "balanced accuracy on",
+        "AUC on",
+        "log-loss on test rows (lower is better",
+    ):
         assert title in text
     assert "! worse than local" in text
 
@@ -54,7 +74,9 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
 @pytest.mark.parametrize("colour", [False, True])
-def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(seven: Results, width: int, colour: bool) -> None:
+def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(
+    seven: Results, width: int, colour: bool
+) -> None:
     text = table.render(seven, width=width, colour=colour)
     assert widest(text) <= width
     numbers = re.findall(r"\.\d+ ?± ?\.\d+", re.sub(r"\x1b\[[0-9;]*m", "", text))
@@ -65,7 +87,9 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(seven: Results
 def test_seven_methods_are_turned_at_80_columns(seven: Results) -> None:
     text = table.plain(seven, width=80)
     assert "continued" not in text
-    assert re.search(r"^ +Cleveland +Hungary +Switzerland +Long Beach +mean$", text, re.MULTILINE)
+    assert re.search(
+        r"^ +Cleveland +Hungary +Switzerland +Long Beach +mean$", text, re.MULTILINE
+    )
     assert "fedavg = 1: local × 1.00" in text.replace("\n", " ")
 
 
@@ -83,8 +107,12 @@ def test_best_and_harm_follow_the_direction_of_the_metric(tmp_path: Path) -> Non
         "local": {"a": (0.8, 0.8, 0.8, 0.40), "b": (0.8, 0.8, 0.8, 0.40)},
         "fedavg": {"a": (0.9, 0.9, 0.9, 0.20), "b": (0.7, 0.7, 0.7, 0.60)},
     }
-    text = table.plain(Results.load(fake_run.write(tmp_path, truth, noise=0.001)), width=80)
-    for block in text.split("\n\n")[2:4]:  # AUC and log-loss decide, accuracy illustrates
+    text = table.plain(
+        Results.load(fake_run.write(tmp_path, truth, noise=0.001)), width=80
+    )
+    for block in text.split("\n\n")[
+        2:4
+    ]:  # AUC and log-loss decide, accuracy illustrates
         a, b = block.splitlines()[-4 if "budget" in block else -3 :][:2]
         assert re.match(r"a +\S+ ± \.\d+ +\S+ ± \.\d+\*\+", a)
         assert re.match(r"b +\S+ ± \.\d+\* +\S+ ± \.\d+!", b)
@@ -98,7 +126,11 @@ def test_the_reference_is_never_best(tmp_path: Path) -> None:
         "centralised": {"a": (0.95, 0.95, 0.95, 0.1)},
     }
     text = table.plain(Results.load(fake_run.write(tmp_path, truth)), width=80)
-    assert re.search(r"^a +\.\d+ ± \.\d+\* +\.\d+ ± \.\d+! +\.\d+ ± \.\d+ ", text.split("\n\n")[3], re.MULTILINE)
+    assert re.search(
+        r"^a +\.\d+ ± \.\d+\* +\.\d+ ± \.\d+! +\.\d+ ± \.\d+ ",
+        text.split("\n\n")[3],
+        re.MULTILINE,
+    )
     assert "for comparison only" in text
 
 
@@ -117,17 +149,24 @@ def test_without_local_nothing_is_harm(tmp_path: Path) -> None:
 
 
 def test_regression_has_a_loss_only(tmp_path: Path) -> None:
-    truth = {"local": {"a": (1.5,), "b": (14.25,)}, "fedavg": {"a": (1.2,), "b": (14.35,)}}
+    truth = {
+        "local": {"a": (1.5,), "b": (14.25,)},
+        "fedavg": {"a": (1.2,), "b": (14.35,)},
+    }
     folder = fake_run.write(tmp_path, truth, metrics=("loss",), majority=None)
     text = table.plain(Results.load(folder), width=80)
     assert text.startswith("loss on test rows (lower is better")
     assert "accuracy" not in text
     assert "shares" not in text
-    assert re.search(r"^a +1\.\d{3} ± \.\d{3} +1\.\d{3} ± \.\d{3}\*\+ +\.650$", text, re.MULTILINE)
+    assert re.search(
+        r"^a +1\.\d{3} ± \.\d{3} +1\.\d{3} ± \.\d{3}\*\+ +\.650$", text, re.MULTILINE
+    )
 
 
 def test_undefined_metrics_are_a_dash(tmp_path: Path) -> None:
-    truth = {m: {**v, "hungary": (0.8, 0.8, None, 0.4)} for m, v in fake_run.STORY.items()}
+    truth = {
+        m: {**v, "hungary": (0.8, 0.8, None, 0.4)} for m, v in fake_run.STORY.items()
+    }
     text = table.plain(Results.load(fake_run.heart(tmp_path, truth=truth)), width=80)
     auc = next(block for block in text.split("\n\n") if block.startswith("AUC"))
     assert re.search(r"^Hungary +- +- +-$", auc, re.MULTILINE)
@@ -145,7 +184,8 @@ def test_a_hundred_clients(tmp_path: Path) -> None:
     assert "92 of 100 clients are not shown" in text
     gaps = {
         c: max(
-            abs(results.mean(m, c, "accuracy") - results.mean("local", c, "accuracy")) for m in ("fedavg", "meritfed")
+            abs(results.mean(m, c, "accuracy") - results.mean("local", c, "accuracy"))
+            for m in ("fedavg", "meritfed")
         )
         for c in results.clients
     }
@@ -153,7 +193,11 @@ def test_a_hundred_clients(tmp_path: Path) -> None:
 
 
 def test_long_wide_and_hostile_names(tmp_path: Path) -> None:
-    names = ["a-very-long-name-of-a-hospital-in-the-north", "東京病院", "evil\x1b[2J\nname"]
+    names = [
+        "a-very-long-name-of-a-hospital-in-the-north",
+        "東京病院",
+        "evil\x1b[2J\nname",
+    ]
     truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "fedavg")}
     results = Results.load(fake_run.write(tmp_path, truth))
     text = table.plain(results, width=70)
@@ -161,14 +205,18 @@ def test_long_wide_and_hostile_names(tmp_path: Path) -> None:
     assert "\x1b" not in text
     lines = text.splitlines()
     starts = {
-        line.index(".") for line in lines[2:5] if cell_len(line[: line.index(".")]) == len(line[: line.index(".")])
+        line.index(".")
+        for line in lines[2:5]
+        if cell_len(line[: line.index(".")]) == len(line[: line.index(".")])
     }
     assert len(starts) == 1
     assert "東京病院" in text
 
 
 def test_unfinished_methods_are_named(tmp_path: Path) -> None:
-    text = table.plain(Results.load(fake_run.heart(tmp_path, skip=[("meritfed", 4)])), width=80)
+    text = table.plain(
+        Results.load(fake_run.heart(tmp_path, skip=[("meritfed", 4)])), width=80
+    )
     assert "Unfinished: meritfed has 4 of 5 seeds" in text
 
 

@@ -38,8 +38,18 @@ from torture.planted import FAULTS, UNSEEN, hunt_each
 from torture.worlds import warm_up
 
 ROOT = Path(__file__).parents[2]
-PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "benchmarks" / "results" / "torture.json"
-NEVER = ("traceback", "silently different", "hang", "data lost", "orphan", "memory above 2 GB")
+PAGE, RESULTS = (
+    ROOT / "docs" / "reliability.md",
+    ROOT / "benchmarks" / "results" / "torture.json",
+)
+NEVER = (
+    "traceback",
+    "silently different",
+    "hang",
+    "data lost",
+    "orphan",
+    "memory above 2 GB",
+)
 """What must not happen; a column each. Whatever else is wrong is counted as `other`."""
 
 
@@ -64,7 +74,13 @@ NO_TRIES = Tally(0, Counter(), [], Counter())
 
 
 def run_campaign(
-    name: str, seed: int | str, until: float, most: float, *, met: Mapping[str, int] = {}, first: bool = False
+    name: str,
+    seed: int | str,
+    until: float,
+    most: float,
+    *,
+    met: Mapping[str, int] = {},
+    first: bool = False,
 ) -> Tally:
     """Run one campaign; its tries follow from the seed and its name. With `first` it ends with the first try that is wrong.
 
@@ -76,7 +92,12 @@ def run_campaign(
         met: How often each method was met before; those that were met least come first.
         first: Whether it ends with the first try that is wrong.
     """
-    campaign, wrong, tries, covered = ALL[name], list[tuple[str, str]](), 0, Counter[str]()
+    campaign, wrong, tries, covered = (
+        ALL[name],
+        list[tuple[str, str]](),
+        0,
+        Counter[str](),
+    )
     rng = random.Random(f"{seed} {name}")
     methods = [*METHODS]
     rng.shuffle(methods)
@@ -92,7 +113,10 @@ def run_campaign(
                 if tries >= most or (first and wrong):
                     break
         os.chdir(ROOT)
-    kinds = Counter(next((kind for kind in NEVER if why.startswith(kind)), "other") for _, why in wrong)
+    kinds = Counter(
+        next((kind for kind in NEVER if why.startswith(kind)), "other")
+        for _, why in wrong
+    )
     return Tally(tries, kinds, wrong, covered)
 
 
@@ -100,20 +124,35 @@ WITHOUT_FOLDER = ("odd values of arguments", "mutated TOML", "mangled CSV folder
 """Campaigns that make their folder themselves."""
 
 
-def deal(names: list[str], seed: int, until: float, lanes: int, *, first: bool = False) -> Iterator[tuple[str, Tally]]:
+def deal(
+    names: list[str], seed: int, until: float, lanes: int, *, first: bool = False
+) -> Iterator[tuple[str, Tally]]:
     """Run slices of campaigns in processes of their own, as many at once as there are lanes, and yield what each came to.
 
     Next is the campaign that lacks most of what is wanted of it.
     """
-    sums, dealt, fork = dict.fromkeys(names, NO_TRIES), Counter[str](), multiprocessing.get_context("fork")
+    sums, dealt, fork = (
+        dict.fromkeys(names, NO_TRIES),
+        Counter[str](),
+        multiprocessing.get_context("fork"),
+    )
     running: dict[Any, tuple[str, Any]] = {}
     while time.monotonic() < until or running:
         if len(running) < lanes and time.monotonic() < until:
-            name = min(names, key=lambda name: dealt[name] * ALL[name].slice / ALL[name].wanted)
+            name = min(
+                names, key=lambda name: dealt[name] * ALL[name].slice / ALL[name].wanted
+            )
             dealt[name] += 1
             mine, theirs = multiprocessing.Pipe(duplex=False)
-            task = (name, f"{seed} {dealt[name]}", until, ALL[name].slice // (5 if first else 1))
-            process = fork.Process(target=_run_slice, args=(theirs, task, sums[name].covered, first))
+            task = (
+                name,
+                f"{seed} {dealt[name]}",
+                until,
+                ALL[name].slice // (5 if first else 1),
+            )
+            process = fork.Process(
+                target=_run_slice, args=(theirs, task, sums[name].covered, first)
+            )
             process.start()
             theirs.close()
             running[mine] = name, process
@@ -129,7 +168,12 @@ def deal(names: list[str], seed: int, until: float, lanes: int, *, first: bool =
             yield name, tally
 
 
-def _run_slice(pipe: Connection, task: tuple[str, str, float, int], met: Mapping[str, int], first: bool) -> None:
+def _run_slice(
+    pipe: Connection,
+    task: tuple[str, str, float, int],
+    met: Mapping[str, int],
+    first: bool,
+) -> None:
     pipe.send(run_campaign(*task, met=met, first=first))
 
 
@@ -149,13 +193,21 @@ def row_of(name: str, seed: int, tally: Tally, minutes: float) -> dict[str, Any]
     }
 
 
-def replace_row(rows: list[dict[str, Any]], new: dict[str, Any], *, add: bool = False) -> list[dict[str, Any]]:
+def replace_row(
+    rows: list[dict[str, Any]], new: dict[str, Any], *, add: bool = False
+) -> list[dict[str, Any]]:
     """The rows with a new one, which takes the place of those of the same campaign that have its seed or another commit.
 
     With `add` those of another commit stay.
     """
-    keep = (row for row in rows if add or row["campaign"] != new["campaign"] or row["commit"] == new["commit"])
-    return [row for row in keep if any(row[key] != new[key] for key in ("campaign", "seed"))] + [new]
+    keep = (
+        row
+        for row in rows
+        if add or row["campaign"] != new["campaign"] or row["commit"] == new["commit"]
+    )
+    return [
+        row for row in keep if any(row[key] != new[key] for key in ("campaign", "seed"))
+    ] + [new]
 
 
 def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
@@ -167,7 +219,9 @@ def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
     for name, counts in covered.items():
         methods = [counts[method] for method in METHODS]
         if any(methods):
-            lines.append(f"| {name} | each of {len(methods)} methods at least | {min(methods)} |")
+            lines.append(
+                f"| {name} | each of {len(methods)} methods at least | {min(methods)} |"
+            )
         for title, prefix in (
             ("methods", "method: "),
             ("signals", "signal: "),
@@ -175,7 +229,11 @@ def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
             ("faults", "fault: "),
             ("kinds", "class: "),
         ):
-            met = {word.removeprefix(prefix): count for word, count in counts.items() if word.startswith(prefix)}
+            met = {
+                word.removeprefix(prefix): count
+                for word, count in counts.items()
+                if word.startswith(prefix)
+            }
             if title == "signals" and met and name in CAMPAIGNS:
                 met = {signal: met.get(signal, 0) for signal in SIGNALS}
             lines += [f"| {name} | {title} | {_listed(met)} |"] if met else []
@@ -208,10 +266,17 @@ def page(rows: list[dict[str, Any]], planted: list[dict[str, Any]]) -> str:
     lines = []
     for name in ALL:
         of_campaign = [row for row in rows if row["campaign"] == name]
-        sums = " | ".join(str(sum(row.get(count, 0) for row in of_campaign)) for count in counts)
+        sums = " | ".join(
+            str(sum(row.get(count, 0) for row in of_campaign)) for count in counts
+        )
         commits = ", ".join(sorted({row["commit"] for row in of_campaign}))
-        lines.append(f"| {name} | {commits} | {sum(row['minutes'] for row in of_campaign)} | {sums} |")
-    days, machines = sorted({row["day"] for row in rows}), sorted({row["machine"] for row in rows})
+        lines.append(
+            f"| {name} | {commits} | {sum(row['minutes'] for row in of_campaign)} | {sums} |"
+        )
+    days, machines = (
+        sorted({row["day"] for row in rows}),
+        sorted({row["machine"] for row in rows}),
+    )
     when = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
     return f"""# Reliability
 
@@ -277,31 +342,63 @@ history that keeps rows beyond its checkpoint. The campaign was mended, and both
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=int(datetime.now(UTC).strftime("%Y%m%d")))
-    parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="campaigns at once")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--first", action="store_true", help="end with the first try that is wrong")
-    parser.add_argument("--no-page", action="store_true")
-    parser.add_argument("--add", action="store_true", help="keep what campaigns counted with other commits")
-    parser.add_argument("--engines", action="store_true", help="the campaigns on Ray and FLARE, and only these")
     parser.add_argument(
-        "--planted", action="store_true", help="see that the campaigns find faults that are planted in a copy"
+        "--seed", type=int, default=int(datetime.now(UTC).strftime("%Y%m%d"))
     )
-    parser.add_argument("--unseen", type=int, default=0, help="draw so many faults that are named only after the hunt")
+    parser.add_argument(
+        "--lanes", type=int, default=os.cpu_count() or 1, help="campaigns at once"
+    )
+    parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--first", action="store_true", help="end with the first try that is wrong"
+    )
+    parser.add_argument("--no-page", action="store_true")
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="keep what campaigns counted with other commits",
+    )
+    parser.add_argument(
+        "--engines",
+        action="store_true",
+        help="the campaigns on Ray and FLARE, and only these",
+    )
+    parser.add_argument(
+        "--planted",
+        action="store_true",
+        help="see that the campaigns find faults that are planted in a copy",
+    )
+    parser.add_argument(
+        "--unseen",
+        type=int,
+        default=0,
+        help="draw so many faults that are named only after the hunt",
+    )
     args = parser.parse_args()
     if args.planted or args.unseen:
         return plant(args.unseen)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.stdout.write(f"seed {args.seed}, commit {commit()}\n")
-    began, names = time.monotonic(), [name for name in (ENGINES if args.engines else CAMPAIGNS) if args.only in name]
+    began, names = (
+        time.monotonic(),
+        [
+            name
+            for name in (ENGINES if args.engines else CAMPAIGNS)
+            if args.only in name
+        ],
+    )
     with tempfile.TemporaryDirectory() as folder:
         warm_up(Path(folder) / "warm")
     sums = dict.fromkeys(names, NO_TRIES)
-    for name, tally in deal(names, args.seed, began + 60 * args.minutes, args.lanes, first=args.first):
+    for name, tally in deal(
+        names, args.seed, began + 60 * args.minutes, args.lanes, first=args.first
+    ):
         sums[name] = sums[name].plus(tally)
         minutes = (time.monotonic() - began) / 60
-        sys.stdout.write(f"{minutes:.1f} {name}: {sums[name].tries} tries, {len(sums[name].wrong)} wrong\n")
+        sys.stdout.write(
+            f"{minutes:.1f} {name}: {sums[name].tries} tries, {len(sums[name].wrong)} wrong\n"
+        )
         for what, why in tally.wrong[:20]:
             sys.stdout.write(f"  {why}\n    {what}\n")
         sys.stdout.flush()
@@ -311,7 +408,13 @@ def main() -> int:
             results = read_results()
             row = row_of(name, args.seed, sums[name], minutes)
             write({**results, "rows": replace_row(results["rows"], row, add=args.add)})
-    return int(any(why != FAILED or not args.first for tally in sums.values() for _, why in tally.wrong))
+    return int(
+        any(
+            why != FAILED or not args.first
+            for tally in sums.values()
+            for _, why in tally.wrong
+        )
+    )
 
 
 def plant(unseen: int) -> int:
@@ -325,13 +428,23 @@ def plant(unseen: int) -> int:
         missed |= not row["found"]
         results = read_results()
         others = [old for old in results["planted"] if old["what"] != row["what"]]
-        write({**results, "planted": [*others, {**row, "commit": commit(), "day": str(datetime.now(UTC).date())}]})
+        write(
+            {
+                **results,
+                "planted": [
+                    *others,
+                    {**row, "commit": commit(), "day": str(datetime.now(UTC).date())},
+                ],
+            }
+        )
     return int(missed)
 
 
 def read_results() -> dict[str, list[dict[str, Any]]]:
     """The rows of campaigns and those of planted faults."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    results = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    )
     return {
         "rows": [row for row in results.get("rows", []) if row["campaign"] in ALL],
         "planted": results.get("planted", []),

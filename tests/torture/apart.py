@@ -101,7 +101,13 @@ def real_command(
 
 
 def _wait(
-    pid: int, started: float, out: Path, err: Path, signal_after: float | None, number: int, group: bool
+    pid: int,
+    started: float,
+    out: Path,
+    err: Path,
+    signal_after: float | None,
+    number: int,
+    group: bool,
 ) -> Ended:
     due = None if signal_after is None else started + signal_after
     deadline, wrong = started + PATIENCE, ""
@@ -129,9 +135,13 @@ def _wait(
     saved = _times(run)
     if _left(pid) and not wrong:
         wrong = "orphan"
-    if (late := [name for name, when in _times(run).items() if saved.get(name) != when]) and not wrong:
+    if (
+        late := [name for name, when in _times(run).items() if saved.get(name) != when]
+    ) and not wrong:
         wrong = f"orphan: something wrote {late[:3]} after its command had ended"
-    texts = [path.read_text(errors="replace") if path.exists() else "" for path in (err, out)]
+    texts = [
+        path.read_text(errors="replace") if path.exists() else "" for path in (err, out)
+    ]
     for path in (out, err):
         path.unlink(missing_ok=True)
     return Ended(os.waitstatus_to_exitcode(code), texts[0], texts[1], wrong)
@@ -201,8 +211,14 @@ def _living(group: int, *, dying: bool = False) -> bool:
         str.isdigit, os.listdir("/proc")
     ):  # a glob asks of each whether it exists, and fails with one that ends
         with contextlib.suppress(OSError):
-            state, _, its_group = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state != "Z" and (not dying or _killed(process)):
+            state, _, its_group = (
+                Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:3]
+            )
+            if (
+                int(its_group) == group
+                and state != "Z"
+                and (not dying or _killed(process))
+            ):
                 return True
     return False
 
@@ -210,11 +226,17 @@ def _living(group: int, *, dying: bool = False) -> bool:
 def _killed(process: str) -> bool:
     """Whether SIGKILL waits for a process."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    pending = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    pending = [
+        int(line.split()[1], 16)
+        for line in lines
+        if line.startswith(("SigPnd", "ShdPnd"))
+    ]
     return any(signals >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
-def attempt_all(tries: Sequence[Any], attempt: Try, until: float) -> Generator[tuple[Any, str], None, None]:
+def attempt_all(
+    tries: Sequence[Any], attempt: Try, until: float
+) -> Generator[tuple[Any, str], None, None]:
     """Each try with what is wrong with it, until the clock shows `until`; a process makes many tries, until one hangs or ends it."""
     left = list(tries)
     while left and time.monotonic() < until:

@@ -64,7 +64,10 @@ def failures(run: Path) -> dict[str, str]:
 
 def rounds_of(run: Path) -> int:
     """How many rounds of a run are saved."""
-    return sum(path.read_bytes().count(b"\n") for path in (run / "checkpoint").glob("*/history.jsonl"))
+    return sum(
+        path.read_bytes().count(b"\n")
+        for path in (run / "checkpoint").glob("*/history.jsonl")
+    )
 
 
 def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> bool:
@@ -82,11 +85,19 @@ def names_of(pids: Iterable[int]) -> dict[int, str]:
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
+            found[pid] = (
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .decode(errors="replace")
+                .replace("\0", " ")
+                .strip()
+            )
     return found
 
 
-def how_it_ended(process: subprocess.Popen[str], allowed: tuple[int, ...], started: Iterable[int]) -> str:
+def how_it_ended(
+    process: subprocess.Popen[str], allowed: tuple[int, ...], started: Iterable[int]
+) -> str:
     """Say what is wrong with how a command has ended, or nothing."""
     try:
         err = process.communicate(timeout=PATIENCE)[1]
@@ -135,13 +146,27 @@ def ray_experiment(method: dict[str, Any]) -> Generated:
     return Generated(tables, frozenset())
 
 
-def run_on_ray(folder: Path, who: str, how: str, at: int, expected: dict[str, bytes]) -> str:
+def run_on_ray(
+    folder: Path, who: str, how: str, at: int, expected: dict[str, bytes]
+) -> str:
     """Begin a run on Ray, disturb it once it has saved `at` rounds, let it go on in one process, and say what is wrong."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "coterie", "run", "town.toml", "--out", "run", "--no-report"],
+        [
+            sys.executable,
+            "-m",
+            "coterie",
+            "run",
+            "town.toml",
+            "--out",
+            "run",
+            "--no-report",
+        ],
         cwd=folder,
-        env={**os.environ, "RAY_worker_niceness": "0"},  # a busy machine would starve the actors
+        env={
+            **os.environ,
+            "RAY_worker_niceness": "0",
+        },  # a busy machine would starve the actors
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -156,15 +181,27 @@ def run_on_ray(folder: Path, who: str, how: str, at: int, expected: dict[str, by
             "the command": [process.pid],
             "an actor": actors[:1],
             "all actors": actors,
-            "the node": [pid for pid, name in names.items() if "/raylet/raylet" in name],
+            "the node": [
+                pid for pid, name in names.items() if "/raylet/raylet" in name
+            ],
         }[who]
         disturb(chosen, how)
-    allowed = (0, -signal.SIGKILL) if who == "the command" else (0, 1) if how == "KILL" else (0,)
+    allowed = (
+        (0, -signal.SIGKILL)
+        if who == "the command"
+        else (0, 1)
+        if how == "KILL"
+        else (0,)
+    )
     if wrong := how_it_ended(process, allowed, started):
         return wrong
     tables = read_toml(folder / "town.toml")
-    (folder / "here.toml").write_text(tomli_w.dumps({**tables, "engine": {"name": "inprocess"}}))
-    resumed = command(folder, "run", "here.toml", "--out", "run", "--no-report", "--resume")
+    (folder / "here.toml").write_text(
+        tomli_w.dumps({**tables, "engine": {"name": "inprocess"}})
+    )
+    resumed = command(
+        folder, "run", "here.toml", "--out", "run", "--no-report", "--resume"
+    )
     if wrong := complaint(resumed):
         return wrong
     if resumed.status != 0:
@@ -173,13 +210,23 @@ def run_on_ray(folder: Path, who: str, how: str, at: int, expected: dict[str, by
     if (
         who in ("an actor", "all actors") and how == "KILL" and failed
     ):  # an actor may have answered before it was killed
-        return "" if all("its actor ended" in why for why in failed.values()) else f"other: {failed}"
+        return (
+            ""
+            if all("its actor ended" in why for why in failed.values())
+            else f"other: {failed}"
+        )
     found = numbers(folder / "run")
     found.pop("asks.csv", None)  # what each ask cost, which one process does not write
-    return "" if found == expected else f"silently different: {[n for n in found if found[n] != expected.get(n)][:4]}"
+    return (
+        ""
+        if found == expected
+        else f"silently different: {[n for n in found if found[n] != expected.get(n)][:4]}"
+    )
 
 
-def ray_runs(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
+def ray_runs(
+    rng: random.Random, folder: Path, methods: list[str], until: float
+) -> Tries:
     """Runs on Ray, each disturbed once."""
     kinds = [*ON_RAY]
     rng.shuffle(kinds)
@@ -194,9 +241,15 @@ def ray_runs(rng: random.Random, folder: Path, methods: list[str], until: float)
         whole = command(base, "run", "here.toml", "--out", "run", "--no-report")
         who, how = kinds[number % len(kinds)]
         at = rng.randrange(1, 40)
-        wrong = complaint(whole) or run_on_ray(base, who, how, at, numbers(base / "run"))
+        wrong = complaint(whole) or run_on_ray(
+            base, who, how, at, numbers(base / "run")
+        )
         shutil.rmtree(base)
-        yield (method["name"], who, how, at), wrong, (f"method: {method['name']}", f"signal: {who} {how}")
+        yield (
+            (method["name"], who, how, at),
+            wrong,
+            (f"method: {method['name']}", f"signal: {who} {how}"),
+        )
 
 
 # ---- FLARE
@@ -212,7 +265,9 @@ ON_FLARE = (
 JOB = '\n[[methods]]\nname = "fedavg"\n\n[[methods]]\nname = "meritfed"\ntargets = ["switzerland"]\n'
 
 
-def flare_runs(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
+def flare_runs(
+    rng: random.Random, folder: Path, methods: list[str], until: float
+) -> Tries:
     """Jobs of one deployment with mutual TLS, each disturbed once."""
     kinds = [*ON_FLARE]
     rng.shuffle(kinds)
@@ -228,14 +283,20 @@ def flare_runs(rng: random.Random, folder: Path, methods: list[str], until: floa
             site, at = rng.choice(HOSPITALS), rng.randrange(1, 24)
             run = folder / f"run-{number}"
             wrong = disturb_job(made, run, (who, how, site), at)
-            yield (who, how, site, at), wrong, ("method: fedavg", "method: meritfed", f"signal: {who} {how}")
+            yield (
+                (who, how, site, at),
+                wrong,
+                ("method: fedavg", "method: meritfed", f"signal: {who} {how}"),
+            )
 
 
 def disturb_job(made: Any, run: Path, what: tuple[str, str, str], at: int) -> str:
     """Submit a plan, disturb a process once `at` rounds are saved, submit it again until it is complete, and say what is wrong."""
     who, how, site = what
     name = "localhost" if who == "the server" else site
-    process = made.coterie("submit", made.plan, "--out", run, "--no-report", background=True)
+    process = made.coterie(
+        "submit", made.plan, "--out", run, "--no-report", background=True
+    )
 
     def reached() -> bool:
         made.start_ended()
@@ -244,13 +305,17 @@ def disturb_job(made: Any, run: Path, what: tuple[str, str, str], at: int) -> st
     if wait_for(process, reached):
         pids = family(made.processes[name].pid)
         if who == "a site's job":
-            pids = [pid for pid, line in names_of(pids).items() if "worker_process" in line]
+            pids = [
+                pid for pid, line in names_of(pids).items() if "worker_process" in line
+            ]
         disturb(pids, how)
     if wrong := how_it_ended(process, (0, 1), []):
         return wrong
     for _ in range(3):
         made.start_ended()
-        again = made.coterie("submit", made.plan, "--out", run, "--no-report", "--resume", check=False)
+        again = made.coterie(
+            "submit", made.plan, "--out", run, "--no-report", "--resume", check=False
+        )
         away = again.returncode == 2 and "not connected to the server" in again.stderr
         if "Traceback" in again.stderr or (again.returncode not in (0, 1) and not away):
             return f"traceback: {again.stderr[-400:]}"

@@ -95,7 +95,9 @@ def _run(method: str, fault: Fault, workers: int) -> Any:
         reply = honest(self, cohort, **payload)
         if cohort.memory.rounds():
             STATEFUL.add(method)
-        field = next((name for name, kind in self.kinds.items() if kind == "update"), "")
+        field = next(
+            (name for name, kind in self.kinds.items() if kind == "update"), ""
+        )
         if not field or cohort.round != 2 or "c" not in cohort.names:
             return reply
         if fault is FAULTS["nan"]:  # the others' rows are as they were
@@ -112,8 +114,15 @@ def _run(method: str, fault: Fault, workers: int) -> Any:
 
 def _fit(method: str, workers: int) -> Any:
     problem, known = logistic(), METHODS[method](**ARGUMENTS.get(method, {}))
-    model = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)), torch.float64)
-    options: dict[str, Any] = {"evaluate": 1, "metrics": DEFAULT_METRICS, "server": problem.clients["a"].train}
+    model = seeded(
+        lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)),
+        torch.float64,
+    )
+    options: dict[str, Any] = {
+        "evaluate": 1,
+        "metrics": DEFAULT_METRICS,
+        "server": problem.clients["a"].train,
+    }
     return fit(known, problem.clients, model, 3, workers=workers, **options)
 
 
@@ -160,7 +169,10 @@ def attempt(place: tuple[str, str, int]) -> str:
     if set(faulty.failures) - {"c"} or bool(faulty.failures) != bool(plain.failures):
         return f"blames {sorted(faulty.failures)} and not {sorted(plain.failures)}"
     # What a client has computed before its reply is refused counts as work.
-    histories = [[row for row in run.history if row.metric != "row_gradients"] for run in (plain, faulty)]
+    histories = [
+        [row for row in run.history if row.metric != "row_gradients"]
+        for run in (plain, faulty)
+    ]
     models = faulty.models.keys() == plain.models.keys() and all(
         torch.equal(x, plain.models[n]) for n, x in faulty.models.items()
     )
@@ -170,7 +182,13 @@ def attempt(place: tuple[str, str, int]) -> str:
 
 def faults(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
     """A client's task has a fault, with one worker and with two."""
-    kinds = [(fault, workers) for workers in (1, 2) for fault in (*FAULTS, *(ENDS if workers == 2 else ()))]
-    places = [(method, *kind) for method in methods for kind in rng.sample(kinds, OF_EACH)]
+    kinds = [
+        (fault, workers)
+        for workers in (1, 2)
+        for fault in (*FAULTS, *(ENDS if workers == 2 else ()))
+    ]
+    places = [
+        (method, *kind) for method in methods for kind in rng.sample(kinds, OF_EACH)
+    ]
     for place, wrong in attempt_all(places, attempt, until):
         yield place, wrong, (place[0], f"fault: {place[1]}")

@@ -41,7 +41,9 @@ def damage(rng: random.Random, content: bytes) -> bytes | None:
             None,
             b"",
             content[:at],
-            content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :],
+            content[:at]
+            + bytes([content[at] ^ (1 << rng.randrange(8))])
+            + content[at + 1 :],
             content + rng.randbytes(9),
             rng.randbytes(len(content)),
             content[at:] + content[:at],
@@ -51,7 +53,9 @@ def damage(rng: random.Random, content: bytes) -> bytes | None:
     )
 
 
-def damages(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
+def damages(
+    rng: random.Random, folder: Path, methods: list[str], until: float
+) -> Tries:
     """A file of a finished run is damaged; report, predict and resume find it, mend it or name it."""
     number = 0
     while time.monotonic() < until:
@@ -61,9 +65,21 @@ def damages(rng: random.Random, folder: Path, methods: list[str], until: float) 
         if ended.status == 0:
             trust = ("--trust", "own.py") if "own model" in fixture.covers else ()
             label = fixture.tables["methods"][0]["name"]
-            predict = ("predict", "run", "rows/a.csv", "--client", "a", "--method", label, *trust)
+            predict = (
+                "predict",
+                "run",
+                "rows/a.csv",
+                "--client",
+                "a",
+                "--method",
+                label,
+                *trust,
+            )
             commands = (REPORT, predict, RESUME)
-            expected, answers = numbers(whole / "run"), {words: command(whole, *words).out for words in commands[:2]}
+            expected, answers = (
+                numbers(whole / "run"),
+                {words: command(whole, *words).out for words in commands[:2]},
+            )
             files = [
                 path.relative_to(whole)
                 for path in sorted((whole / "run").rglob("*"))
@@ -82,9 +98,15 @@ def damages(rng: random.Random, folder: Path, methods: list[str], until: float) 
                     ended = command(here, *words)
                     wrong = wrong or complaint(ended)
                     if ended.status not in (0, 2):
-                        wrong = wrong or f"other: status {ended.status}: {ended.err[-200:]}"
+                        wrong = (
+                            wrong or f"other: status {ended.status}: {ended.err[-200:]}"
+                        )
                     if ended.status == 0 and not wrong:
-                        same = ended.out == answers[words] if words in answers else numbers(here / "run") == expected
+                        same = (
+                            ended.out == answers[words]
+                            if words in answers
+                            else numbers(here / "run") == expected
+                        )
                         wrong = "" if same else f"silently different: {words[0]}"
                 shutil.rmtree(here)
                 yield (
@@ -161,13 +183,17 @@ def mutate(rng: random.Random) -> str:
             lines.insert(at, rng.choice(lines))
         elif change == 3:
             where = rng.randrange(len(lines[at]) + 1)
-            lines[at] = lines[at][:where] + rng.choice('\x00"[]{}=.,\n\\é#') + lines[at][where:]
+            lines[at] = (
+                lines[at][:where] + rng.choice('\x00"[]{}=.,\n\\é#') + lines[at][where:]
+            )
         else:
             lines[at] = f"{key} = {rng.choice(VALUES)}"
     return "\n".join(lines)
 
 
-def settings(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
+def settings(
+    rng: random.Random, folder: Path, methods: list[str], until: float
+) -> Tries:
     """A mutated experiment is read, its data are loaded and its methods checked; nothing is trained."""
     from coterie.study.preflight import check_everything
 
@@ -229,13 +255,22 @@ def mangle(rng: random.Random) -> bytes:
             del rows[rng.randrange(len(rows)) :]
             rows = rows or [[]]
         elif change == 3:
-            rows.insert(rng.randrange(len(rows)), [rng.choice(CELLS)] * rng.randrange(5))
+            rows.insert(
+                rng.randrange(len(rows)), [rng.choice(CELLS)] * rng.randrange(5)
+            )
         elif row:
             row.pop()
     raw = "\n".join(map(",".join, rows)).encode("utf-8")
     at = rng.randrange(len(raw) + 1)
     return rng.choice(
-        [raw, raw, raw, raw[:at] + rng.randbytes(2) + raw[at:], b"\xff\xfe" + raw, raw.replace(b"\n", b"\r")]
+        [
+            raw,
+            raw,
+            raw,
+            raw[:at] + rng.randbytes(2) + raw[at:],
+            b"\xff\xfe" + raw,
+            raw.replace(b"\n", b"\r"),
+        ]
     )
 
 

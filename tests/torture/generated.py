@@ -107,7 +107,11 @@ ARGUMENTS: Mapping[str, dict[str, Any]] = {
 }
 """Settings of methods that cannot do with their defaults on four small clients."""
 CLIENTS = "abcd"
-LAYERED = frozenset(name for name in METHODS if "personal" in {option.name for option in options_of(METHODS[name])})
+LAYERED = frozenset(
+    name
+    for name in METHODS
+    if "personal" in {option.name for option in options_of(METHODS[name])}
+)
 """Methods of which some layers stay with each client, so that a model needs several."""
 
 
@@ -146,7 +150,9 @@ def table(name: str, rows: int = 24) -> str:
     lines = ["age,bmi,smokes,ill"]
     for number in range(rows):
         age, bmi = draw.uniform(20, 80), draw.uniform(18, 35)
-        ill = "yes" if (age / 80 + draw.gauss(0, 0.3) > 0.6) ^ (number % 7 == 0) else "no"
+        ill = (
+            "yes" if (age / 80 + draw.gauss(0, 0.3) > 0.6) ^ (number % 7 == 0) else "no"
+        )
         lines.append(f"{age:.2f},{bmi:.2f},{draw.choice('xyz')},{ill}")
     return "\n".join(lines) + "\n"
 
@@ -160,8 +166,13 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
         covers.update([what] if drawn else [])
         return drawn
 
-    names = [method or rng.choice([*METHODS]), rng.choice(["fedavg", "local", "meritfed", "scaffold"])]
-    entries = [{"name": name, **ARGUMENTS.get(name, {})} for name in dict.fromkeys(names)]
+    names = [
+        method or rng.choice([*METHODS]),
+        rng.choice(["fedavg", "local", "meritfed", "scaffold"]),
+    ]
+    entries = [
+        {"name": name, **ARGUMENTS.get(name, {})} for name in dict.fromkeys(names)
+    ]
     for entry in entries:
         if entry["name"] == "meritfed":
             entry["targets"] = rng.choice(["all", "b", ["a", "c"]])
@@ -171,11 +182,19 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
         entries.append({"name": "own.py:Mine"})
     if maybe("tuned models", 0.2):
         entries.append(
-            {"name": "fedavg", "label": "tuned", "personalise": {"part": "bias", "steps": [0, 2], "lr": [0.1]}}
+            {
+                "name": "fedavg",
+                "label": "tuned",
+                "personalise": {"part": "bias", "steps": [0, 2], "lr": [0.1]},
+            }
         )
     count = max(seeds, rng.choice([1, 1, 2]))
     covers.update(["several seeds"] if count > 1 else [])
-    run: dict[str, Any] = {"rounds": 4, "seeds": [*range(count)], "evaluate": rng.choice([1, 2])}
+    run: dict[str, Any] = {
+        "rounds": 4,
+        "seeds": [*range(count)],
+        "evaluate": rng.choice([1, 2]),
+    }
     if maybe("own loss", 0.3):
         run["loss"] = "own.py:loss"
     if maybe("own metric", 0.3):
@@ -201,7 +220,10 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
     if maybe("workers", 0.3):
         tables["engine"] = {"name": "inprocess", "workers": 2}
     if maybe("attack", 0.3):
-        tables["attack"] = {"name": rng.choice([name for name in ATTACKS if name != "nan"]), "on": ["d"]}
+        tables["attack"] = {
+            "name": rng.choice([name for name in ATTACKS if name != "nan"]),
+            "on": ["d"],
+        }
     if maybe("filters", 0.3):
         own = rng.random() < 0.5
         covers.update(["own filter"] if own else [])
@@ -209,5 +231,9 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
     if maybe("callbacks", 0.3):
         own = rng.random() < 0.5
         covers.update(["own callback"] if own else [])
-        tables["callbacks"] = [{"name": "own.py:Stop"} if own else {"name": "early-stopping", "patience": 30}]
+        tables["callbacks"] = [
+            {"name": "own.py:Stop"}
+            if own
+            else {"name": "early-stopping", "patience": 30}
+        ]
     return Generated(tables, frozenset(covers))

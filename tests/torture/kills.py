@@ -59,7 +59,11 @@ def remember_disk() -> None:
 
     def place(path: str | os.PathLike[str]) -> Path | None:
         absolute = Path(path).resolve()
-        return here / DISK / absolute.relative_to(here / "run") if absolute.is_relative_to(here / "run") else None
+        return (
+            here / DISK / absolute.relative_to(here / "run")
+            if absolute.is_relative_to(here / "run")
+            else None
+        )
 
     def watched_fsync(number: int) -> None:
         fsync(number)
@@ -71,7 +75,9 @@ def remember_disk() -> None:
             shutil.copyfile(path, half)
             replace(half, copy)
 
-    def watched_replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    def watched_replace(
+        source: str | os.PathLike[str], target: str | os.PathLike[str]
+    ) -> None:
         copies = place(source), place(target)
         replace(source, target)
         if copies[0] is not None and copies[1] is not None and copies[0].exists():
@@ -92,7 +98,9 @@ def kill_at(step: int, group: bool) -> None:
     replace, steps = os.replace, itertools.count(1)
     killed = -os.getpgrp() if group else os.getpgrp()
 
-    def watched_replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    def watched_replace(
+        source: str | os.PathLike[str], target: str | os.PathLike[str]
+    ) -> None:
         number = next(steps)
         if number == -step:
             os.kill(killed, signal.SIGKILL)
@@ -122,7 +130,14 @@ def saved_rounds(run: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted((run / "checkpoint").glob("*/history.jsonl")):
         lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-        kept = [{key: value for key, value in line.items() if key not in ("seconds", "asks")} for line in lines]
+        kept = [
+            {
+                key: value
+                for key, value in line.items()
+                if key not in ("seconds", "asks")
+            }
+            for line in lines
+        ]
         found[str(path.relative_to(run))] = json.dumps(kept).encode()
     return found
 
@@ -139,15 +154,26 @@ def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
 
     setup, moment = Setup(watch), None if one.step else one.moment
     call = real_command if one.real else command
-    ended = call(folder, *COMPARE, signal_after=moment, number=SIGNALS[one.signal], group=one.group, setup=setup)
+    ended = call(
+        folder,
+        *COMPARE,
+        signal_after=moment,
+        number=SIGNALS[one.signal],
+        group=one.group,
+        setup=setup,
+    )
     if wrong := _after_signal(one, ended):
         return wrong
     if one.signal == "power loss":
         lose_power(folder)
     saved = folder / "run" / "experiment.toml"
     by_file = saved.exists() and (folder / "run" / "checkpoint").is_dir() and one.group
-    again = ("run", "run/experiment.toml", "--resume", "--no-report") if by_file else RESUME
-    if one.second and (wrong := complaint(command(folder, *again, signal_after=one.second))):
+    again = (
+        ("run", "run/experiment.toml", "--resume", "--no-report") if by_file else RESUME
+    )
+    if one.second and (
+        wrong := complaint(command(folder, *again, signal_after=one.second))
+    ):
         return wrong
     resumed = command(folder, *again)
     if wrong := complaint(resumed):
@@ -157,7 +183,9 @@ def interrupt(one: Try, folder: Path, expected: dict[str, bytes]) -> str:
     if left := [path.name for path in (folder / "run").rglob(".*.tmp*")]:
         return f"other: {left} left behind"
     found = numbers(folder / "run") | saved_rounds(folder / "run")
-    differ = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    differ = sorted(
+        name for name in {*found, *expected} if found.get(name) != expected.get(name)
+    )
     return f"silently different: {differ[:4]}" if differ else ""
 
 
@@ -167,7 +195,11 @@ def _after_signal(one: Try, ended: Ended) -> str:
     allowed = {"STOP and CONT": (0,), "INT": (0, 130, -2), "power loss": (0, -9)}.get(
         one.signal, (0, -int(SIGNALS[one.signal]))
     )
-    return "" if ended.status in allowed else f"other: status {ended.status} after {one.signal}: {ended.err[-300:]}"
+    return (
+        ""
+        if ended.status in allowed
+        else f"other: status {ended.status} after {one.signal}: {ended.err[-300:]}"
+    )
 
 
 def _unexpected_end(whole: Ended) -> str:
@@ -185,8 +217,14 @@ def compare_settings(fixture: Generated, written: Path) -> str:
         for key, value in fixture.tables[table].items()
         if key != "jobs"
     ]
-    differing = [f"{table}.{key}" for table, key, value in given if tables.get(table, {}).get(key) != value]
-    return f"silently different: experiment.toml has not {differing}" if differing else ""
+    differing = [
+        f"{table}.{key}"
+        for table, key, value in given
+        if tables.get(table, {}).get(key) != value
+    ]
+    return (
+        f"silently different: experiment.toml has not {differing}" if differing else ""
+    )
 
 
 def kills(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
@@ -197,7 +235,9 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
     while time.monotonic() < until:
         number += 1
         base = folder / f"kill-{number}"
-        fixture, whole, seconds = first_run(rng, base, methods[(number - 1) % len(methods)])
+        fixture, whole, seconds = first_run(
+            rng, base, methods[(number - 1) % len(methods)]
+        )
         if whole.status == 0:
             expected = numbers(base / "run") | saved_rounds(base / "run")
             if wrong := compare_settings(fixture, base / "run" / "experiment.toml"):
@@ -212,12 +252,23 @@ def kills(rng: random.Random, folder: Path, methods: list[str], until: float) ->
                 real = rng.random() < 0.08 and name != "power loss"
                 moment = rng.uniform(0, seconds * 1.1 + (2.5 if real else 0.0))
                 group = rng.random() < (0.25 if "jobs" in fixture.covers else 0.5)
-                at_step = SIGNALS[name] == signal.SIGKILL and not real and rng.random() < 0.75
-                step = rng.choice((-1, -1, 1)) * rng.randint(1, 12 + 9 * pairs) if at_step else 0
+                at_step = (
+                    SIGNALS[name] == signal.SIGKILL and not real and rng.random() < 0.75
+                )
+                step = (
+                    rng.choice((-1, -1, 1)) * rng.randint(1, 12 + 9 * pairs)
+                    if at_step
+                    else 0
+                )
                 second = rng.uniform(0, seconds) if rng.random() < 0.3 else 0.0
                 one = Try(fixture, name, moment, group, real, step, second)
                 wrong = interrupt(one, base, expected)
-                covers = (*fixture.methods, *fixture.covers, f"signal: {name}", *(["real command"] if real else []))
+                covers = (
+                    *fixture.methods,
+                    *fixture.covers,
+                    f"signal: {name}",
+                    *(["real command"] if real else []),
+                )
                 yield (*one[1:], fixture.tables), wrong, covers
         elif wrong := complaint(whole) or _unexpected_end(whole):
             yield fixture.tables, wrong, fixture.methods

@@ -83,7 +83,9 @@ def public_classes() -> dict[tuple[str, str], Any]:
     for kind, registry in KINDS.items():
         if kind not in ("datasets", "metrics"):
             classes |= {
-                (kind, name): value for name, value in registry.importable()[0].items() if inspect.isclass(value)
+                (kind, name): value
+                for name, value in registry.importable()[0].items()
+                if inspect.isclass(value)
             }
     for name in ct.__all__:
         value = getattr(ct, name)
@@ -101,7 +103,10 @@ def public_classes() -> dict[tuple[str, str], Any]:
 def places() -> Iterator[Place]:
     """Every argument of every class and function, with every odd value."""
     values = [*odd_values()]
-    everything = {**public_classes(), **{("function", name): function for name, function in FUNCTIONS.items()}}
+    everything = {
+        **public_classes(),
+        **{("function", name): function for name, function in FUNCTIONS.items()},
+    }
     for (kind, name), called in everything.items():
         for argument, parameter in inspect.signature(called).parameters.items():
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -110,7 +115,11 @@ def places() -> Iterator[Place]:
 
 def _arguments(called: Any, place: Place) -> dict[str, Any]:
     parameters = inspect.signature(called).parameters.values()
-    required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    required = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     chosen = {name: REQUIRED[name] for name in required if name in REQUIRED}
     return {**chosen, place.argument: odd_values()[place.value]}
 
@@ -118,8 +127,18 @@ def _arguments(called: Any, place: Place) -> dict[str, Any]:
 def _use(kind: str, value: Any) -> None:
     """Let a value that could be made take part in a run of no round, which is enough to find what is refused."""
     problem = logistic(torch.float32)
-    options: dict[str, Any] = {"method": "fedavg", "clients": problem.clients, "model": problem.model, "rounds": 0}
-    names = {"methods": "method", "models": "model", "attacks": "attack", "engines": "engine"}
+    options: dict[str, Any] = {
+        "method": "fedavg",
+        "clients": problem.clients,
+        "model": problem.model,
+        "rounds": 0,
+    }
+    names = {
+        "methods": "method",
+        "models": "model",
+        "attacks": "attack",
+        "engines": "engine",
+    }
     if kind in names:
         options[names[kind]] = value
     elif kind == "filters":
@@ -150,7 +169,12 @@ def attempt(place: Place) -> str:
         return wrong_with(make, missing=_missing(called, place))
     problem = logistic(torch.float32)
     base: dict[str, dict[str, Any]] = {
-        "fit": {"method": "fedavg", "clients": problem.clients, "model": problem.model, "rounds": 0},
+        "fit": {
+            "method": "fedavg",
+            "clients": problem.clients,
+            "model": problem.model,
+            "rounds": 0,
+        },
         "personalise": {"clients": problem.clients, "steps": (0, 1), "lr": (0.1,)},
         "from_tensors": {"clients": {"a": (torch.randn(12, 3), torch.arange(12) % 2)}},
         "load": {"source": "heart-disease"},
@@ -162,7 +186,9 @@ def attempt(place: Place) -> str:
     arguments.setdefault(names[0], next(iter(base[place.name].values())))
     if place.name == "personalise":
         settings = ct.RunSettings(merge_validation=False)
-        arguments["run"] = ct.fit("fedavg", problem.clients, problem.model, 0, settings=settings)
+        arguments["run"] = ct.fit(
+            "fedavg", problem.clients, problem.model, 0, settings=settings
+        )
     arguments[place.argument] = odd_values()[place.value]
     return wrong_with(lambda: function(**arguments))
 
@@ -170,15 +196,28 @@ def attempt(place: Place) -> str:
 def _missing(called: Any, place: Place) -> bool:
     """Return True if a class has required arguments that nobody here knows, so that Python itself refuses the call."""
     parameters = inspect.signature(called).parameters.values()
-    required = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    required = {
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
     return bool(required - {*REQUIRED, place.argument})
 
 
-def oddities(rng: random.Random, folder: Path, methods: list[str], until: float) -> Tries:
+def oddities(
+    rng: random.Random, folder: Path, methods: list[str], until: float
+) -> Tries:
     """Tries of all places, mixed."""
     folder.mkdir()
     os.chdir(folder)
     tries = [*places()]
     rng.shuffle(tries)
     for place, wrong in attempt_all(tries, attempt, until):
-        yield tuple(place), wrong, (f"class: {place.kind}", *([place.name] if place.kind == "methods" else []))
+        yield (
+            tuple(place),
+            wrong,
+            (
+                f"class: {place.kind}",
+                *([place.name] if place.kind == "methods" else []),
+            ),
+        )

@@ -61,7 +61,13 @@ FAULTS = (
         "pass",
         "interrupted",
     ),
-    Planted("jobs outlive the command", "study/jobs.py", "    _die_with(parent)\n", "", "interrupted"),
+    Planted(
+        "jobs outlive the command",
+        "study/jobs.py",
+        "    _die_with(parent)\n",
+        "",
+        "interrupted",
+    ),
 )
 """Faults that are kept; the last two were drawn unseen and not found, until the campaign was mended."""
 
@@ -92,10 +98,16 @@ UNSEEN = (
         "                continue\n",
     ),
     Planted(
-        "a resumed run forgets what it has spent", "run/checkpoint.py", 'session.spent.update(meta["spent"])', "pass"
+        "a resumed run forgets what it has spent",
+        "run/checkpoint.py",
+        'session.spent.update(meta["spent"])',
+        "pass",
     ),
     Planted(
-        "a resumed run forgets what clients remember", "run/checkpoint.py", "engine.load_memory(saved.memory)", "pass"
+        "a resumed run forgets what clients remember",
+        "run/checkpoint.py",
+        "engine.load_memory(saved.memory)",
+        "pass",
     ),
     Planted(
         "damaged files count as whole",
@@ -121,7 +133,12 @@ UNSEEN = (
         "            # What a failed attempt did would depend on who shared its cohort.\n",
         "            view.commit()\n",
     ),
-    Planted("a copy of a pair is taken", "study/sweep.py", "            pair.refuse_copy()\n", ""),
+    Planted(
+        "a copy of a pair is taken",
+        "study/sweep.py",
+        "            pair.refuse_copy()\n",
+        "",
+    ),
     Planted(
         "huge numbers are not refused",
         "config/rules.py",
@@ -149,26 +166,48 @@ def hunt(fault: Planted, campaign: str) -> tuple[bool, float, str]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("src", "tests", "benchmarks"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            shutil.copytree(
+                ROOT / name,
+                copy / name,
+                ignore=shutil.ignore_patterns("__pycache__", "results"),
+            )
         path = copy / "src" / "coterie" / fault.file
         text = path.read_text()
         if text.count(fault.term) != 1:
-            raise ValueError(f"{fault.file} has the term of {fault.what!r} {text.count(fault.term)} times")
+            raise ValueError(
+                f"{fault.file} has the term of {fault.what!r} {text.count(fault.term)} times"
+            )
         path.write_text(text.replace(fault.term, fault.instead))
         started = time.monotonic()
-        options = ("--only", campaign, "--minutes", str(MINUTES), "--first", "--no-page")
+        options = (
+            "--only",
+            campaign,
+            "--minutes",
+            str(MINUTES),
+            "--first",
+            "--no-page",
+        )
         ended = subprocess.run(
             [sys.executable, "-m", "torture", *options],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(copy / "src"), str(copy / "tests")))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join((str(copy / "src"), str(copy / "tests"))),
+            },
             capture_output=True,
             text=True,
             check=False,
         )
-        return ended.returncode == 1, time.monotonic() - started, ended.stdout + ended.stderr
+        return (
+            ended.returncode == 1,
+            time.monotonic() - started,
+            ended.stdout + ended.stderr,
+        )
 
 
-def hunt_each(unseen: int, before: Collection[str]) -> Iterator[tuple[dict[str, Any], str]]:
+def hunt_each(
+    unseen: int, before: Collection[str]
+) -> Iterator[tuple[dict[str, Any], str]]:
     """Hunt faults; of each a row for the results, and what the campaigns said.
 
     Args:
@@ -178,4 +217,12 @@ def hunt_each(unseen: int, before: Collection[str]) -> Iterator[tuple[dict[str, 
     drawn = [fault for fault in UNSEEN if fault.what not in before]
     for fault in random.SystemRandom().sample(drawn, unseen) if unseen else FAULTS:
         found, seconds, text = hunt(fault, "" if unseen else fault.campaign)
-        yield {"what": fault.what, "unseen": bool(unseen), "found": found, "seconds": round(seconds)}, text
+        yield (
+            {
+                "what": fault.what,
+                "unseen": bool(unseen),
+                "found": found,
+                "seconds": round(seconds),
+            },
+            text,
+        )

@@ -15,9 +15,18 @@ def wrong_with(call: Callable[[], object], *, missing: bool = False) -> str:
         call()
     except ct.CoterieError as error:
         words = str(error)
-        return "" if words and "\n" not in words and len(words) <= 600 else f"no sentence: {words[:200]!r}"
+        return (
+            ""
+            if words and "\n" not in words and len(words) <= 600
+            else f"no sentence: {words[:200]!r}"
+        )
     except BaseException as error:
-        if missing and isinstance(error, TypeError) and "missing" in str(error) and "required" in str(error):
+        if (
+            missing
+            and isinstance(error, TypeError)
+            and "missing" in str(error)
+            and "required" in str(error)
+        ):
             return ""
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"traceback: {type(error).__name__}: {str(error)[:120]} ({Path(where.filename).name}:{where.lineno})"

@@ -17,7 +17,12 @@ from torture.kills import Try, interrupt, saved_rounds
 from torture.planted import FAULTS, UNSEEN
 from torture.worlds import numbers, run_whole, warm_up
 
-IN_PROCESS = ("mutated TOML", "mangled CSV folders", "odd values of arguments", "faults of a client's task")
+IN_PROCESS = (
+    "mutated TOML",
+    "mangled CSV folders",
+    "odd values of arguments",
+    "faults of a client's task",
+)
 """Campaigns of 150 tries here; the others, whose tries are runs of the command, have 10."""
 
 
@@ -27,7 +32,9 @@ IN_PROCESS = ("mutated TOML", "mangled CSV folders", "odd values of arguments", 
 def test_nothing_of_a_short_campaign_is_wrong(name, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     warm_up(tmp_path / "warm")
-    tally = run_campaign(name, 1, time.monotonic() + 600, 150 if name in IN_PROCESS else 10)
+    tally = run_campaign(
+        name, 1, time.monotonic() + 600, 150 if name in IN_PROCESS else 10
+    )
     assert tally.tries >= 10
     assert tally.wrong == []
 
@@ -36,7 +43,9 @@ def test_nothing_of_a_short_campaign_is_wrong(name, monkeypatch, tmp_path):
 @pytest.mark.engines
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ENGINES)
-def test_nothing_of_twenty_disturbed_runs_on_an_engine_is_wrong(name, monkeypatch, tmp_path):
+def test_nothing_of_twenty_disturbed_runs_on_an_engine_is_wrong(
+    name, monkeypatch, tmp_path
+):
     monkeypatch.chdir(ROOT)
     warm_up(tmp_path / "warm")
     tally = run_campaign(name, 1, time.monotonic() + 3 * 3600, 20)
@@ -86,7 +95,9 @@ class Untruncated:
 def test_rows_of_a_round_that_was_not_saved_are_noticed(tmp_path, monkeypatch):
     """The run is killed between the rows of a round and its checkpoint."""
     fixture = generate(random.Random(3), "fedavg")
-    fixture = fixture._replace(tables={**fixture.tables, "methods": [{"name": "fedavg"}]})
+    fixture = fixture._replace(
+        tables={**fixture.tables, "methods": [{"name": "fedavg"}]}
+    )
     fixture.write(tmp_path)
     assert run_whole(tmp_path).status == 0
     expected = numbers(tmp_path / "run") | saved_rounds(tmp_path / "run")

@@ -57,8 +57,16 @@ class Change(NamedTuple):
 
 def numbers(run: Path) -> dict[str, bytes]:
     """All files of a run that hold its numbers."""
-    files = (path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in FREE)
-    return {str(p.relative_to(run)): p.read_bytes() for p in files if "checkpoint" not in p.relative_to(run).parts}
+    files = (
+        path
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name not in FREE
+    )
+    return {
+        str(p.relative_to(run)): p.read_bytes()
+        for p in files
+        if "checkpoint" not in p.relative_to(run).parts
+    }
 
 
 def complaint(ended: Ended) -> str:
@@ -67,25 +75,48 @@ def complaint(ended: Ended) -> str:
         return ended.wrong
     if "Traceback" in ended.err or ended.status == 70:
         return f"traceback: {ended.err[-300:]}"
-    if ended.status == 2 and not re.search(r"^coterie: \S.{10,}$", ended.err, re.MULTILINE):
+    if ended.status == 2 and not re.search(
+        r"^coterie: \S.{10,}$", ended.err, re.MULTILINE
+    ):
         return f"other: no sentence: {ended.err[-300:]}"
     return ""
 
 
 def warm_up(folder: Path) -> None:
     """Import in this process what runs need, so that the processes which are forked from it need not."""
-    for number, method in enumerate(("isfl", "varsel", "moon", "meritfed", "perfedavg", "maxfl")):
+    for number, method in enumerate(
+        ("isfl", "varsel", "moon", "meritfed", "perfedavg", "maxfl")
+    ):
         fixture = generate(random.Random(number), method)
         tables = json.loads(json.dumps(fixture.tables).replace("own.py:", "own."))
         tables["model"], tables["run"] = {"name": "mlp"}, {"rounds": 1, "seeds": [0]}
-        tables["methods"] = [entry for entry in tables["methods"] if not entry["name"].startswith("own.")]
+        tables["methods"] = [
+            entry for entry in tables["methods"] if not entry["name"].startswith("own.")
+        ]
         for key in ("filters", "callbacks"):
             tables.pop(key, None)
         Generated(tables, frozenset()).write(folder / str(number))
-        with chdir(folder / str(number)), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with (
+            chdir(folder / str(number)),
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+        ):
             assert main(["run", "town.toml", "--out", "run"]) == 0, method
             assert main(["report", "run", "--no-html", "--json"]) == 0, method
-            assert main(["predict", "run", "rows/a.csv", "--client", "a", "--method", method]) == 0, method
+            assert (
+                main(
+                    [
+                        "predict",
+                        "run",
+                        "rows/a.csv",
+                        "--client",
+                        "a",
+                        "--method",
+                        method,
+                    ]
+                )
+                == 0
+            ), method
     shutil.rmtree(folder)
     gc.freeze()  # a child whose collector visits all that was imported copies half of its memory
 
@@ -102,7 +133,9 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
         assert text.count(old) >= 1, (name, old)
         path.write_text(text.replace(old, new, 1))
         after = path.stat().st_mtime + 2
-        os.utime(path, (after, after))  # Python compares size and seconds before it compiles a file again
+        os.utime(
+            path, (after, after)
+        )  # Python compares size and seconds before it compiles a file again
 
     return change
 
@@ -134,17 +167,37 @@ def code_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
     uses = sorted(fixture.covers & set(OWN_EDITS))
     for use in uses:
         old, new, name = OWN_EDITS[use]
-        named = "filters|own.py" if use == "own filter" else f"own\\.py has changed .*\\(.*({name})"
+        named = (
+            "filters|own.py"
+            if use == "own filter"
+            else f"own\\.py has changed .*\\(.*({name})"
+        )
         yield Change("file", use, named, edit("own.py", old, new))
     if uses:
-        yield Change("file", "a constant", r"own\.py has changed .*STEP", edit("own.py", "STEP = 0.5", "STEP = 0.6"))
         yield Change(
-            "file", "an import", r"own\.py has changed .*imports", edit("own.py", "import torch", "import torch, math")
+            "file",
+            "a constant",
+            r"own\.py has changed .*STEP",
+            edit("own.py", "STEP = 0.5", "STEP = 0.6"),
         )
         yield Change(
-            "helper", "a function", r"helper\.py has changed", edit("helper.py", "float(WEIGHT)", "2 * float(WEIGHT)")
+            "file",
+            "an import",
+            r"own\.py has changed .*imports",
+            edit("own.py", "import torch", "import torch, math"),
         )
-        yield Change("helper", "a tensor", r"helper\.py has changed", edit("helper.py", "1.25", "1.5"))
+        yield Change(
+            "helper",
+            "a function",
+            r"helper\.py has changed",
+            edit("helper.py", "float(WEIGHT)", "2 * float(WEIGHT)"),
+        )
+        yield Change(
+            "helper",
+            "a tensor",
+            r"helper\.py has changed",
+            edit("helper.py", "1.25", "1.5"),
+        )
         yield Change(
             "helper",
             "a package",
@@ -152,12 +205,25 @@ def code_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
             edit("parts/scale.py", "return value", "return 2 * value"),
         )
         yield Change(
-            "helper", "what a package imports", r"parts/deeper\.py has changed", edit("parts/deeper.py", "1.125", "1.5")
+            "helper",
+            "what a package imports",
+            r"parts/deeper\.py has changed",
+            edit("parts/deeper.py", "1.125", "1.5"),
         )
-        yield Change("free", "a comment", "", edit("own.py", "STEP = 0.5", "# half\nSTEP = 0.5  # a half"))
-        yield Change("free", "line ends", "", lambda folder: _to_crlf(folder / "own.py"))
         yield Change(
-            "free", "a docstring's file", "", edit("helper.py", "import torch", '"""Weights."""\n\nimport torch')
+            "free",
+            "a comment",
+            "",
+            edit("own.py", "STEP = 0.5", "# half\nSTEP = 0.5  # a half"),
+        )
+        yield Change(
+            "free", "line ends", "", lambda folder: _to_crlf(folder / "own.py")
+        )
+        yield Change(
+            "free",
+            "a docstring's file",
+            "",
+            edit("helper.py", "import torch", '"""Weights."""\n\nimport torch'),
         )
 
 
@@ -172,7 +238,9 @@ def _edit_row(name: str, rng: random.Random, column: int) -> Callable[[Path], No
         lines = (folder / name).read_text().splitlines()
         cells = lines[row].split(",")
         cells[column] = (
-            {"yes": "no", "no": "yes"}[cells[column]] if column == 3 else f"{float(cells[column]) + 3.25:.2f}"
+            {"yes": "no", "no": "yes"}[cells[column]]
+            if column == 3
+            else f"{float(cells[column]) + 3.25:.2f}"
         )
         lines[row] = ",".join(cells)
         (folder / name).write_text("\n".join(lines) + "\n")
@@ -185,17 +253,50 @@ def row_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
     client, data = rng.choice(CLIENTS), "data|labels and recipe|clients"
     for what, column in (("a number", rng.choice([0, 1])), ("a label", 3)):
         yield Change("rows", what, data, _edit_row(f"rows/{client}.csv", rng, column))
-    yield Change("rows", "a row more", data, edit(f"rows/{client}.csv", "ill\n", "ill\n33.0,22.0,x,yes\n"))
     yield Change(
-        "rows", "a client more", data, lambda folder: (folder / "rows" / "e.csv").write_text(table("e")) and None
+        "rows",
+        "a row more",
+        data,
+        edit(f"rows/{client}.csv", "ill\n", "ill\n33.0,22.0,x,yes\n"),
     )
-    yield Change("rows", "another order", data, lambda folder: _reverse(folder / "rows" / f"{client}.csv"))
-    yield Change("free", "line ends of a table", "", lambda folder: _to_crlf(folder / "rows" / f"{client}.csv"))
-    yield Change("free", "times of files", "", lambda folder: os.utime(folder / "rows" / f"{client}.csv", (1e9, 1e9)))
-    yield Change("server rows", "a number", "data of the server", _edit_row("server.csv", rng, rng.choice([0, 1])))
-    yield Change("server rows", "a label", "data of the server", _edit_row("server.csv", rng, 3))
     yield Change(
-        "server rows", "a row more", "data of the server", edit("server.csv", "ill\n", "ill\n33.0,22.0,x,yes\n")
+        "rows",
+        "a client more",
+        data,
+        lambda folder: (folder / "rows" / "e.csv").write_text(table("e")) and None,
+    )
+    yield Change(
+        "rows",
+        "another order",
+        data,
+        lambda folder: _reverse(folder / "rows" / f"{client}.csv"),
+    )
+    yield Change(
+        "free",
+        "line ends of a table",
+        "",
+        lambda folder: _to_crlf(folder / "rows" / f"{client}.csv"),
+    )
+    yield Change(
+        "free",
+        "times of files",
+        "",
+        lambda folder: os.utime(folder / "rows" / f"{client}.csv", (1e9, 1e9)),
+    )
+    yield Change(
+        "server rows",
+        "a number",
+        "data of the server",
+        _edit_row("server.csv", rng, rng.choice([0, 1])),
+    )
+    yield Change(
+        "server rows", "a label", "data of the server", _edit_row("server.csv", rng, 3)
+    )
+    yield Change(
+        "server rows",
+        "a row more",
+        "data of the server",
+        edit("server.csv", "ill\n", "ill\n33.0,22.0,x,yes\n"),
     )
 
 
@@ -214,11 +315,17 @@ def setting_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
         "max_norm": lambda t: t["run"].update(max_norm=7.5),
         "clients_per_round": lambda t: t["run"].update(clients_per_round=2),
         "model": lambda t: t.update(model={"name": "mlp", "hidden": [3]}),
-        "split": lambda t: t["split"].update(parts={"train": 0.6, "validation": 0.2, "test": 0.2}),
+        "split": lambda t: t["split"].update(
+            parts={"train": 0.6, "validation": 0.2, "test": 0.2}
+        ),
         "filters": lambda t: t.update(filters=[{"name": "clip", "bound": 0.01}]),
         "attack": lambda t: t.update(attack={"name": "sign-flip", "on": ["b"]}),
-        "callbacks": lambda t: t.update(callbacks=[{"name": "early-stopping", "patience": 1}]),
-        "kernel": lambda t: t.setdefault("engine", {"name": "inprocess"}).update(kernel="loop"),
+        "callbacks": lambda t: t.update(
+            callbacks=[{"name": "early-stopping", "patience": 1}]
+        ),
+        "kernel": lambda t: t.setdefault("engine", {"name": "inprocess"}).update(
+            kernel="loop"
+        ),
     }
     names = {
         "batch_size": "local|batch",
@@ -227,11 +334,21 @@ def setting_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
         "split": "split|folds",
     }
     for key, change in changes.items():
-        yield Change("settings", key, f"{names.get(key, key)}|own\\.py|cannot|needs|exact", edit_tables(change))
+        yield Change(
+            "settings",
+            key,
+            f"{names.get(key, key)}|own\\.py|cannot|needs|exact",
+            edit_tables(change),
+        )
     workers = 3 - int(fixture.tables.get("engine", {}).get("workers", 1))
     free = {"name": "inprocess", **fixture.tables.get("engine", {}), "workers": workers}
     yield Change("free", "workers", "", edit_tables(lambda t: t.update(engine=free)))
-    yield Change("free", "jobs", "", edit_tables(lambda t: t["run"].update(jobs=3 - t["run"].get("jobs", 1))))
+    yield Change(
+        "free",
+        "jobs",
+        "",
+        edit_tables(lambda t: t["run"].update(jobs=3 - t["run"].get("jobs", 1))),
+    )
 
 
 def _deterministic() -> None:
@@ -239,10 +356,19 @@ def _deterministic() -> None:
 
 
 SWITCHES: Mapping[str, tuple[Callable[[], object], str]] = {
-    "float32 matmul precision": (lambda: torch.set_float32_matmul_precision("medium"), "float32 matmul precision"),
-    "default dtype": (lambda: torch.set_default_dtype(torch.float64), "default dtype|float64"),
+    "float32 matmul precision": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        "float32 matmul precision",
+    ),
+    "default dtype": (
+        lambda: torch.set_default_dtype(torch.float64),
+        "default dtype|float64",
+    ),
     "deterministic algorithms": (_deterministic, "deterministic algorithms"),
-    "cudnn benchmark": (lambda: setattr(torch.backends.cudnn, "benchmark", True), "cudnn benchmark"),
+    "cudnn benchmark": (
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        "cudnn benchmark",
+    ),
     "denormal numbers": (lambda: torch.set_flush_denormal(True), "denormal"),
     "mkldnn": (lambda: torch.backends.mkldnn.set_flags(False), "mkldnn"),
     "threads": (lambda: torch.set_num_threads(2), ""),
@@ -262,9 +388,17 @@ ENVIRONMENT: Mapping[str, tuple[dict[str, str], str]] = {
 def machine_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
     """Switches of torch and the environment."""
     for name, (turn, named) in SWITCHES.items():
-        yield Change("torch flags", name, named, lambda folder: None, Setup(before=turn))
+        yield Change(
+            "torch flags", name, named, lambda folder: None, Setup(before=turn)
+        )
     for name, (variables, named) in ENVIRONMENT.items():
-        yield Change("environment", name, named, lambda folder: None, Setup(environment=tuple(variables.items())))
+        yield Change(
+            "environment",
+            name,
+            named,
+            lambda folder: None,
+            Setup(environment=tuple(variables.items())),
+        )
     yield Change("environment", "another folder", "", lambda folder: None)
 
 
@@ -282,9 +416,16 @@ def _swap(rng: random.Random, kind: str) -> Callable[[Path], None]:
     """Put the folder of another seed or of another method in the place of one."""
 
     def change(folder: Path) -> None:
-        pairs = sorted(path for path in (folder / "run" / "checkpoint").iterdir() if path.is_dir())
+        pairs = sorted(
+            path for path in (folder / "run" / "checkpoint").iterdir() if path.is_dir()
+        )
         stems = {path: path.name.rpartition("-")[0] for path in pairs}
-        choices = [(a, b) for a in pairs for b in pairs if a != b and (stems[a] == stems[b]) == (kind == "seed")]
+        choices = [
+            (a, b)
+            for a in pairs
+            for b in pairs
+            if a != b and (stems[a] == stems[b]) == (kind == "seed")
+        ]
         if not choices:
             raise LookupError(kind)
         target, source = rng.choice(choices)
@@ -296,7 +437,9 @@ def _swap(rng: random.Random, kind: str) -> Callable[[Path], None]:
 
 def _format(folder: Path) -> None:
     path = folder / "run" / "format.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2, "coterie": "0.0.2"}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "format": 2, "coterie": "0.0.2"})
+    )
 
 
 def _drop_records(folder: Path) -> None:
@@ -306,13 +449,28 @@ def _drop_records(folder: Path) -> None:
 
 def record_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
     """Records of other runs."""
-    yield Change("another seed's folder", "a seed", "copy of|belongs to|has changed", _swap(rng, "seed"))
-    yield Change("another method's folder", "a method", "copy of|belongs to|has changed", _swap(rng, "method"))
     yield Change(
-        "another version's record", "version", r"coterie has changed|belongs to another", _rewrite_record("0.0.9")
+        "another seed's folder",
+        "a seed",
+        "copy of|belongs to|has changed",
+        _swap(rng, "seed"),
+    )
+    yield Change(
+        "another method's folder",
+        "a method",
+        "copy of|belongs to|has changed",
+        _swap(rng, "method"),
+    )
+    yield Change(
+        "another version's record",
+        "version",
+        r"coterie has changed|belongs to another",
+        _rewrite_record("0.0.9"),
     )
     yield Change("another version's record", "format", "format 2", _format)
-    yield Change("another version's record", "no record", "missing or damaged", _drop_records)
+    yield Change(
+        "another version's record", "no record", "missing or damaged", _drop_records
+    )
 
 
 SOURCES = (code_changes, row_changes, setting_changes, machine_changes, record_changes)
@@ -339,7 +497,9 @@ def run_whole(folder: Path, setup: Setup = PLAIN) -> Ended:
     return command(folder, *COMPARE, setup=setup)
 
 
-def first_run(rng: random.Random, folder: Path, method: str, seeds: int = 0) -> tuple[Generated, Ended, float]:
+def first_run(
+    rng: random.Random, folder: Path, method: str, seeds: int = 0
+) -> tuple[Generated, Ended, float]:
     """Run a generated experiment with this method, one that is not refused: the experiment, how it ended and after how many seconds."""
     for _ in range(6):
         shutil.rmtree(folder, ignore_errors=True)
@@ -357,7 +517,11 @@ def new_world(rng: random.Random, base: Path, method: str) -> World | str | None
     """Begin and kill a run of a generated experiment; a text says what was wrong with it, None that it was refused."""
     fixture, ended, seconds = first_run(rng, base, method, rng.choice([1, 2]))
     if ended.status != 0:
-        return complaint(ended) or None if ended.status == 2 else f"status {ended.status}: {ended.err[-300:]}"
+        return (
+            complaint(ended) or None
+            if ended.status == 2
+            else f"status {ended.status}: {ended.err[-300:]}"
+        )
     expected = numbers(base / "run")
     for _ in range(4):
         shutil.rmtree(base / "run")
@@ -371,7 +535,9 @@ def new_world(rng: random.Random, base: Path, method: str) -> World | str | None
     return None
 
 
-def judge(world: World, change: Change, folder: Path, *, real: bool, accept: bool) -> str:
+def judge(
+    world: World, change: Change, folder: Path, *, real: bool, accept: bool
+) -> str:
     """Make a change in a copy of a world, resume, and say what is wrong, or nothing."""
     shutil.copytree(world.folder, folder)
     try:
@@ -387,9 +553,15 @@ def judge(world: World, change: Change, folder: Path, *, real: bool, accept: boo
             return f"other: refused what is free: {ended.err[-300:]}"
         if not re.search(change.named, ended.err):
             return f"other: a refusal that does not name the change: {ended.err[-300:]}"
-        words = re.findall(r"--accept-change ('[^']*'|[^\s,;]+)", ended.err.replace("\n", " "))
+        words = re.findall(
+            r"--accept-change ('[^']*'|[^\s,;]+)", ended.err.replace("\n", " ")
+        )
         if accept and words:
-            flags = [part for word in words for part in ("--accept-change", shlex.split(word)[0])]
+            flags = [
+                part
+                for word in words
+                for part in ("--accept-change", shlex.split(word)[0])
+            ]
             again = call(folder, *RESUME, *flags, setup=change.setup)
             notes = folder / "run" / "notes.json"
             if wrong := complaint(again):
@@ -425,7 +597,13 @@ def worlds(rng: random.Random, folder: Path, methods: list[str], until: float) -
                     break
                 real = change.kind == "environment" or rng.random() < 0.03
                 real &= change.setup.before is None
-                wrong = judge(world, change, folder / f"try-{index}", real=real, accept=rng.random() < 0.2)
+                wrong = judge(
+                    world,
+                    change,
+                    folder / f"try-{index}",
+                    real=real,
+                    accept=rng.random() < 0.2,
+                )
                 shutil.rmtree(folder / f"try-{index}", ignore_errors=True)
                 if wrong == "-":
                     continue

@@ -46,7 +46,14 @@ class Follows(ct.Callback):
 def fitted(*callbacks, rounds=5, method=None, **options):
     problem = logistic()
     settings = ct.RunSettings(evaluate=2, callbacks=callbacks)
-    return ct.fit(method or ct.FedAvg(), problem.clients, problem.model, rounds, settings=settings, **options)
+    return ct.fit(
+        method or ct.FedAvg(),
+        problem.clients,
+        problem.model,
+        rounds,
+        settings=settings,
+        **options,
+    )
 
 
 def test_a_callback_follows_a_run_and_changes_nothing():
@@ -76,7 +83,11 @@ def test_a_run_that_fails_tells_its_end():
 
 
 def metrics(*losses):
-    rows = [Row(i, c, "validation", "loss", v + d) for i, v in enumerate(losses) for c, d in (("a", -0.1), ("b", 0.1))]
+    rows = [
+        Row(i, c, "validation", "loss", v + d)
+        for i, v in enumerate(losses)
+        for c, d in (("a", -0.1), ("b", 0.1))
+    ]
     return Metrics(History(rows), len(losses) - 1)
 
 
@@ -92,14 +103,24 @@ def metrics(*losses):
     ],
 )
 def test_early_stopping_waits_for_an_improvement(losses, smallest, ends):
-    assert ct.EarlyStopping(patience=2, smallest=smallest).on_evaluation(0, metrics(*losses)) == ends
+    assert (
+        ct.EarlyStopping(patience=2, smallest=smallest).on_evaluation(
+            0, metrics(*losses)
+        )
+        == ends
+    )
 
 
 def test_more_of_a_metric_that_is_no_loss_is_an_improvement():
     rows = [Row(i, "a", "validation", "auc", v) for i, v in enumerate((0.5, 0.6, 0.5))]
     for metric, ends in (("auc", False), ("my_loss", True)):
         renamed = [row._replace(metric=metric) for row in rows]
-        assert ct.EarlyStopping(patience=2, metric=metric).on_evaluation(2, Metrics(History(renamed), 2)) == ends
+        assert (
+            ct.EarlyStopping(patience=2, metric=metric).on_evaluation(
+                2, Metrics(History(renamed), 2)
+            )
+            == ends
+        )
 
 
 FAST = ct.FedAvg(local=ct.LocalSGD(lr=3.0, steps=ct.Steps(20)))
@@ -108,7 +129,12 @@ FAST = ct.FedAvg(local=ct.LocalSGD(lr=3.0, steps=ct.Steps(20)))
 def test_early_stopping_keeps_validation_rows_and_resumes_to_the_same_end(tmp_path):
     stopping = ct.EarlyStopping(patience=2)
     settings = {"evaluate": 1, "metrics": ("auc",)}
-    whole = ct.fit(FAST, "heart-disease", rounds=40, settings=ct.RunSettings(callbacks=(stopping,), **settings))
+    whole = ct.fit(
+        FAST,
+        "heart-disease",
+        rounds=40,
+        settings=ct.RunSettings(callbacks=(stopping,), **settings),
+    )
     losses = Metrics(whole.history, whole.rounds).means("loss", "validation")
     assert len(losses) == whole.rounds + 1 < 41
     assert min(losses[:-2]) == min(losses)
@@ -123,7 +149,9 @@ def test_early_stopping_keeps_validation_rows_and_resumes_to_the_same_end(tmp_pa
     with pytest.raises(KeyboardInterrupt):
         ct.fit(FAST, "heart-disease", rounds=40, checkpoint=tmp_path, settings=first)
     again = ct.RunSettings(callbacks=(stopping,), resume=True, **settings)
-    resumed = ct.fit(FAST, "heart-disease", rounds=40, checkpoint=tmp_path, settings=again)
+    resumed = ct.fit(
+        FAST, "heart-disease", rounds=40, checkpoint=tmp_path, settings=again
+    )
     assert resumed.rounds == whole.rounds
     assert_same_bits(whole, resumed)
 
@@ -144,28 +172,50 @@ def test_tuning_and_the_final_model_stop_where_the_run_stops(tmp_path, monkeypat
         tune={"local.lr": [3.0]},
     )
     options = {"seeds": 1, "settings": stopping}
-    run = ct.compare(["fedavg"], "heart-disease", "logistic", 40, folder=tmp_path / "run", **options)
+    run = ct.compare(
+        ["fedavg"], "heart-disease", "logistic", 40, folder=tmp_path / "run", **options
+    )
     ends = {row["rounds"] for row in run.to_pandas().to_dict("records")}
     assert {trial.rounds for trial in tuned} == ends
     assert max(ends) < 40
     monkeypatch.setitem(sys.modules, "onnx", None)
-    final = finalise(tmp_path / "run", tmp_path / "final", client="hungary", method="fedavg")
+    final = finalise(
+        tmp_path / "run", tmp_path / "final", client="hungary", method="fedavg"
+    )
     assert {final.rounds} == ends
     assert open_model_file(tmp_path / "final" / MODEL)[1]["rounds"] == final.rounds
-    text = card(Results.load(tmp_path / "run"), "hungary", "fedavg", final.rows, rounds=final.rounds)
+    text = card(
+        Results.load(tmp_path / "run"),
+        "hungary",
+        "fedavg",
+        final.rows,
+        rounds=final.rounds,
+    )
     assert (
-        f", {final.rounds} rounds, after which the run `run` stopped early, with its settings, on all rows of " in text
+        f", {final.rounds} rounds, after which the run `run` stopped early, with its settings, on all rows of "
+        in text
     )
 
 
 def test_early_stopping_without_validation_rows_is_a_sentence():
-    with pytest.raises(ct.InputError, match="early stopping needs f1 on validation rows, and there is none"):
-        ct.fit("fedavg", "heart-disease", rounds=1, settings=ct.RunSettings(callbacks=(ct.EarlyStopping(metric="f1"),)))
+    with pytest.raises(
+        ct.InputError,
+        match="early stopping needs f1 on validation rows, and there is none",
+    ):
+        ct.fit(
+            "fedavg",
+            "heart-disease",
+            rounds=1,
+            settings=ct.RunSettings(callbacks=(ct.EarlyStopping(metric="f1"),)),
+        )
 
 
 def test_what_is_no_callback_is_refused():
     for wrong in (3, Follows):
-        with pytest.raises(ct.InputError, match=r"RunSettings.callbacks must be a list of callbacks, or of functions"):
+        with pytest.raises(
+            ct.InputError,
+            match=r"RunSettings.callbacks must be a list of callbacks, or of functions",
+        ):
             ct.RunSettings(callbacks=(wrong,))
 
 
@@ -198,23 +248,42 @@ def test_callbacks_by_name_in_files_and_the_loggers_change_nothing(tmp_path, cap
     run = ["run", str(tmp_path / "plan.toml"), "--no-report", "--json", "--out"]
     assert main([*run, str(tmp_path / "logged")]) == 0
     local = ct.LocalSGD(lr=3.0, steps=ct.Steps(20))
-    settings = ct.StudySettings(evaluate=1, callbacks=(ct.EarlyStopping(patience=2),), local=local)
-    python = ct.compare(["fedavg"], "heart-disease", rounds=40, seeds=1, settings=settings)
+    settings = ct.StudySettings(
+        evaluate=1, callbacks=(ct.EarlyStopping(patience=2),), local=local
+    )
+    python = ct.compare(
+        ["fedavg"], "heart-disease", rounds=40, seeds=1, settings=settings
+    )
     logged, plain = contents(tmp_path / "logged"), contents(python.folder)
-    assert [name for name in plain if logged[name] != plain[name]] == ["experiment.toml"]
+    assert [name for name in plain if logged[name] != plain[name]] == [
+        "experiment.toml"
+    ]
     rows = json.loads((tmp_path / "logged" / "summary.json").read_text())
     assert rows[0]["rounds"] < 40
     assert 'name = "early-stopping", patience = 2' in plain["experiment.toml"].decode()
-    again = [*run[:2], "--no-report", "--json", "--resume", "--out", str(tmp_path / "logged")]
+    again = [
+        *run[:2],
+        "--no-report",
+        "--json",
+        "--resume",
+        "--out",
+        str(tmp_path / "logged"),
+    ]
     text = (tmp_path / "plan.toml").read_text()
     (tmp_path / "plan.toml").write_text(text.replace("patience = 2", "patience = 3"))
     assert main(again) == 2
     assert "was made with callbacks.deciding" in capsys.readouterr().err
-    (tmp_path / "plan.toml").write_text(text[: text.index('[[callbacks]]\nname = "tens')] + text[text.index("[run]") :])
+    (tmp_path / "plan.toml").write_text(
+        text[: text.index('[[callbacks]]\nname = "tens')] + text[text.index("[run]") :]
+    )
     assert main(again) == 0  # without the logger it is the same run
     events = read_events(tmp_path / "logs" / "fedavg-0")
-    history = python.to_pandas("history").query("split == 'test' and client == 'hungary' and metric == 'auc'")
-    assert events["test/hungary/auc"] == pytest.approx(dict(zip(history["round"], history["value"], strict=True)))
+    history = python.to_pandas("history").query(
+        "split == 'test' and client == 'hungary' and metric == 'auc'"
+    )
+    assert events["test/hungary/auc"] == pytest.approx(
+        dict(zip(history["round"], history["value"], strict=True))
+    )
 
 
 def read_events(folder):
@@ -222,26 +291,52 @@ def read_events(folder):
 
     events = EventAccumulator(str(folder))
     events.Reload()
-    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+    return {
+        tag: {e.step: e.value for e in events.Scalars(tag)}
+        for tag in events.Tags()["scalars"]
+    }
 
 
 def test_a_finished_run_is_exported(tmp_path, capsys):
     pytest.importorskip("tensorboard")
     from coterie.cli.main import main
 
-    ct.compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "run")
-    assert main(["track", str(tmp_path / "run"), "--to", "tensorboard", "--at", str(tmp_path / "logs")]) == 0
+    ct.compare(
+        ["local", "fedavg"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "run"
+    )
+    assert (
+        main(
+            [
+                "track",
+                str(tmp_path / "run"),
+                "--to",
+                "tensorboard",
+                "--at",
+                str(tmp_path / "logs"),
+            ]
+        )
+        == 0
+    )
     assert "2 runs" in capsys.readouterr().out
     values = read_events(tmp_path / "logs" / "local-0")["test/hungary/loss"]
     frame = ct.Comparison(tmp_path / "run").to_pandas("history")
-    expected = frame.query("method == 'local' and client == 'hungary' and split == 'test' and metric == 'loss'")
-    assert values == pytest.approx(dict(zip(expected["round"], expected["value"], strict=True)))
+    expected = frame.query(
+        "method == 'local' and client == 'hungary' and split == 'test' and metric == 'loss'"
+    )
+    assert values == pytest.approx(
+        dict(zip(expected["round"], expected["value"], strict=True))
+    )
     assert main(["track", str(tmp_path / "run"), "--to", "tensorbord"]) == 2
-    assert "there is no logger 'tensorbord'; did you mean 'tensorboard'" in capsys.readouterr().err
+    assert (
+        "there is no logger 'tensorbord'; did you mean 'tensorboard'"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the database, whose newest version MLflow does not know
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of the database, whose newest version MLflow does not know
 def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
@@ -252,16 +347,22 @@ def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path):
     assert run.info.run_name == "FedAvg-3"
     assert run.info.status == "FINISHED"
     assert run.data.params == {"method": "FedAvg", "seed": "3", "rounds": "5"}
-    steps = [point.step for point in client.get_metric_history(run.info.run_id, "test/a/loss")]
+    steps = [
+        point.step
+        for point in client.get_metric_history(run.info.run_id, "test/a/loss")
+    ]
     assert steps == [0, 2, 4, 5]
 
 
 @pytest.mark.parametrize("to", ["flow", "file:flow"])
-def test_a_folder_that_mlflow_no_longer_writes_is_a_sentence_with_the_cure(tmp_path, monkeypatch, to):
+def test_a_folder_that_mlflow_no_longer_writes_is_a_sentence_with_the_cure(
+    tmp_path, monkeypatch, to
+):
     pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ct.InputError, match=r'name a database, to = "sqlite:///mlflow\.db", or a tracking server'
+        ct.InputError,
+        match=r'name a database, to = "sqlite:///mlflow\.db", or a tracking server',
     ) as said:
         fitted(ct.MLflow(to=to))
     assert len(str(said.value)) <= 300
@@ -274,21 +375,35 @@ LOGGERS = ("mlflow", "tensorboard", "wandb")
 def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, tmp_path, name):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ct.InputError, match=rf"needs {name}: pip install \"coterie\[{name}\]\""):
+    with pytest.raises(
+        ct.InputError, match=rf"needs {name}: pip install \"coterie\[{name}\]\""
+    ):
         fitted(CALLBACKS[name]())
     settings = ct.RunSettings(callbacks=(CALLBACKS[name](),))
     with pytest.raises(ct.InputError, match=f"needs {name}"):
-        ct.compare(["local"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "run", settings=settings)
+        ct.compare(
+            ["local"],
+            "heart-disease",
+            rounds=1,
+            seeds=1,
+            folder=tmp_path / "run",
+            settings=settings,
+        )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_logger_that_is_installed_and_fails_to_import_says_why(monkeypatch, tmp_path, name):
+def test_a_logger_that_is_installed_and_fails_to_import_says_why(
+    monkeypatch, tmp_path, name
+):
     (tmp_path / f"{name}.py").write_text("from json import no_such_name\n")
     monkeypatch.syspath_prepend(tmp_path)
     for module in (name, "torch.utils.tensorboard"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(ct.InputError, match=r"is installed and fails to import \(cannot import name 'no_such_name'"):
+    with pytest.raises(
+        ct.InputError,
+        match=r"is installed and fails to import \(cannot import name 'no_such_name'",
+    ):
         fitted(CALLBACKS[name]())
 
 
@@ -298,14 +413,21 @@ def test_weights_and_biases_has_a_run_for_each_method_and_seed(tmp_path, monkeyp
     stand_in = ModuleType("wandb")
     stand_in.Error, stand_in.Settings = RuntimeError, lambda **settings: settings
     stand_in.login = lambda prompt: False
-    run = SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: begun.append("end"))
+    run = SimpleNamespace(
+        log=lambda values, step: logged.append((step, values)),
+        finish=lambda: begun.append("end"),
+    )
     stand_in.init = lambda **arguments: begun.append(arguments) or run
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     with pytest.raises(ct.InputError, match='wandb login, or mode = "offline"'):
         fitted(ct.WandB())
     assert begun == []
     fitted(ct.WandB(project="mine", to=str(tmp_path), mode="offline"), seed=3)
-    assert (begun[0]["project"], begun[0]["name"], begun[0]["mode"]) == ("mine", "FedAvg-3", "offline")
+    assert (begun[0]["project"], begun[0]["name"], begun[0]["mode"]) == (
+        "mine",
+        "FedAvg-3",
+        "offline",
+    )
     assert begun[1] == "end"
     assert sorted({step for step, _ in logged}) == [0, 2, 4, 5]
 
@@ -314,24 +436,43 @@ def test_weights_and_biases_has_a_run_for_each_method_and_seed(tmp_path, monkeyp
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_weights_and_biases_writes_offline_files(tmp_path):
     pytest.importorskip("wandb")
-    ct.compare(["local", "fedavg"], "heart-disease", rounds=3, seeds=1, folder=tmp_path / "run")
-    settings = ct.RunSettings(callbacks=(ct.WandB(to=str(tmp_path / "logs"), mode="offline"),))
-    ct.compare(["local"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "live", settings=settings)
+    ct.compare(
+        ["local", "fedavg"], "heart-disease", rounds=3, seeds=1, folder=tmp_path / "run"
+    )
+    settings = ct.RunSettings(
+        callbacks=(ct.WandB(to=str(tmp_path / "logs"), mode="offline"),)
+    )
+    ct.compare(
+        ["local"],
+        "heart-disease",
+        rounds=1,
+        seeds=1,
+        folder=tmp_path / "live",
+        settings=settings,
+    )
     assert len(list((tmp_path / "logs" / "wandb").glob("offline-run-*"))) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in CALLBACKS if issubclass(CALLBACKS[name], Tracker)])
+@pytest.mark.parametrize(
+    "name", [name for name in CALLBACKS if issubclass(CALLBACKS[name], Tracker)]
+)
 def test_a_finished_run_is_sent_in_the_order_of_rounds(tmp_path, monkeypatch, name):
     sent = {}
 
     def open_list(self, label, seed, rounds):
-        return Sink(lambda _, value, at: sent.setdefault(label, []).append(at), lambda: None)
+        return Sink(
+            lambda _, value, at: sent.setdefault(label, []).append(at), lambda: None
+        )
 
     monkeypatch.setattr(CALLBACKS[name], "open", open_list)
-    ct.compare(["local", "fedavg"], "heart-disease", rounds=3, seeds=1, folder=tmp_path / "run")
+    ct.compare(
+        ["local", "fedavg"], "heart-disease", rounds=3, seeds=1, folder=tmp_path / "run"
+    )
     assert track(tmp_path / "run", name) == 2
     assert set(sent) == {"local", "fedavg"}
-    assert all(rounds == sorted(rounds) and len(set(rounds)) > 1 for rounds in sent.values())
+    assert all(
+        rounds == sorted(rounds) and len(set(rounds)) > 1 for rounds in sent.values()
+    )
 
 
 def test_every_logger_sends_each_number_of_an_evaluation_once():
@@ -339,12 +480,16 @@ def test_every_logger_sends_each_number_of_an_evaluation_once():
 
     class Mine(Tracker):
         def open(self, label, seed, rounds):
-            return Sink(lambda *number: sent.append(number), lambda: closed.append(label))
+            return Sink(
+                lambda *number: sent.append(number), lambda: closed.append(label)
+            )
 
     run = fitted(Mine())
     assert closed == ["FedAvg"]
     evaluated = {
-        "/".join(p for p in (r.split, r.client, r.metric) if p not in ("", "*")): r.value
+        "/".join(
+            p for p in (r.split, r.client, r.metric) if p not in ("", "*")
+        ): r.value
         for r in run.history
         if r.round == 4
     }

@@ -25,7 +25,9 @@ from coterie.study.sweep import run_experiment
 CLIENTS = ("east", "west", "north")
 
 
-def write_table(folder: Path, seed: int, rows: int = 60, clients: Sequence[str] = CLIENTS) -> Path:
+def write_table(
+    folder: Path, seed: int, rows: int = 60, clients: Sequence[str] = CLIENTS
+) -> Path:
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     for client in clients:
@@ -34,7 +36,13 @@ def write_table(folder: Path, seed: int, rows: int = 60, clients: Sequence[str] 
             table.writerow(["age", "lab", "ill"])
             for _ in range(rows):
                 age, lab = rng.normal(size=2)
-                table.writerow([f"{age:.4f}", f"{lab:.4f}", int(rng.random() < 1 / (1 + np.exp(-age - lab)))])
+                table.writerow(
+                    [
+                        f"{age:.4f}",
+                        f"{lab:.4f}",
+                        int(rng.random() < 1 / (1 + np.exp(-age - lab))),
+                    ]
+                )
     return folder
 
 
@@ -47,7 +55,11 @@ def run(table: Path, out: Path, seeds: Sequence[int], **changes: Any) -> Path:
         "run": {"rounds": 2, "seeds": [*seeds]},
     }
     for name, table_of_changes in changes.items():
-        tables[name] = table_of_changes if name == "methods" else {**tables[name], **table_of_changes}
+        tables[name] = (
+            table_of_changes
+            if name == "methods"
+            else {**tables[name], **table_of_changes}
+        )
     run_experiment(Experiment.from_tables(tables, "a test"), out)
     return out
 
@@ -55,7 +67,10 @@ def run(table: Path, out: Path, seeds: Sequence[int], **changes: Any) -> Path:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs")
-    today, later = write_table(place / "today", 1), write_table(place / "later", 2, rows=90)
+    today, later = (
+        write_table(place / "today", 1),
+        write_table(place / "later", 2, rows=90),
+    )
     run(today, place / "a", [0])
     run(today, place / "b", [1])
     run(today, place / "both", [0, 1])
@@ -67,29 +82,46 @@ def answers(comparison: ct.Comparison) -> Mapping[str, Any]:
     return {client: comparison.verdict(client) for client in CLIENTS}
 
 
-def test_other_repeats_of_the_same_rows_are_one_run_with_all_repeats(place: Path) -> None:
-    together, whole = ct.combine(place / "a", place / "b"), ct.Comparison(place / "both")
+def test_other_repeats_of_the_same_rows_are_one_run_with_all_repeats(
+    place: Path,
+) -> None:
+    together, whole = (
+        ct.combine(place / "a", place / "b"),
+        ct.Comparison(place / "both"),
+    )
     assert answers(together) == answers(whole)
     assert together.seeds == whole.seeds == (0, 1)
     assert together.table() == whole.table()
     assert together.results.comparisons.rows == whole.results.comparisons.rows
     histories = [results.history for results in (together.results, whole.results)]
-    found = [{run: [*h.rows(place)] for place, run in enumerate(h.runs) if run[2] != "all"} for h in histories]
+    found = [
+        {run: [*h.rows(place)] for place, run in enumerate(h.runs) if run[2] != "all"}
+        for h in histories
+    ]
     assert found[0] == found[1] != {}
 
 
 def test_the_order_of_runs_does_not_count(place: Path) -> None:
-    assert answers(ct.combine(place / "b", place / "a")) == answers(ct.combine(place / "a", place / "b"))
+    assert answers(ct.combine(place / "b", place / "a")) == answers(
+        ct.combine(place / "a", place / "b")
+    )
 
 
-def test_rows_of_other_patients_weigh_by_one_over_the_square_of_their_error(place: Path) -> None:
+def test_rows_of_other_patients_weigh_by_one_over_the_square_of_their_error(
+    place: Path,
+) -> None:
     together = ct.combine(place / "a", place / "new", new_rows=True).results.comparisons
     parts = [ct.Comparison(place / name).results.comparisons for name in ("a", "new")]
     for client in CLIENTS:
-        ours, (x, y) = together.gain("fedavg", client, "loss"), [p.gain("fedavg", client, "loss") for p in parts]
+        ours, (x, y) = (
+            together.gain("fedavg", client, "loss"),
+            [p.gain("fedavg", client, "loss") for p in parts],
+        )
         assert None not in (ours, x, y)
         u, v = 1 / (1.2 * x.error + 1e-6) ** 2, 1 / (1.2 * y.error + 1e-6) ** 2
-        assert ours.estimate == pytest.approx((u * x.estimate + v * y.estimate) / (u + v), rel=1e-9)
+        assert ours.estimate == pytest.approx(
+            (u * x.estimate + v * y.estimate) / (u + v), rel=1e-9
+        )
         assert ours.spread == pytest.approx((u + v) ** -0.5, rel=1e-9)
         assert ours.rows == 60 + 90
         assert min(x.spread, y.spread) > ours.spread
@@ -114,18 +146,25 @@ def test_repeats_and_new_rows_together(place: Path) -> None:
     assert sorted(map(len, results.tables)) == [1, 2]
     by_pairs = ct.combine(place / "both", place / "new", new_rows=True).results
     for client in CLIENTS:
-        ours, other = (r.comparisons.gain("fedavg", client, "loss") for r in (results, by_pairs))
+        ours, other = (
+            r.comparisons.gain("fedavg", client, "loss") for r in (results, by_pairs)
+        )
         assert None not in (ours, other)
         assert ours.estimate == pytest.approx(other.estimate, rel=1e-12)
 
 
 def test_other_rows_need_a_word(place: Path) -> None:
-    with pytest.raises(InputError, match=r"new and .*a are of different rows; if no patient is in both.*--new-rows"):
+    with pytest.raises(
+        InputError,
+        match=r"new and .*a are of different rows; if no patient is in both.*--new-rows",
+    ):
         ct.combine(place / "a", place / "new")
 
 
 def test_a_seed_that_is_there_twice_is_refused(place: Path) -> None:
-    with pytest.raises(InputError, match=r"same rows and both have seed 0; .*run.seeds=\[2\]"):
+    with pytest.raises(
+        InputError, match=r"same rows and both have seed 0; .*run.seeds=\[2\]"
+    ):
         ct.combine(place / "a", place / "both")
     with pytest.raises(InputError, match="at least two different runs"):
         ct.combine(place / "a", place / "a")
@@ -135,7 +174,10 @@ def test_a_table_that_has_grown_is_not_new(place: Path, tmp_path: Path) -> None:
     grown = shutil.copytree(place / "today", tmp_path / "grown")
     with (grown / "east.csv").open("a") as file:
         file.write("0.1,0.2,1\n0.3,-0.2,0\n")
-    with pytest.raises(InputError, match=r"rows of \w+ in .* have the labels of those at the same places"):
+    with pytest.raises(
+        InputError,
+        match=r"rows of \w+ in .* have the labels of those at the same places",
+    ):
         ct.combine(place / "a", run(grown, tmp_path / "run", [5]), new_rows=True)
 
 
@@ -144,7 +186,10 @@ def test_a_table_that_has_grown_is_not_new(place: Path, tmp_path: Path) -> None:
     [
         ({"run": {"rounds": 3}}, r"run.rounds = 3, and .*a with 2"),
         ({"local": {"steps": 5}}, r"local.steps = 5"),
-        ({"methods": [{"name": "local"}, {"name": "fedavg", "lr": 0.5}]}, r"methods.fedavg.lr = 0.5"),
+        (
+            {"methods": [{"name": "local"}, {"name": "fedavg", "lr": 0.5}]},
+            r"methods.fedavg.lr = 0.5",
+        ),
         ({"methods": [{"name": "local"}]}, r"only .*a has methods.fedavg"),
         ({"split": {"folds": 3}}, r"split.folds = 3"),
         ({"data": {"drop": ["age"]}}, r"data.drop"),
@@ -159,17 +204,39 @@ def test_other_settings_are_refused_by_name(
         ct.combine(place / "a", other)
 
 
-@pytest.mark.parametrize("chosen", [True, False], ids=["chosen by validation rows", "named"])
-def test_references_may_be_held_back_otherwise_if_rows_chose_so(place: Path, tmp_path: Path, chosen: bool) -> None:
+@pytest.mark.parametrize(
+    "chosen", [True, False], ids=["chosen by validation rows", "named"]
+)
+def test_references_may_be_held_back_otherwise_if_rows_chose_so(
+    place: Path, tmp_path: Path, chosen: bool
+) -> None:
     runs = []
     for seed, decay in enumerate((0.1, 0.3)):
-        methods = [{"name": "centralised", "local": {"weight_decay": decay}}, {"name": "fedavg"}, {"name": "local"}]
-        runs.append(run(place / "today", tmp_path / f"run-{seed}", [seed], methods=methods))
-        write_trials(runs[-1], [Trial("centralised", {"weight_decay": f"{decay} / rows"}, 0.5, chosen=chosen)])
+        methods = [
+            {"name": "centralised", "local": {"weight_decay": decay}},
+            {"name": "fedavg"},
+            {"name": "local"},
+        ]
+        runs.append(
+            run(place / "today", tmp_path / f"run-{seed}", [seed], methods=methods)
+        )
+        write_trials(
+            runs[-1],
+            [
+                Trial(
+                    "centralised",
+                    {"weight_decay": f"{decay} / rows"},
+                    0.5,
+                    chosen=chosen,
+                )
+            ],
+        )
     if chosen:
         assert ct.combine(*runs).seeds == (0, 1)
     else:
-        with pytest.raises(InputError, match=r"methods.centralised.local = .*0.3.*, and .* with .*0.1"):
+        with pytest.raises(
+            InputError, match=r"methods.centralised.local = .*0.3.*, and .* with .*0.1"
+        ):
             ct.combine(*runs)
 
 
@@ -184,7 +251,10 @@ def test_other_code_is_refused_by_name(place: Path, tmp_path: Path) -> None:
         record["record"]["machine"]["coterie"] = "0.1.0"
 
     other = tampered(place / "b", tmp_path / "other", change)
-    with pytest.raises(InputError, match=r"coterie of \w+ differs between .*a and .*other \(0\.\d\.0, now 0\.1\.0\)"):
+    with pytest.raises(
+        InputError,
+        match=r"coterie of \w+ differs between .*a and .*other \(0\.\d\.0, now 0\.1\.0\)",
+    ):
         ct.combine(place / "a", other)
 
 
@@ -203,7 +273,9 @@ def tampered(run: Path, copy: Path, change: Any) -> Path:
     return copy
 
 
-def test_the_command_says_that_it_is_two_runs(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_that_it_is_two_runs(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "together"
     names = [str(place / "a"), str(place / "new")]
     assert main(["report", *names]) == 2
@@ -225,10 +297,15 @@ def test_the_command_says_that_it_is_two_runs(place: Path, tmp_path: Path, capsy
     assert "for several runs" in capsys.readouterr().err
 
 
-def test_a_combination_has_no_models(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_combination_has_no_models(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "together"
     ct.combine(place / "a", place / "b", folder=out)
-    for command in (["predict", str(out), str(place / "today/east.csv")], ["finalise", str(out)]):
+    for command in (
+        ["predict", str(out), str(place / "today/east.csv")],
+        ["finalise", str(out)],
+    ):
         assert main([*command, "--client", "east"]) == 2
         assert "combines several runs and has no models" in capsys.readouterr().err
     with pytest.raises(InputError, match="is a combination; name the runs"):

@@ -23,7 +23,9 @@ def quadratic(optima: dict[str, tuple[float, int]], validation: int = 10) -> ct.
     parts = {}
     for name, (optimum, count) in optima.items():
         rows = {"train": count, "validation": validation, "test": 4}
-        parts[name] = {k: (torch.ones(n, 1), torch.full((n,), optimum)) for k, n in rows.items()}
+        parts[name] = {
+            k: (torch.ones(n, 1), torch.full((n,), optimum)) for k, n in rows.items()
+        }
     return ct.data.from_tensors(parts, task="regression")
 
 
@@ -34,9 +36,22 @@ def weight(value: float) -> torch.nn.Module:
 
 
 def measure(method, clients, rounds=1, seed=0, model=None, **settings) -> ct.Run:
-    chosen = {name: settings.pop(name) for name in ("every", "estimator", "game") if name in settings}
-    about = ct.RunSettings(contribution=ct.Contribution(**{"every": 1, **chosen}), **settings)
-    return ct.fit(method, clients, weight(2.0) if model is None else model, rounds, seed, settings=about)
+    chosen = {
+        name: settings.pop(name)
+        for name in ("every", "estimator", "game")
+        if name in settings
+    }
+    about = ct.RunSettings(
+        contribution=ct.Contribution(**{"every": 1, **chosen}), **settings
+    )
+    return ct.fit(
+        method,
+        clients,
+        weight(2.0) if model is None else model,
+        rounds,
+        seed,
+        settings=about,
+    )
 
 
 def phi(run: ct.Run, target: str) -> dict[str, float]:
@@ -46,12 +61,19 @@ def phi(run: ct.Run, target: str) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def patients() -> ct.Clients:
     draw = torch.Generator().manual_seed(0)
-    rows = {name: (torch.randn(90, 4, generator=draw), torch.arange(90) % 2) for name in "abc"}
-    return ct.data.from_tensors(rows, split={"parts": {"train": 0.5, "validation": 0.3, "test": 0.2}})
+    rows = {
+        name: (torch.randn(90, 4, generator=draw), torch.arange(90) % 2)
+        for name in "abc"
+    }
+    return ct.data.from_tensors(
+        rows, split={"parts": {"train": 0.5, "validation": 0.3, "test": 0.2}}
+    )
 
 
 REFERENCES = {"local", "centralised"}
-REFUSED = re.compile("holds one by one|must be a client's name|rows held by the server|fits no layer")
+REFUSED = re.compile(
+    "holds one by one|must be a client's name|rows held by the server|fits no layer"
+)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -61,7 +83,9 @@ def test_every_method_is_measured_or_refused_in_a_sentence(name, patients):
     except ct.InputError as error:
         assert REFUSED.search(str(error))  # noqa: PT017 - most methods raise nothing
     else:
-        assert {row.round for row in run.contributions} == (set() if name in REFERENCES else {1, 2})
+        assert {row.round for row in run.contributions} == (
+            set() if name in REFERENCES else {1, 2}
+        )
 
 
 @pytest.mark.parametrize(
@@ -85,9 +109,9 @@ def test_the_fall_of_the_loss_is_shared_out():
     clients = quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (1.0, 20)})
     run = measure(ct.FedAvg(HALF_STEP), clients, rounds=6)
     losses = dict(run.history.select("loss", "a", "test"))
-    assert sum(row.phi for row in run.contributions if row.target == "a") == pytest.approx(
-        losses[0] - losses[6], abs=1e-5
-    )
+    assert sum(
+        row.phi for row in run.contributions if row.target == "a"
+    ) == pytest.approx(losses[0] - losses[6], abs=1e-5)
 
 
 def test_contributions_add_up_to_the_fall_within_rounding():
@@ -104,17 +128,32 @@ def test_losses_of_all_sets_are_counted(tmp_path):
     for every in (1, 3):  # rounds 1, 2 and 3; round 1
         settings = ct.RunSettings(contribution=ct.Contribution(every=every))
         folder = tmp_path / str(every)
-        ct.fit(ct.FedAvg(HALF_STEP), clients, weight(2.0), 3, settings=settings, checkpoint=folder)
+        ct.fit(
+            ct.FedAvg(HALF_STEP),
+            clients,
+            weight(2.0),
+            3,
+            settings=settings,
+            checkpoint=folder,
+        )
         with safe_open(folder / "checkpoint.safetensors", framework="pt") as saved:
             spent.append(json.loads(saved.metadata()["coterie"])["meta"]["spent"])
     assert spent[0]["row_gradients"] == spent[1]["row_gradients"]
-    assert spent[0]["row_losses"] - spent[1]["row_losses"] == 2 * 3 * 2**3 * 10  # rounds, targets, sets, rows
+    assert (
+        spent[0]["row_losses"] - spent[1]["row_losses"] == 2 * 3 * 2**3 * 10
+    )  # rounds, targets, sets, rows
 
 
 def test_twins_contribute_alike():
-    run = measure(ct.FedAvg(HALF_STEP), quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (4.0, 10)}), rounds=3)
+    run = measure(
+        ct.FedAvg(HALF_STEP),
+        quadratic({"a": (0.0, 30), "b": (4.0, 10), "c": (4.0, 10)}),
+        rounds=3,
+    )
     each = [row for row in run.contributions if row.target == "a"]
-    assert [r.phi for r in each if r.client == "b"] == [r.phi for r in each if r.client == "c"]
+    assert [r.phi for r in each if r.client == "b"] == [
+        r.phi for r in each if r.client == "c"
+    ]
 
 
 class Ignoring(ct.FedAvg):
@@ -123,8 +162,16 @@ class Ignoring(ct.FedAvg):
     def round(self, state, federation, rng):
         weights = torch.ones(len(federation.clients), dtype=torch.float64)
         weights[-1] = 0.0
-        average = federation.average(federation.clients, local_update, weights=weights, x=state.x, local=self.local)
-        return type(state)(state.x + average.delta), {"weights": average.by_client(average.weights)}
+        average = federation.average(
+            federation.clients,
+            local_update,
+            weights=weights,
+            x=state.x,
+            local=self.local,
+        )
+        return type(state)(state.x + average.delta), {
+            "weights": average.by_client(average.weights)
+        }
 
 
 @pytest.mark.parametrize("game", ["renormalised", "fixed"])
@@ -138,10 +185,16 @@ def test_a_client_without_weight_contributes_exactly_nothing(game):
 def test_looking_changes_nothing_but_the_rows_that_train():
     clients = ct.data.load("heart-disease")
     kept = {"merge_validation": False}
-    looked = measure(ct.FedAvg(), clients, 6, model=ct.models.Logistic(), every=2, **kept)
-    alone = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), 6, settings=ct.RunSettings(**kept))
+    looked = measure(
+        ct.FedAvg(), clients, 6, model=ct.models.Logistic(), every=2, **kept
+    )
+    alone = ct.fit(
+        ct.FedAvg(), clients, ct.models.Logistic(), 6, settings=ct.RunSettings(**kept)
+    )
     assert torch.equal(looked.x, alone.x)
-    assert looked.history.select("loss", "hungary", "test") == alone.history.select("loss", "hungary", "test")
+    assert looked.history.select("loss", "hungary", "test") == alone.history.select(
+        "loss", "hungary", "test"
+    )
 
 
 def test_it_is_the_same_after_a_kill_and_with_workers(tmp_path):
@@ -149,10 +202,21 @@ def test_it_is_the_same_after_a_kill_and_with_workers(tmp_path):
     whole = measure(ct.FedAvg(), clients, 6, model=ct.models.Logistic(), every=2)
     about = ct.RunSettings(contribution=ct.Contribution(every=2))
     resumed = ct.RunSettings(contribution=ct.Contribution(every=2), resume=True)
-    arguments = {"clients": clients, "model": ct.models.Logistic(), "checkpoint": tmp_path / "run"}
+    arguments = {
+        "clients": clients,
+        "model": ct.models.Logistic(),
+        "checkpoint": tmp_path / "run",
+    }
     ct.fit(ct.FedAvg(), rounds=3, settings=about, **arguments)
     again = ct.fit(ct.FedAvg(), rounds=6, settings=resumed, **arguments)
-    shared = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), 6, engine=ct.InProcess(workers=2), settings=about)
+    shared = ct.fit(
+        ct.FedAvg(),
+        clients,
+        ct.models.Logistic(),
+        6,
+        engine=ct.InProcess(workers=2),
+        settings=about,
+    )
     assert whole.contributions == again.contributions == shared.contributions
 
 
@@ -160,10 +224,13 @@ def test_a_method_that_chooses_on_validation_rows_does_not_see_those():
     clients = ct.data.load("heart-disease")
     reserved = clients.reserve_validation(["hungary"])
     assert (
-        reserved.sizes("contribution")["hungary"] + reserved.sizes("validation")["hungary"]
+        reserved.sizes("contribution")["hungary"]
+        + reserved.sizes("validation")["hungary"]
         == clients.sizes("validation")["hungary"]
     )
-    assert set(reserved.contribution.numbers(1)).isdisjoint(reserved.validation.numbers(1))
+    assert set(reserved.contribution.numbers(1)).isdisjoint(
+        reserved.validation.numbers(1)
+    )
     assert reserved.sizes("validation")["cleveland"] == 0
 
 
@@ -174,19 +241,28 @@ def test_rows_of_a_patient_stay_together():
     part = lambda n: ct.Part(torch.zeros(n, 1), torch.zeros(n).long())  # noqa: E731
     client = ct.Client("a", part(1), part(5), row_groups=groups)
     reserved = ct.Clients([client]).reserve_validation(["a"])
-    assert reserved.contribution.numbers(0).tolist() == [0, 1, 2, 3]  # patients 3 and 7, and not 5
+    assert reserved.contribution.numbers(0).tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]  # patients 3 and 7, and not 5
     assert reserved.row_groups["a"]["validation"].tolist() == [5]
 
 
 def test_too_few_rows_say_nothing():
-    run = measure(ct.FedAvg(HALF_STEP), quadratic({"a": (0.0, 30), "b": (4.0, 10)}, validation=9))
+    run = measure(
+        ct.FedAvg(HALF_STEP), quadratic({"a": (0.0, 30), "b": (4.0, 10)}, validation=9)
+    )
     assert run.contributions == []
 
 
 @pytest.mark.parametrize("method", [ct.Median(), ct.FedAdam(), ct.FedFomo()])
 def test_a_method_that_adds_no_weighted_sum_is_refused(method):
     with pytest.raises(ct.InputError, match="adds a weighted sum of updates"):
-        measure(method, ct.data.load("heart-disease"), rounds=2, model=ct.models.Logistic())
+        measure(
+            method, ct.data.load("heart-disease"), rounds=2, model=ct.models.Logistic()
+        )
 
 
 def test_all_sets_of_nine_clients_are_refused():
@@ -202,7 +278,10 @@ def test_a_free_rider_and_a_saboteur_are_named_by_their_contribution(seed):
     rows = {}
     for k in range(5):
         inputs = torch.randn(120, 5, generator=draw)
-        rows[f"c{k}"] = (inputs, (inputs[:, 0] + 0.3 * torch.randn(120, generator=draw) > 0).long())
+        rows[f"c{k}"] = (
+            inputs,
+            (inputs[:, 0] + 0.3 * torch.randn(120, generator=draw) > 0).long(),
+        )
     clients = ct.data.from_tensors(rows, seed=seed)
     about = ct.RunSettings(contribution=ct.Contribution(game="fixed"))
     run = ct.fit(
@@ -210,30 +289,55 @@ def test_a_free_rider_and_a_saboteur_are_named_by_their_contribution(seed):
         attack=ct.attacks.SignFlip(on=("c4",)), settings=about,
     )  # fmt: skip
     for target in ("c0", "c1", "c2", "c3"):
-        totals = {c: sum(r.phi for r in run.contributions if (r.target, r.client) == (target, c)) for c in rows}
+        totals = {
+            c: sum(
+                r.phi for r in run.contributions if (r.target, r.client) == (target, c)
+            )
+            for c in rows
+        }
         assert min(totals, key=totals.__getitem__) == "c4"
         assert totals["c4"] < 0 < min(v for c, v in totals.items() if c != "c4")
 
 
 def test_a_run_directory_has_a_table_of_contributions(tmp_path):
     settings = ct.StudySettings(contribution=ct.Contribution(every=2))
-    ct.compare(["fedavg"], "heart-disease", rounds=4, seeds=2, folder=tmp_path / "run", settings=settings)
+    ct.compare(
+        ["fedavg"],
+        "heart-disease",
+        rounds=4,
+        seeds=2,
+        folder=tmp_path / "run",
+        settings=settings,
+    )
     with open(tmp_path / "run" / "contribution.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["round"] for row in rows} == {"1", "3"}
-    assert {(row["target"], row["client"]) for row in rows} >= {("cleveland", "hungary"), ("switzerland", "cleveland")}
+    assert {(row["target"], row["client"]) for row in rows} >= {
+        ("cleveland", "hungary"),
+        ("switzerland", "cleveland"),
+    }
     assert {row["error"] for row in rows} == {""}
 
 
 def test_an_estimate_says_what_it_cost_and_what_it_left_out(patients):
-    run = measure("fedavg", patients, rounds=1, model=ct.models.MLP(hidden=(3,)), estimator="gtg")
-    told = {(row.client, row.metric): row.value for row in run.history if row.metric.startswith("contribution_")}
+    run = measure(
+        "fedavg", patients, rounds=1, model=ct.models.MLP(hidden=(3,)), estimator="gtg"
+    )
+    told = {
+        (row.client, row.metric): row.value
+        for row in run.history
+        if row.metric.startswith("contribution_")
+    }
     for target in "abc":
         asked, orders, truncated, remainder = (
-            told[target, f"contribution_{key}"] for key in ("asked", "orders", "truncated", "remainder")
+            told[target, f"contribution_{key}"]
+            for key in ("asked", "orders", "truncated", "remainder")
         )
         assert 1 <= asked <= 7
-        assert orders >= 3 or (orders, truncated) == (0, 1.0)  # a round that moves too little is skipped
+        assert orders >= 3 or (orders, truncated) == (
+            0,
+            1.0,
+        )  # a round that moves too little is skipped
         assert 0.0 <= truncated <= 1.0
         assert abs(remainder) < 0.1
     exact = measure("fedavg", patients, rounds=1, model=ct.models.MLP(hidden=(3,)))

@@ -39,7 +39,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_row_has_one_outcome_a_repeat(folder: Path) -> None:
     results = Results.load(folder)
     assert results.seeds == (0,)
-    for client, rows in (("cleveland", 303), ("hungary", 294), ("long-beach", 200), ("switzerland", 123)):
+    for client, rows in (
+        ("cleveland", 303),
+        ("hungary", 294),
+        ("long-beach", 200),
+        ("switzerland", 123),
+    ):
         outcome = results.comparisons.outcomes.rows("fedavg", client)[0]
         assert sorted(outcome.numbers) == list(range(rows))
         assert results.size(client) == rows
@@ -67,9 +72,14 @@ def test_resume_adds_repeats_and_never_other_folds(folder: Path) -> None:
     assert Results.load(folder).seeds == (0, 1)
 
 
-def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(tmp_path: Path) -> None:
+def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(
+    tmp_path: Path,
+) -> None:
     stopping = [{"name": "early-stopping", "patience": 1}]
-    run_experiment(experiment(callbacks=stopping, run={"rounds": 6, "evaluate": 1, "seeds": [0]}), tmp_path / "run")
+    run_experiment(
+        experiment(callbacks=stopping, run={"rounds": 6, "evaluate": 1, "seeds": [0]}),
+        tmp_path / "run",
+    )
     rows = json.loads((tmp_path / "run" / "summary.json").read_text())
     for method in ("local", "fedavg"):
         rounds = {row["fold"]: row["rounds"] for row in rows if row["method"] == method}
@@ -82,12 +92,19 @@ def test_patients_with_several_rows_are_judged_as_patients(tmp_path: Path) -> No
     for name in "ab":
         x = rng.normal(size=(40, 1)) + 0.3 * rng.normal(size=(40, 4))
         y = (x[:, :1] + rng.normal(size=(40, 1)) > 0) * np.ones((40, 4))
-        lines = [f"p{i},{x[i, j]:.3f},{int(y[i, j])}" for i in range(40) for j in range(4)]
-        (tmp_path / "data" / f"{name}.csv").write_text("\n".join(["patient,x,y", *lines]) + "\n")
+        lines = [
+            f"p{i},{x[i, j]:.3f},{int(y[i, j])}" for i in range(40) for j in range(4)
+        ]
+        (tmp_path / "data" / f"{name}.csv").write_text(
+            "\n".join(["patient,x,y", *lines]) + "\n"
+        )
     data = {"folder": str(tmp_path / "data"), "label": "y", "group": "patient"}
     run_experiment(experiment(data=data), tmp_path / "run")
     comparisons = Results.load(tmp_path / "run").comparisons
-    rows = {method: comparisons.outcomes.rows(method, "a")[0] for method in ("local", "fedavg")}
+    rows = {
+        method: comparisons.outcomes.rows(method, "a")[0]
+        for method in ("local", "fedavg")
+    }
     gap, whose = rows["local"].loss - rows["fedavg"].loss, rows["local"].patients
     assert sorted(np.unique(whose, return_counts=True)[1]) == [4] * 40
     sums = np.bincount(whose, weights=gap - gap.mean())
@@ -105,18 +122,27 @@ def test_the_card_says_how_sure_the_gain_of_this_one_model_is(folder: Path) -> N
     rows = dict.fromkeys(results.clients, 100)
     text = card(results, "hungary", "fedavg", rows, 0.5, rounds=1)
     said = re.search(
-        r"its gain over training alone in log-loss is (\S+) to (\S+) \(95 %\), above 0 with a probability of", text
+        r"its gain over training alone in log-loss is (\S+) to (\S+) \(95 %\), above 0 with a probability of",
+        text,
     )
     compared = results.comparisons
-    posterior, gain = compared.posteriors("fedavg", "loss")["hungary"], compared.gain("fedavg", "hungary", "loss")
+    posterior, gain = (
+        compared.posteriors("fedavg", "loss")["hungary"],
+        compared.gain("fedavg", "hungary", "loss"),
+    )
     wider = posterior._replace(variances=posterior.variances + (0.75 * gain.error) ** 2)
     assert said
     assert said.groups() == tuple(map(results.gain_text, wider.interval))
-    assert "This one model has luck" not in card(results, "hungary", "local", rows, 0.5, rounds=1)
+    assert "This one model has luck" not in card(
+        results, "hungary", "local", rows, 0.5, rounds=1
+    )
 
 
 def test_a_pipe_is_predicted_as_its_file_is(folder: Path, tmp_path: Path) -> None:
-    columns = [c["name"] for c in json.loads((folder / "preprocess.json").read_text())["0"]["columns"]]
+    columns = [
+        c["name"]
+        for c in json.loads((folder / "preprocess.json").read_text())["0"]["columns"]
+    ]
     file, pipe = tmp_path / "new.csv", tmp_path / "pipe"
     file.write_text(f"{','.join(columns)}\n{','.join('1' for _ in columns)}\n")
     os.mkfifo(pipe)
@@ -124,4 +150,7 @@ def test_a_pipe_is_predicted_as_its_file_is(folder: Path, tmp_path: Path) -> Non
     writer.start()
     from_pipe = predict(folder, pipe, client="hungary", method="fedavg")
     writer.join()
-    assert from_pipe.table() == predict(folder, file, client="hungary", method="fedavg").table()
+    assert (
+        from_pipe.table()
+        == predict(folder, file, client="hungary", method="fedavg").table()
+    )

@@ -42,7 +42,11 @@ def test_labels_in_a_column_count_row_by_row():
     outputs, labels = torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 0, 0])
     for name in ("accuracy", "balanced_accuracy", "auc", "f1"):
         metric = METRICS[name]
-        assert metric(outputs, labels[:, None], "binary") == metric(outputs, labels, "binary") is not None
+        assert (
+            metric(outputs, labels[:, None], "binary")
+            == metric(outputs, labels, "binary")
+            is not None
+        )
     assert len(scores_of(flat, "accuracy")) == 2
 
 
@@ -59,9 +63,16 @@ def several(x):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_several_labels_of_a_row_are_classified(dtype):
     model = nn.Linear(3, 2)
-    run = fitted(lambda x: several(x).to(dtype), model, metrics=("accuracy", "auc", "f1"), rounds=5)
+    run = fitted(
+        lambda x: several(x).to(dtype),
+        model,
+        metrics=("accuracy", "auc", "f1"),
+        rounds=5,
+    )
     same = fitted(several, model, metrics=("accuracy", "auc", "f1"), rounds=5)
-    assert torch.equal(run.x, same.x)  # binary cross-entropy, whatever the type of the labels
+    assert torch.equal(
+        run.x, same.x
+    )  # binary cross-entropy, whatever the type of the labels
     for metric in ("accuracy", "auc", "f1"):
         assert min(scores_of(run, metric)) > 0.8
         assert scores_of(run, metric) == scores_of(same, metric)
@@ -69,15 +80,23 @@ def test_several_labels_of_a_row_are_classified(dtype):
 
 
 def test_accuracy_of_several_labels_asks_for_all_of_them():
-    outputs, labels = torch.tensor([[1.0, 1.0], [1.0, -1.0]]), torch.tensor([[1, 0], [1, 0]])
+    outputs, labels = (
+        torch.tensor([[1.0, 1.0], [1.0, -1.0]]),
+        torch.tensor([[1, 0], [1, 0]]),
+    )
     assert METRICS["accuracy"](outputs, labels, "multilabel") == 0.5
     assert (
         METRICS["auc"](
-            torch.tensor([[0.1, 9], [0.4, 9], [0.35, 9]]), torch.tensor([[0, 1], [1, 1], [1, 1]]), "multilabel"
+            torch.tensor([[0.1, 9], [0.4, 9], [0.35, 9]]),
+            torch.tensor([[0, 1], [1, 1], [1, 1]]),
+            "multilabel",
         )
         == 1
     )
-    assert METRICS["f1"](torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 0]), "binary") == 0
+    assert (
+        METRICS["f1"](torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 0]), "binary")
+        == 0
+    )
 
 
 def test_quantities_in_columns_stay_a_regression():
@@ -99,7 +118,9 @@ class Tagger(nn.Module):
 
 
 def tokens_of(length, count=30, seed=0):
-    return torch.randint(0, 5, (count, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, 5, (count, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def tagged(length, last, ignore=False, **settings):
@@ -110,7 +131,9 @@ def tagged(length, last, ignore=False, **settings):
 
     torch.manual_seed(0)
     clients = ct.data.from_tensors([part(seed) for seed in range(2)])
-    return ct.fit(ct.FedAvg(LOCAL), clients, Tagger(4, last), 4, settings=RunSettings(**settings))
+    return ct.fit(
+        ct.FedAvg(LOCAL), clients, Tagger(4, last), 4, settings=RunSettings(**settings)
+    )
 
 
 def test_classes_may_lie_in_the_last_dimension():
@@ -122,7 +145,8 @@ def test_classes_may_lie_in_the_last_dimension():
 @pytest.mark.parametrize(("loss", "last"), [("classes", False), ("classes-last", True)])
 def test_as_many_positions_as_classes_must_be_told_apart(loss, last):
     with pytest.raises(
-        ct.InputError, match=r'dimension 1 or the last may hold the classes; say loss="classes" or "classes-last"'
+        ct.InputError,
+        match=r'dimension 1 or the last may hold the classes; say loss="classes" or "classes-last"',
     ):
         tagged(4, last)
     assert scores_of(tagged(4, last, loss=loss), "accuracy") == [1.0, 1.0]
@@ -134,7 +158,9 @@ def test_ignored_positions_count_nowhere():
     assert all(0 < m < 1 for m in scores_of(run, "majority"))
     outputs = torch.tensor([[[2.0, 0.0], [0.0, 2.0], [5.0, 1.0]]])
     loss = choose_loss("auto", outputs, torch.tensor([[0, 0, -100]]))
-    want = nn.functional.cross_entropy(outputs[:, :2].movedim(-1, 1), torch.tensor([[0, 0]]))
+    want = nn.functional.cross_entropy(
+        outputs[:, :2].movedim(-1, 1), torch.tensor([[0, 0]])
+    )
     for value in (
         loss.rows(outputs, torch.tensor([[0, 0, -100]]))[0],
         loss.mean(outputs, torch.tensor([[0, 0, -100]])),
@@ -157,19 +183,28 @@ def cross_entropy(outputs, labels):
 
 
 def logistic(outputs, labels):
-    return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.float(), reduction="none")
+    return nn.functional.binary_cross_entropy_with_logits(
+        outputs[:, 0], labels.float(), reduction="none"
+    )
 
 
 def test_a_loss_of_ones_own_has_metrics():
-    own, auto = (fitted(three_classes, nn.Linear(3, 3), loss=loss) for loss in (cross_entropy, "auto"))
+    own, auto = (
+        fitted(three_classes, nn.Linear(3, 3), loss=loss)
+        for loss in (cross_entropy, "auto")
+    )
     assert (
         [v is not None for v in scores_of(own, "accuracy")]
         == [v is not None for v in scores_of(auto, "accuracy")]
         == [True] * 2
     )
-    squared = fitted(lambda x: x[:, 0], loss=lambda outputs, labels: (outputs[:, 0] - labels).abs())
+    squared = fitted(
+        lambda x: x[:, 0], loss=lambda outputs, labels: (outputs[:, 0] - labels).abs()
+    )
     assert None not in scores_of(squared, "mae")
-    with pytest.raises(ct.InputError, match="the loss does not say how metrics read the outputs"):
+    with pytest.raises(
+        ct.InputError, match="the loss does not say how metrics read the outputs"
+    ):
         fitted(two_classes, loss=logistic)  # a logit or a probability?
     try:
         logistic.kind = "own"
@@ -177,7 +212,10 @@ def test_a_loss_of_ones_own_has_metrics():
         logistic.kind = "binary"
         assert min(scores_of(fitted(two_classes, loss=logistic), "accuracy")) > 0.8
         logistic.kind = "binnary"
-        with pytest.raises(ct.InputError, match=r"the loss has a kind 'binnary'; did you mean 'binary'\?"):
+        with pytest.raises(
+            ct.InputError,
+            match=r"the loss has a kind 'binnary'; did you mean 'binary'\?",
+        ):
             fitted(two_classes, loss=logistic)
     finally:
         del logistic.kind
@@ -187,7 +225,9 @@ def test_losses_have_names():
     assert torch.equal(fitted(two_classes, loss="binary").x, fitted(two_classes).x)
     squared = fitted(lambda x: several(x).float(), nn.Linear(3, 2), loss="squared")
     assert None not in scores_of(squared, "rmse")
-    with pytest.raises(ct.InputError, match=r"loss must be auto .*did you mean 'squared'\?"):
+    with pytest.raises(
+        ct.InputError, match=r"loss must be auto .*did you mean 'squared'\?"
+    ):
         fitted(two_classes, loss="squard")
 
 
@@ -196,7 +236,13 @@ def test_losses_have_names():
 
 def refusal(parts, model=None, **options):
     with pytest.raises(ct.InputError) as caught:
-        ct.fit(ct.FedAvg(LOCAL), ct.data.from_tensors(parts), model or nn.Linear(3, 3), 1, **options)
+        ct.fit(
+            ct.FedAvg(LOCAL),
+            ct.data.from_tensors(parts),
+            model or nn.Linear(3, 3),
+            1,
+            **options,
+        )
     sentence = str(caught.value)
     assert len(sentence) <= 300
     return sentence
@@ -210,18 +256,25 @@ def test_a_label_that_is_no_class_of_the_model_names_its_client():
     )
     held = ct.Part(x, torch.tensor([0, 1, 2, -100, 1, 0, 1, 2, 0]))
     clients = ct.Clients([ct.Client("a", ct.Part(*good)), ct.Client("b", held)])
-    with pytest.raises(ct.InputError, match="client 'b' has the label -100, and the model knows the classes 0 to 2"):
+    with pytest.raises(
+        ct.InputError,
+        match="client 'b' has the label -100, and the model knows the classes 0 to 2",
+    ):
         ct.fit(ct.FedAvg(), clients, nn.Linear(3, 3), 1)
     both = (x, torch.arange(9) % 2)
     sentence = refusal({"a": both, "b": (x, torch.arange(9) % 3)}, nn.Linear(3, 1))
-    assert sentence.startswith("client 'b' has the label 2, and the model knows the classes 0 and 1")
+    assert sentence.startswith(
+        "client 'b' has the label 2, and the model knows the classes 0 and 1"
+    )
 
 
 def test_one_huge_label_makes_no_huge_model():
     x = inputs_of(9)
     bad = (x, torch.tensor([0, 1, 2, 0, 10**6, 0, 1, 2, 0]))
     sentence = refusal({"a": (x, torch.arange(9) % 3), "b": bad}, ct.models.Logistic())
-    assert sentence.startswith("client 'b' has the label 1000000, but there are only 4 different ones")
+    assert sentence.startswith(
+        "client 'b' has the label 1000000, but there are only 4 different ones"
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,12 +288,17 @@ def test_one_huge_label_makes_no_huge_model():
             torch.zeros(9),
             "client 'b' has labels of shape [rows] (numbers) in its train rows, client 'a' of [rows] (classes)",
         ),
-        (torch.zeros(9, dtype=torch.complex64), "client 'b', labels is a tensor that is complex; give a dense one"),
+        (
+            torch.zeros(9, dtype=torch.complex64),
+            "client 'b', labels is a tensor that is complex; give a dense one",
+        ),
     ],
 )
 def test_labels_of_another_form_at_one_client_name_it(labels, sentence):
     x = inputs_of(9)
-    assert refusal({"a": (x, torch.arange(9) % 3), "b": (x, labels)}).startswith(sentence)
+    assert refusal({"a": (x, torch.arange(9) % 3), "b": (x, labels)}).startswith(
+        sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,13 +308,22 @@ def test_labels_of_another_form_at_one_client_name_it(labels, sentence):
         (lambda: torch.zeros(9, 3, device="meta"), "without values (device meta)"),
         (lambda: torch.zeros(9, 3).to(torch.float8_e5m2), "torch.float8_e5m2"),
         (lambda: torch.zeros(9, 3, dtype=torch.complex64), "complex"),
-        (lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged), "nested"),
+        (
+            lambda: torch.nested.nested_tensor(
+                [torch.zeros(2), torch.zeros(3)], layout=torch.jagged
+            ),
+            "nested",
+        ),
     ],
 )
 def test_tensors_that_no_model_takes_are_refused(make, kind):
     inputs = make()  # here, since the first nested tensor imports torch's compiler
     labels = torch.arange(9) % 3
     sentence = refusal({"a": (inputs_of(9), labels), "b": (inputs, labels)})
-    assert sentence.startswith(f"client 'b', inputs is a tensor that is {kind}; give a dense one")
-    with pytest.raises(ct.InputError, match="client 'b', train rows: inputs is a tensor that is"):
+    assert sentence.startswith(
+        f"client 'b', inputs is a tensor that is {kind}; give a dense one"
+    )
+    with pytest.raises(
+        ct.InputError, match="client 'b', train rows: inputs is a tensor that is"
+    ):
         ct.Client("b", ct.Part(inputs, labels))

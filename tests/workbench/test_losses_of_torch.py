@@ -21,7 +21,12 @@ CLASSES = torch.tensor([1, 0, 2])
     [
         (nn.CrossEntropyLoss(label_smoothing=0.2), SCORES, CLASSES, "classes"),
         (nn.NLLLoss(), SCORES.log_softmax(1), CLASSES, "classes"),
-        (nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])), LOGITS, BINARY, "binary"),
+        (
+            nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])),
+            LOGITS,
+            BINARY,
+            "binary",
+        ),
         (nn.MSELoss(), LOGITS, BINARY * 0.5, "regression"),
         (nn.HuberLoss(delta=0.5), LOGITS, BINARY * 0.5, "regression"),
         (nn.SmoothL1Loss(reduction="sum"), LOGITS, BINARY * 0.5, "regression"),
@@ -33,7 +38,9 @@ def test_a_loss_module_gives_the_loss_of_each_row(loss, outputs, labels, kind):
     assert chosen.kind == kind
     for i, value in enumerate(rows):
         of_one = loss(
-            outputs[i : i + 1].squeeze(1) if outputs.shape[1] == 1 else outputs[i : i + 1],
+            outputs[i : i + 1].squeeze(1)
+            if outputs.shape[1] == 1
+            else outputs[i : i + 1],
             labels[i : i + 1].to(outputs.dtype if kind != "classes" else torch.int64),
         )
         assert value.item() == pytest.approx(of_one.item())
@@ -49,17 +56,26 @@ def test_a_loss_module_gives_the_loss_of_each_row(loss, outputs, labels, kind):
     ],
 )
 def test_a_loss_function_of_torch_is_the_named_loss(function, outputs, labels, named):
-    ours, theirs = choose_loss(function, outputs, labels), choose_loss(named, outputs, labels)
+    ours, theirs = (
+        choose_loss(function, outputs, labels),
+        choose_loss(named, outputs, labels),
+    )
     assert torch.equal(ours.rows(outputs, labels), theirs.rows(outputs, labels))
     assert ours.kind == theirs.kind
 
 
 def test_pixels_that_the_module_ignores_do_not_count():
-    scores, labels = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 1, 2, 7]] * 2)
+    scores, labels = (
+        torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([[0, 1, 2, 7]] * 2),
+    )
     ignoring = choose_loss(nn.CrossEntropyLoss(ignore_index=7), scores, labels)
-    usual = choose_loss("classes", scores, labels.where(labels != 7, torch.tensor(IGNORED)))
+    usual = choose_loss(
+        "classes", scores, labels.where(labels != 7, torch.tensor(IGNORED))
+    )
     assert torch.allclose(
-        ignoring.rows(scores, labels), usual.rows(scores, labels.where(labels != 7, torch.tensor(IGNORED)))
+        ignoring.rows(scores, labels),
+        usual.rows(scores, labels.where(labels != 7, torch.tensor(IGNORED))),
     )
 
 
@@ -83,7 +99,9 @@ def test_logits_that_happen_to_lie_between_0_and_1_are_no_probabilities():
     assert bool(((scaled[0] > 0) & (scaled[0] < 1)).all())
     assert not are_probabilities("binary", scaled)
     assert are_probabilities("binary", [torch.sigmoid(values) for values in scaled])
-    assert not are_probabilities("binary", [torch.sigmoid(scaled[0])])  # one scale of whole numbers says nothing
+    assert not are_probabilities(
+        "binary", [torch.sigmoid(scaled[0])]
+    )  # one scale of whole numbers says nothing
 
 
 def test_shares_of_classes_are_seen_at_one_scale():
@@ -97,4 +115,8 @@ def test_a_loss_that_is_named_takes_the_model_as_it_is():
     model = nn.Sequential(nn.LazyLinear(1), nn.Sigmoid())
     with pytest.raises(ct.InputError, match="takes logits"):
         ct.fit("fedavg", clients, model, 1)
-    assert ct.fit("fedavg", clients, model, 1, settings=ct.RunSettings(loss="binary")).x.isfinite().all()
+    assert (
+        ct.fit("fedavg", clients, model, 1, settings=ct.RunSettings(loss="binary"))
+        .x.isfinite()
+        .all()
+    )

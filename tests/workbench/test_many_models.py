@@ -20,7 +20,9 @@ def test_many_models_of_a_method_lie_in_one_file(tmp_path):
         lines = ["a,b,y", *(f"{a},{b},{int(a * (-1) ** number > 0)}" for a, b in rows)]
         (tables / f"h{number:02d}.csv").write_text("\n".join(lines) + "\n")
     run = tmp_path / "run"
-    ct.compare(["local"], {"folder": str(tables), "label": "y"}, "logistic", 2, 1, folder=run)
+    ct.compare(
+        ["local"], {"folder": str(tables), "label": "y"}, "logistic", 2, 1, folder=run
+    )
     (path,) = (run / "models").glob("*.safetensors")
     first, last = (open_model_file(path, client)[0] for client in ("h00", "h16"))
     assert first.keys() == last.keys()
@@ -30,7 +32,17 @@ def test_many_models_of_a_method_lie_in_one_file(tmp_path):
     told = []
     for client in ("h00", "h01"):
         assert (
-            main(["predict", str(run), str(tables / "h00.csv"), "--client", client, "--out", str(tmp_path / client)])
+            main(
+                [
+                    "predict",
+                    str(run),
+                    str(tables / "h00.csv"),
+                    "--client",
+                    client,
+                    "--out",
+                    str(tmp_path / client),
+                ]
+            )
             == 0
         )
         told.append((tmp_path / client).read_text())
@@ -42,18 +54,24 @@ class Slashed(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weights = torch.nn.ParameterDict({"in/out": torch.nn.Parameter(torch.zeros(2, 1))})
+        self.weights = torch.nn.ParameterDict(
+            {"in/out": torch.nn.Parameter(torch.zeros(2, 1))}
+        )
 
     def forward(self, x):
         return x @ self.weights["in/out"]
 
 
 def test_names_of_clients_and_of_entries_may_have_slashes(tmp_path):
-    rows = {f"town/{k:02d}": (torch.randn(8, 2), torch.arange(8) % 2) for k in range(17)}
+    rows = {
+        f"town/{k:02d}": (torch.randn(8, 2), torch.arange(8) % 2) for k in range(17)
+    }
     clients = ct.data.from_tensors(rows)
     run = ct.fit(ct.Local(), clients, Slashed(), rounds=1)
     (path,) = save_models(tmp_path, "local", run, clients)
     for client in ("town/00", "town/16"):
         state, _ = open_model_file(path, client)
         assert state.keys() == run.module.state_dict().keys()
-        assert all(value.equal(state[name]) for name, value in run.state_dict(client).items())
+        assert all(
+            value.equal(state[name]) for name, value in run.state_dict(client).items()
+        )

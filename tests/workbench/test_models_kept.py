@@ -12,7 +12,9 @@ from coterie.base.vector import Layout
 
 def rows(count=24, width=4, classes=2, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    return torch.randn(count, width, generator=draw), torch.randint(0, classes, (count,), generator=draw)
+    return torch.randn(count, width, generator=draw), torch.randint(
+        0, classes, (count,), generator=draw
+    )
 
 
 def two_clients(**options):
@@ -32,7 +34,9 @@ class Tied(nn.Module):
     def forward(self, inputs):
         if self.training:
             self.scale.mul_(0.9)
-        return (self.second.scale * self.second(self.first(inputs).relu()))[:, :2].diff(dim=1)
+        return (self.second.scale * self.second(self.first(inputs).relu()))[:, :2].diff(
+            dim=1
+        )
 
 
 def test_trained_parts_alone_can_be_exported():
@@ -40,13 +44,18 @@ def test_trained_parts_alone_can_be_exported():
     backbone.requires_grad_(False)
     module = nn.Sequential(backbone, nn.ReLU(), head)
     run = ct.fit(ct.MeritFed(targets="all"), two_clients(), module, 2)
-    whole, own = run.state_dict("client-0"), run.state_dict("client-0", trained_only=True)
+    whole, own = (
+        run.state_dict("client-0"),
+        run.state_dict("client-0", trained_only=True),
+    )
     assert list(own) == ["2.weight", "2.bias"]
     assert all(torch.equal(own[name], whole[name]) for name in own)
     fresh = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
     fresh[0].load_state_dict(backbone.state_dict())
     fresh.load_state_dict(own, strict=False)
-    assert all(torch.equal(value, whole[name]) for name, value in fresh.state_dict().items())
+    assert all(
+        torch.equal(value, whole[name]) for name, value in fresh.state_dict().items()
+    )
     tied = ct.fit(ct.FedAvg(), two_clients(), Tied(), 1)
     assert set(tied.state_dict(trained_only=True)) == set(tied.state_dict())
 
@@ -59,7 +68,9 @@ def test_every_name_of_a_shared_tensor_is_exported():
         assert torch.equal(state["second.weight"], state["first.weight"])
         assert torch.equal(state["second.scale"], state["scale"])
         assert state["scale"] < 1
-        assert not torch.equal(state["first.weight"], module.state_dict()["first.weight"])
+        assert not torch.equal(
+            state["first.weight"], module.state_dict()["first.weight"]
+        )
         loaded = Tied()
         loaded.load_state_dict(state)
         inputs = two_clients().train.inputs
@@ -75,7 +86,9 @@ def test_the_summary_is_that_of_the_exported_model():
     module.load_state_dict(run.state_dict())
     for row in (r for r in run.summary if r["split"] == "test"):
         test = clients[row["client"]].test
-        loss = nn.functional.binary_cross_entropy_with_logits(module(test.inputs)[:, 0], test.labels.float())
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            module(test.inputs)[:, 0], test.labels.float()
+        )
         assert float(loss.detach()) == pytest.approx(row["loss"], rel=1e-5)
 
 
@@ -84,7 +97,10 @@ def test_a_tied_model_is_saved_and_predicts(tmp_path):
     from safetensors.torch import load_file, save_file
 
     run = ct.fit(ct.FedAvg(), two_clients(), Tied(), 2)
-    save_file({k: v.clone() for k, v in run.state_dict().items()}, tmp_path / "model.safetensors")
+    save_file(
+        {k: v.clone() for k, v in run.state_dict().items()},
+        tmp_path / "model.safetensors",
+    )
     untied = Tied()
     untied.second.weight = nn.Parameter(torch.zeros(4, 4))
     untied.load_state_dict(load_file(tmp_path / "model.safetensors"))

@@ -20,7 +20,9 @@ from coterie.study.row_outcomes import outcomes
 
 def rows(count=24, width=4, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    return torch.randn(count, width, generator=draw), torch.randint(0, 2, (count,), generator=draw)
+    return torch.randn(count, width, generator=draw), torch.randint(
+        0, 2, (count,), generator=draw
+    )
 
 
 def numbers():
@@ -33,7 +35,11 @@ def clients():
 
 def fitted(model, **options):
     return ct.fit(
-        ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3))), options.pop("data", None) or clients(), model, 2, **options
+        ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3))),
+        options.pop("data", None) or clients(),
+        model,
+        2,
+        **options,
     )
 
 
@@ -45,12 +51,16 @@ class Noisy(nn.Module):
         self.layer, self.draw, self.always = nn.Linear(4, 1), draw, always
 
     def forward(self, inputs):
-        return self.layer(inputs + self.draw() if self.training or self.always else inputs)
+        return self.layer(
+            inputs + self.draw() if self.training or self.always else inputs
+        )
 
 
 @pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize(
-    "draw", [lambda: numbers()[1], lambda: random.random(), lambda: torch.randn(1)], ids=["numpy", "python", "torch"]
+    "draw",
+    [lambda: numbers()[1], lambda: random.random(), lambda: torch.randn(1)],
+    ids=["numpy", "python", "torch"],
 )
 def test_noise_of_any_library_has_the_bits_of_the_seed(draw, always):
     torch.manual_seed(0)
@@ -102,7 +112,8 @@ def test_a_generator_that_a_module_holds_is_seeded_by_name(kind, tmp_path):
 
 def test_noise_that_cannot_be_seeded_is_refused():
     with pytest.raises(
-        ct.InputError, match="the model gives other outputs when it reads the same rows again"
+        ct.InputError,
+        match="the model gives other outputs when it reads the same rows again",
     ) as caught:
         fitted(OwnNoise("torch", hidden=True))
     assert len(str(caught.value)) <= 300
@@ -113,8 +124,13 @@ def test_what_a_noisy_model_says_of_each_row_is_what_its_summary_says():
     before = Generators.now()
     names, tensors = outcomes(run, clients())
     assert not before.differ()
-    means = [float(loss.mean()) for loss in tensors["loss"].tensor_split(tensors["offsets"][1:-1])]
-    expected = {row["client"]: row["loss"] for row in run.summary if row["split"] == "test"}
+    means = [
+        float(loss.mean())
+        for loss in tensors["loss"].tensor_split(tensors["offsets"][1:-1])
+    ]
+    expected = {
+        row["client"]: row["loss"] for row in run.summary if row["split"] == "test"
+    }
     assert dict(zip(names, means, strict=True)) == pytest.approx(expected, rel=1e-6)
 
 
@@ -180,13 +196,23 @@ def test_frozen_batch_norm_keeps_its_statistics(method):
         ("0", {"1.running_mean", "1.running_var", "2.weight", "2.bias"}),
     ],
 )
-def test_a_pattern_freezes_the_statistics_of_batch_norm_without_parameters(pattern, trained):
-    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1))
-    run = ct.fit("fedavg", clients(), model, 1, settings=ct.RunSettings(freeze=[pattern]))
+def test_a_pattern_freezes_the_statistics_of_batch_norm_without_parameters(
+    pattern, trained
+):
+    model = nn.Sequential(
+        nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1)
+    )
+    run = ct.fit(
+        "fedavg", clients(), model, 1, settings=ct.RunSettings(freeze=[pattern])
+    )
     before, after = model.state_dict(), run.state_dict()
     assert set(run.state_dict(trained_only=True)) == trained
-    assert {name for name in after if not torch.equal(after[name], before[name])} == trained
-    assert len(run.x) == sum(before[name].numel() for name in trained)  # the others do not travel
+    assert {
+        name for name in after if not torch.equal(after[name], before[name])
+    } == trained
+    assert len(run.x) == sum(
+        before[name].numel() for name in trained
+    )  # the others do not travel
 
 
 class Keywords(nn.Module):
@@ -201,11 +227,16 @@ class Keywords(nn.Module):
         return self.wrap(self.layer(states.mean(1)))
 
 
-@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"logits": t}, lambda t: SimpleNamespace(logits=t)])
+@pytest.mark.parametrize(
+    "wrap", [lambda t: t, lambda t: {"logits": t}, lambda t: SimpleNamespace(logits=t)]
+)
 def test_inputs_by_keyword_and_outputs_with_logits(wrap):
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 5, (24, 6), generator=draw)
-    data = ct.data.from_tensors([({"input_ids": tokens, "attention_mask": torch.ones(24, 6)}, tokens[:, 0] % 2)] * 2)
+    data = ct.data.from_tensors(
+        [({"input_ids": tokens, "attention_mask": torch.ones(24, 6)}, tokens[:, 0] % 2)]
+        * 2
+    )
     torch.manual_seed(0)
     run = fitted(Keywords(wrap), data=data)
     torch.manual_seed(0)
@@ -245,8 +276,14 @@ def pruned():
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (lambda: Detached(4, 1), "no gradient of the loss can be computed: element 0 of tensors does not require grad"),
-        (lambda: ManyZeros(4, 1), "what the model gives is a tensor that is sparse; give a dense one [rows, ...]"),
+        (
+            lambda: Detached(4, 1),
+            "no gradient of the loss can be computed: element 0 of tensors does not require grad",
+        ),
+        (
+            lambda: ManyZeros(4, 1),
+            "what the model gives is a tensor that is sparse; give a dense one [rows, ...]",
+        ),
         (
             lambda: Overwritten(4, 1),
             "no gradient of the loss can be computed: one of the variables needed for gradient",
@@ -256,7 +293,11 @@ def pruned():
             "the model cannot be copied: it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do",
         ),
         (
-            lambda: with_buffer(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)),
+            lambda: with_buffer(
+                torch.nested.nested_tensor(
+                    [torch.ones(2), torch.ones(3)], layout=torch.jagged
+                )
+            ),
             "'extra' of the model is torch.float32, torch.jagged, on cpu; train dense",
         ),
         (
@@ -275,9 +316,14 @@ def pruned():
             lambda: nn.Linear(4, 1, dtype=torch.complex64),
             "'weight' of the model is torch.complex64, torch.strided, on cpu; train",
         ),
-        (lambda: nn.LSTM(4, 1), "the model returns a tuple; return one tensor, or an object or dict with 'logits'"),
         (
-            lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0), nn.Unflatten(0, (1, -1))),
+            lambda: nn.LSTM(4, 1),
+            "the model returns a tuple; return one tensor, or an object or dict with 'logits'",
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Linear(4, 1), nn.Flatten(0), nn.Unflatten(0, (1, -1))
+            ),
             "the model gives torch.float32 outputs of shape",
         ),
     ],
@@ -307,10 +353,19 @@ def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence
 
 
 @pytest.mark.parametrize(
-    "run", [lambda: fitted(nn.Linear(4, 1)), lambda: ct.compare(["local"], clients(), nn.Linear(4, 1), 1, 1)]
+    "run",
+    [
+        lambda: fitted(nn.Linear(4, 1)),
+        lambda: ct.compare(["local"], clients(), nn.Linear(4, 1), 1, 1),
+    ],
 )
 def test_autocast_around_a_run_is_refused(run):
-    with torch.autocast("cpu"), pytest.raises(ct.InputError, match="autocast around a run would change its bits"):
+    with (
+        torch.autocast("cpu"),
+        pytest.raises(
+            ct.InputError, match="autocast around a run would change its bits"
+        ),
+    ):
         run()
     run()
 
@@ -318,14 +373,19 @@ def test_autocast_around_a_run_is_refused(run):
 def test_parametrised_modules_train():
     def model():
         torch.manual_seed(0)
-        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 1))
+        return nn.Sequential(
+            nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 1)
+        )
 
     run = fitted(model())
     assert "0.parametrizations.weight.original0" in run.state_dict()
     loaded = model()
     loaded.load_state_dict(run.state_dict())
     inputs = rows()[0]
-    torch.testing.assert_close(torch.sigmoid(loaded(inputs)[:, 0]).double(), run.predict(inputs).values[:, 1].double())
+    torch.testing.assert_close(
+        torch.sigmoid(loaded(inputs)[:, 0]).double(),
+        run.predict(inputs).values[:, 1].double(),
+    )
 
 
 def test_a_buffer_of_8_bit_floats_stays_as_it_is():
@@ -339,7 +399,8 @@ def test_a_loss_that_fails_is_named():
 
     alone.kind = "binary"
     with pytest.raises(
-        ct.InputError, match=r"the loss cannot take outputs of shape \(2, 1\) and torch.int64 labels.*TypeError"
+        ct.InputError,
+        match=r"the loss cannot take outputs of shape \(2, 1\) and torch.int64 labels.*TypeError",
     ):
         fitted(nn.Linear(4, 1), settings=RunSettings(loss=alone))
 
@@ -347,7 +408,13 @@ def test_a_loss_that_fails_is_named():
 def test_a_bfloat16_model_is_saved_and_goes_on(tmp_path):
     model = nn.Linear(4, 1, dtype=torch.bfloat16)
     whole = fitted(model, checkpoint=tmp_path / "whole")
-    half = ct.fit(ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3))), clients(), model, 1, checkpoint=tmp_path / "half")
+    half = ct.fit(
+        ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3))),
+        clients(),
+        model,
+        1,
+        checkpoint=tmp_path / "half",
+    )
     on = fitted(model, checkpoint=tmp_path / "half", settings=RunSettings(resume=True))
     assert half.x.dtype == torch.bfloat16
     assert torch.equal(on.x, whole.x)
@@ -363,11 +430,23 @@ class Tokens(nn.Module):
 
 
 def test_lazy_layers_are_made_from_rows():
-    images = [(torch.randint(0, 255, (12, 1, 6, 6), dtype=torch.uint8), torch.tensor([0, 1] * 6)) for _ in range(2)]
-    model = nn.Sequential(nn.LazyConv2d(2, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(1))
+    images = [
+        (
+            torch.randint(0, 255, (12, 1, 6, 6), dtype=torch.uint8),
+            torch.tensor([0, 1] * 6),
+        )
+        for _ in range(2)
+    ]
+    model = nn.Sequential(
+        nn.LazyConv2d(2, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(1)
+    )
     data = ct.data.from_tensors(images)
     run = fitted(model, data=data)
-    assert {k: tuple(v.shape) for k, v in run.state_dict().items() if k in ("0.weight", "3.weight")} == {
+    assert {
+        k: tuple(v.shape)
+        for k, v in run.state_dict().items()
+        if k in ("0.weight", "3.weight")
+    } == {
         "0.weight": (2, 1, 3, 3),
         "3.weight": (1, 32),
     }

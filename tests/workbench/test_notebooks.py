@@ -20,10 +20,17 @@ def test_a_client_and_its_parts_are_told_by_their_sizes():
     client = ct.Client("<a>", part(), test=part(7))
     assert repr(client) == "<client '<a>': 40 training, 7 test rows of float32 [3]>"
     assert "&lt;a&gt;" in client._repr_html_()
-    assert client._repr_html_().endswith("<tr><td>train</td><td>40</td></tr><tr><td>test</td><td>7</td></tr></table>")
+    assert client._repr_html_().endswith(
+        "<tr><td>train</td><td>40</td></tr><tr><td>test</td><td>7</td></tr></table>"
+    )
     assert repr(client.train) == "<40 rows of float32 [3], labels int64 []>"
-    dicts = ct.Part({"ids": torch.zeros(4, 2), "mask": torch.zeros(4, 2, dtype=torch.bool)}, torch.zeros(4))
-    assert repr(dicts) == "<4 rows of ids float32 [2], mask bool [2], labels float32 []>"
+    dicts = ct.Part(
+        {"ids": torch.zeros(4, 2), "mask": torch.zeros(4, 2, dtype=torch.bool)},
+        torch.zeros(4),
+    )
+    assert (
+        repr(dicts) == "<4 rows of ids float32 [2], mask bool [2], labels float32 []>"
+    )
 
 
 def test_clients_are_a_table_that_ends():
@@ -42,9 +49,9 @@ def test_a_verdict_is_one_line():
     assert repr(verdict) == f"<verdict: {verdict}>"
     assert str(verdict) == f"{verdict.kind} ({verdict.method}): {verdict.reason}"
     assert verdict._repr_html_().startswith(f"<p><b>{verdict.kind}")
-    assert "<" not in verdict._replace(reason="a<b")._repr_html_().removeprefix("<p><b>").replace("</b>", "").replace(
-        "</p>", ""
-    )
+    assert "<" not in verdict._replace(reason="a<b")._repr_html_().removeprefix(
+        "<p><b>"
+    ).replace("</b>", "").replace("</p>", "")
 
 
 @pytest.fixture

@@ -23,22 +23,35 @@ class Talkative(ct.FedAvg):
 
 def compare(methods, folder):
     problem = quadratic({name: [float(i)] for i, name in enumerate("abc")})
-    ct.compare(methods, problem.clients, problem.model, rounds=1, seeds=1, folder=folder)
+    ct.compare(
+        methods, problem.clients, problem.model, rounds=1, seeds=1, folder=folder
+    )
     return json.loads((folder / "notes.json").read_text())
 
 
 def test_the_presets_of_folders_take_the_cheap_form_above_twelve_targets():
-    (merit,) = [table for table in preset("folder")["methods"] if table["name"] == "meritfed"]
+    (merit,) = [
+        table for table in preset("folder")["methods"] if table["name"] == "meritfed"
+    ]
     assert merit["cheap_above"] == 12
-    build = ct.MeritFed(validation=merit["validation"], cheap_above=merit["cheap_above"])
-    assert [len(build.notes(tuple(map(str, range(count))))) for count in (12, 13)] == [0, 1]
+    build = ct.MeritFed(
+        validation=merit["validation"], cheap_above=merit["cheap_above"]
+    )
+    assert [len(build.notes(tuple(map(str, range(count))))) for count in (12, 13)] == [
+        0,
+        1,
+    ]
 
 
 def test_notes_of_a_method_bear_its_label(tmp_path):
     notes = compare({"mine": Talkative(), "plain": ct.FedAvg()}, tmp_path / "run")
-    assert [note for note in notes if note.startswith(("mine", "plain"))] == ["mine: these clients are few"]
+    assert [note for note in notes if note.startswith(("mine", "plain"))] == [
+        "mine: these clients are few"
+    ]
 
 
 def test_notes_that_are_no_sentences_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"mine: notes must return a list of sentences; got 'one text'"):
+    with pytest.raises(
+        InputError, match=r"mine: notes must return a list of sentences; got 'one text'"
+    ):
         compare({"mine": Talkative(said="one text")}, tmp_path / "run")

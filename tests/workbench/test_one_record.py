@@ -53,7 +53,16 @@ def commands(runs: Path, copied: Path) -> dict[str, Callable[[], object]]:
     return {
         "report": lambda: main(["report", str(copied), "--no-html"]),
         "predict": lambda: main(predict),
-        "finalise": lambda: main(["finalise", str(copied), "--client", "east", "--out", str(copied.parent / "final")]),
+        "finalise": lambda: main(
+            [
+                "finalise",
+                str(copied),
+                "--client",
+                "east",
+                "--out",
+                str(copied.parent / "final"),
+            ]
+        ),
     }
 
 
@@ -64,7 +73,9 @@ def test_a_pair_of_another_run_is_refused_by_name(
     model = f"models/{ALL}.safetensors"
     put(runs, copied, f"checkpoint/{ALL}", model)
     assert commands(runs, copied)[command]() == 2
-    assert f"checkpoint/{ALL} is of another run than the tables" in capsys.readouterr().err
+    assert (
+        f"checkpoint/{ALL} is of another run than the tables" in capsys.readouterr().err
+    )
     with pytest.raises(InputError, match=f"{ALL} is of another run"):
         ct.Comparison(copied)
 
@@ -73,7 +84,11 @@ def test_a_pair_of_another_run_is_refused_by_name(
 def test_tables_of_another_run_are_refused(
     runs: Path, copied: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tables = [path.name for path in (runs / "two").iterdir() if path.suffix in (".json", ".csv", ".toml")]
+    tables = [
+        path.name
+        for path in (runs / "two").iterdir()
+        if path.suffix in (".json", ".csv", ".toml")
+    ]
     put(runs, copied, *tables, "checkpoint/tables.json")
     assert commands(runs, copied)[command]() == 2
     assert "is of another run than the tables" in capsys.readouterr().err
@@ -93,10 +108,14 @@ def test_a_table_of_another_run_is_named_and_made_again(
     put(runs, copied, "summary.json")
     assert commands(runs, copied)["report"]() == 0
     assert "summary.json was damaged; it is made again" in capsys.readouterr().err
-    assert (copied / "summary.json").read_bytes() == (runs / "one" / "summary.json").read_bytes()
+    assert (copied / "summary.json").read_bytes() == (
+        runs / "one" / "summary.json"
+    ).read_bytes()
 
 
-def test_a_recipe_of_another_run_is_refused_from_python(runs: Path, copied: Path) -> None:
+def test_a_recipe_of_another_run_is_refused_from_python(
+    runs: Path, copied: Path
+) -> None:
     from coterie.study.predict import predict
 
     put(runs, copied, "preprocess.json")
@@ -104,7 +123,9 @@ def test_a_recipe_of_another_run_is_refused_from_python(runs: Path, copied: Path
         predict(copied, runs / "table-one" / "east.csv", client="east", method="fedavg")
 
 
-def test_a_fold_swapped_for_another_is_refused_by_name(runs: Path, copied: Path) -> None:
+def test_a_fold_swapped_for_another_is_refused_by_name(
+    runs: Path, copied: Path
+) -> None:
     shutil.rmtree(copied / "checkpoint" / FOLD)
     shutil.copytree(copied / "checkpoint" / "fedavg-0-k1", copied / "checkpoint" / FOLD)
     with pytest.raises(InputError, match=f"{FOLD} is of another run"):
@@ -118,11 +139,29 @@ def test_methods_of_the_user_are_not_imported(
     Path("own.py").write_text(OWN)
     table = write_table(tmp_path / "table", 1)
     for i in (0, 1):
-        run(table, tmp_path / f"run{i}", [i], methods=[{"name": "local"}, {"name": "own.py:Mine", "label": "mine"}])
+        run(
+            table,
+            tmp_path / f"run{i}",
+            [i],
+            methods=[{"name": "local"}, {"name": "own.py:Mine", "label": "mine"}],
+        )
     Path("imported.txt").unlink()
     Path("own.py").write_text("raise SystemExit('imported')\n")
     assert main(["report", "run0", "--no-html"]) == 0
     assert main(["report", "run0", "run1", "--no-html"]) == 0
-    assert main(["predict", "run0", "table/east.csv", "--client", "east", "--method", "mine"]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                "run0",
+                "table/east.csv",
+                "--client",
+                "east",
+                "--method",
+                "mine",
+            ]
+        )
+        == 0
+    )
     assert "prediction" in capsys.readouterr().out
     assert not Path("imported.txt").exists()

@@ -18,13 +18,28 @@ from coterie.config.run import PARTS, Tuning
 from coterie.run.fit import personalise
 from coterie.run.personalisation import tunable
 from coterie.run.result import Run
-from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic, quadratic, seeded, subset
+from federations import (
+    PROBLEMS,
+    Problem,
+    assert_same_bits,
+    fit,
+    logistic,
+    quadratic,
+    seeded,
+    subset,
+)
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
 
 
 def trained(problem: Problem, method=None, **options) -> Run:
-    options = {"rounds": 3, "evaluate": 3, "merge_validation": False, "metrics": DEFAULT_METRICS, **options}
+    options = {
+        "rounds": 3,
+        "evaluate": 3,
+        "merge_validation": False,
+        "metrics": DEFAULT_METRICS,
+        **options,
+    }
     return fit(method or ct.FedAvg(LOCAL), problem.clients, problem.model, **options)
 
 
@@ -49,7 +64,9 @@ def test_no_step_is_the_untuned_model_bit_for_bit(name, part):
     assert set(chosen(tuned, "tuning_steps").values()) == {0.0}
 
 
-@pytest.mark.parametrize("name", ["batch-norm", "dropout", "frozen", "dict-inputs", "tokens"])
+@pytest.mark.parametrize(
+    "name", ["batch-norm", "dropout", "frozen", "dict-inputs", "tokens"]
+)
 @pytest.mark.parametrize("part", PARTS)
 def test_only_the_part_that_is_named_moves(name, part):
     problem = PROBLEMS[name]()
@@ -60,7 +77,11 @@ def test_only_the_part_that_is_named_moves(name, part):
     names = [n for n, p in problem.model.named_parameters() if p.requires_grad]
     sizes = {n: p.numel() for n, p in problem.model.named_parameters()}
     last = names[-1].rpartition(".")[0]
-    expected = {"all": names, "last": [f"{last}.weight", f"{last}.bias"], "bias": [f"{last}.bias"]}[part]
+    expected = {
+        "all": names,
+        "last": [f"{last}.weight", f"{last}.bias"],
+        "bias": [f"{last}.bias"],
+    }[part]
     assert int(mask.sum()) == sum(sizes[n] for n in expected)
     moved = [x != run.x for x in tuned.models.values()]
     assert any(m.any() for m in moved)
@@ -72,7 +93,9 @@ def test_the_bias_of_one_logit_changes_no_ranking():
     run = trained(problem)
     tuned = personalise(run, problem.clients, "bias")
     before, after = rows(run), rows(tuned)
-    assert {c: r["auc"] for c, r in before.items()} == {c: r["auc"] for c, r in after.items()}
+    assert {c: r["auc"] for c, r in before.items()} == {
+        c: r["auc"] for c, r in after.items()
+    }
     assert any(after[c]["loss"] != before[c]["loss"] for c in before)
 
 
@@ -84,10 +107,15 @@ def skewed() -> Problem:
         parts = []
         for count in (60, 40, 40):
             y = (torch.arange(count) < share * count).long()
-            x = torch.randn(count, 2, generator=g, dtype=torch.float64) + 0.3 * y[:, None]
+            x = (
+                torch.randn(count, 2, generator=g, dtype=torch.float64)
+                + 0.3 * y[:, None]
+            )
             parts.append(Part(x, y))
         clients.append(Client(name, *parts))
-    return Problem(Clients(clients), seeded(lambda: torch.nn.Linear(2, 1), torch.float64))
+    return Problem(
+        Clients(clients), seeded(lambda: torch.nn.Linear(2, 1), torch.float64)
+    )
 
 
 def test_a_bias_corrects_the_prevalence_of_a_client():
@@ -99,7 +127,9 @@ def test_a_bias_corrects_the_prevalence_of_a_client():
         part = problem.clients[client].train
         x = tuned.models[client]
         predicted = torch.sigmoid(part.inputs @ x[:2] + x[2]).mean()
-        assert float(predicted) == pytest.approx(float(part.labels.double().mean()), abs=1e-3)
+        assert float(predicted) == pytest.approx(
+            float(part.labels.double().mean()), abs=1e-3
+        )
 
 
 def test_steps_and_choice_follow_an_independent_computation():
@@ -119,20 +149,31 @@ def test_steps_and_choice_follow_an_independent_computation():
             y = run.x.clone()
             for step in range(1, max(counts) + 1):
                 error = torch.sigmoid(train.inputs @ y[:2] + y[2]) - train.labels
-                gradient = torch.cat([train.inputs.T @ error, error.sum()[None]]) / len(error)
+                gradient = torch.cat([train.inputs.T @ error, error.sum()[None]]) / len(
+                    error
+                )
                 y = y - rate * gradient
                 tried[step, rate] = y
         offered = {k: v for k, v in tried.items() if k[0] in counts}
         best = min(offered, key=lambda k: float(loss(offered[k], held)))
-        assert (chosen(tuned, "tuning_steps")[client], chosen(tuned, "tuning_lr")[client]) == best
-        torch.testing.assert_close(tuned.models[client], offered[best], rtol=1e-12, atol=1e-12)
-        assert rows(tuned, "validation")[client]["loss"] == pytest.approx(float(loss(offered[best], held)), rel=1e-12)
+        assert (
+            chosen(tuned, "tuning_steps")[client],
+            chosen(tuned, "tuning_lr")[client],
+        ) == best
+        torch.testing.assert_close(
+            tuned.models[client], offered[best], rtol=1e-12, atol=1e-12
+        )
+        assert rows(tuned, "validation")[client]["loss"] == pytest.approx(
+            float(loss(offered[best], held)), rel=1e-12
+        )
 
 
 def test_validation_never_gets_worse_and_a_rate_that_diverges_is_not_chosen():
     problem = PROBLEMS["batch-norm"]()
     run = trained(problem)
-    tuned = personalise(run, problem.clients, "all", steps=(0, 50), lr=(1e30, 0.01), batch_size=4)
+    tuned = personalise(
+        run, problem.clients, "all", steps=(0, 50), lr=(1e30, 0.01), batch_size=4
+    )
     before, after = rows(run, "validation"), rows(tuned, "validation")
     assert all(after[c]["loss"] <= before[c]["loss"] for c in before)
     assert 1e30 not in chosen(tuned, "tuning_lr").values()
@@ -144,9 +185,21 @@ def test_workers_change_no_bit_and_encoding_neither(name):
     run = trained(problem)
     options = {"steps": (0, 3), "lr": (0.3,), "batch_size": 4}
     one = personalise(run, problem.clients, "all", **options)
-    assert_same_bits(one, personalise(run, problem.clients, "all", engine=ct.InProcess(workers=2), **options))
     assert_same_bits(
-        one, personalise(run, problem.clients, "all", settings=ct.RunSettings(strict_wire=True), **options)
+        one,
+        personalise(
+            run, problem.clients, "all", engine=ct.InProcess(workers=2), **options
+        ),
+    )
+    assert_same_bits(
+        one,
+        personalise(
+            run,
+            problem.clients,
+            "all",
+            settings=ct.RunSettings(strict_wire=True),
+            **options,
+        ),
     )
 
 
@@ -166,7 +219,10 @@ def test_what_was_given_does_not_change_and_the_work_is_counted():
     assert torch.equal(run.x, before)
     assert run.summary == summary
     train = sum(len(c.train) for c in problem.clients)
-    assert tuned.summary[0]["row_gradients"] == run.summary[0]["row_gradients"] + 2 * 7 * train
+    assert (
+        tuned.summary[0]["row_gradients"]
+        == run.summary[0]["row_gradients"] + 2 * 7 * train
+    )
     assert tuned.seed == run.seed
     assert tuned.state_dict("a").keys() == run.state_dict().keys()
 
@@ -176,11 +232,13 @@ def test_models_of_their_own_are_tuned_from_where_they_are():
     run = trained(problem, ct.Local(LOCAL))
     tuned = personalise(run, problem.clients, "all", steps=(0, 20), lr=(0.5,))
     for client in "abcde":
-        assert torch.equal(tuned.models[client], run.models[client]) == (chosen(tuned, "tuning_steps")[client] == 0)
+        assert torch.equal(tuned.models[client], run.models[client]) == (
+            chosen(tuned, "tuning_steps")[client] == 0
+        )
     one_target = trained(problem, ct.MeritFed(targets="b", local=LOCAL))
-    assert set(personalise(one_target, problem.clients, "all").models) == set(one_target.models) - {"*"} | (
-        set("abcde") if "*" in one_target.models else set()
-    )
+    assert set(personalise(one_target, problem.clients, "all").models) == set(
+        one_target.models
+    ) - {"*"} | (set("abcde") if "*" in one_target.models else set())
 
 
 def test_unseen_clients_are_tuned_too():
@@ -211,23 +269,29 @@ def test_a_client_without_validation_rows_keeps_its_model():
 def test_validation_rows_that_were_trained_on_cannot_choose():
     problem = logistic()
     with pytest.raises(
-        InputError, match=r"client 'a' was trained on its validation rows.*fit with merge_validation=False"
+        InputError,
+        match=r"client 'a' was trained on its validation rows.*fit with merge_validation=False",
     ):
         personalise(trained(problem, merge_validation=True), problem.clients)
 
 
 def test_without_validation_rows_there_is_nothing_to_choose_by():
     problem = quadratic({"a": [1.0], "b": [2.0]})
-    with pytest.raises(InputError, match=r"there are none; give split.parts a share for validation"):
+    with pytest.raises(
+        InputError, match=r"there are none; give split.parts a share for validation"
+    ):
         personalise(trained(problem), problem.clients, "all")
 
 
 def test_a_last_layer_without_a_bias_is_named():
     model = torch.nn.Sequential(
-        torch.nn.Linear(3, 2, dtype=torch.float64), torch.nn.Linear(2, 1, bias=False, dtype=torch.float64)
+        torch.nn.Linear(3, 2, dtype=torch.float64),
+        torch.nn.Linear(2, 1, bias=False, dtype=torch.float64),
     )
     problem = logistic()._replace(model=model)
-    with pytest.raises(InputError, match=r"the last layer '1' has no bias.*part = last or all"):
+    with pytest.raises(
+        InputError, match=r"the last layer '1' has no bias.*part = last or all"
+    ):
         personalise(trained(problem), problem.clients, "bias")
 
 

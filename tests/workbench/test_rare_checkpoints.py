@@ -14,13 +14,24 @@ METHOD = ct.SCAFFOLD(ct.LocalSGD(lr=0.05, steps=ct.Steps(2), batch_size=8))
 
 
 def fitted(folder: Path | None, **settings) -> ct.Run:
-    return ct.fit(METHOD, "heart-disease", "logistic", 8, checkpoint=folder, settings=ct.RunSettings(**settings))
+    return ct.fit(
+        METHOD,
+        "heart-disease",
+        "logistic",
+        8,
+        checkpoint=folder,
+        settings=ct.RunSettings(**settings),
+    )
 
 
 def test_a_run_goes_on_from_the_last_of_its_rare_checkpoints(tmp_path, monkeypatch):
     saved = []
     save = RoundFiles.save
-    monkeypatch.setattr(RoundFiles, "save", lambda self, *given: saved.append(given[1]) or save(self, *given))
+    monkeypatch.setattr(
+        RoundFiles,
+        "save",
+        lambda self, *given: saved.append(given[1]) or save(self, *given),
+    )
 
     def end(number: int) -> None:
         if number == 5:
@@ -45,7 +56,9 @@ class End(ct.Callback):
 def test_a_run_that_a_callback_ends_is_saved_as_it_ended(tmp_path):
     run = fitted(tmp_path, evaluate=1, save_every=3, callbacks=(End(),))
     assert run.rounds == 5
-    assert fitted(tmp_path, evaluate=1, save_every=3, resume=True, callbacks=(End(),)).x.equal(run.x)
+    assert fitted(
+        tmp_path, evaluate=1, save_every=3, resume=True, callbacks=(End(),)
+    ).x.equal(run.x)
 
 
 def test_a_stopped_command_says_which_rounds_are_saved(tmp_path, monkeypatch, capsys):

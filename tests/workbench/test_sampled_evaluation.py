@@ -17,7 +17,12 @@ CLIENTS = ct.data.from_tensors(
 
 def fitted(**table) -> ct.Run:
     return ct.fit(
-        ct.FedAvg(ct.LocalSGD(steps=ct.Steps(1))), CLIENTS, "logistic", 4, 3, settings=ct.RunSettings(evaluate=table)
+        ct.FedAvg(ct.LocalSGD(steps=ct.Steps(1))),
+        CLIENTS,
+        "logistic",
+        4,
+        3,
+        settings=ct.RunSettings(evaluate=table),
     )
 
 
@@ -69,13 +74,27 @@ def test_a_sample_that_cannot_be_is_refused(table, words):
 def test_early_stopping_says_where_to_name_validation_rows():
     looks = {"evaluate": {"parts": ["test"]}, "callbacks": (ct.EarlyStopping(),)}
     with pytest.raises(InputError, match=r"name validation in run\.evaluate\.parts"):
-        ct.fit(ct.FedAvg(), "heart-disease", "logistic", 1, settings=ct.RunSettings(**looks))
+        ct.fit(
+            ct.FedAvg(),
+            "heart-disease",
+            "logistic",
+            1,
+            settings=ct.RunSettings(**looks),
+        )
 
 
 def test_a_comparison_needs_all_clients_at_the_end(tmp_path):
     settings = ct.StudySettings(evaluate={"last": False})
     with pytest.raises(InputError, match="leave out last = false"):
-        ct.compare(["fedavg"], CLIENTS, "logistic", 1, 1, folder=tmp_path / "run", settings=settings)
+        ct.compare(
+            ["fedavg"],
+            CLIENTS,
+            "logistic",
+            1,
+            1,
+            folder=tmp_path / "run",
+            settings=settings,
+        )
     compared = ct.compare(
         ["fedavg"],
         CLIENTS,
@@ -92,7 +111,14 @@ def test_a_run_goes_on_where_a_table_says_what_a_number_said(tmp_path):
     one_step = ct.FedAvg(ct.LocalSGD(steps=ct.Steps(1)))
     for rounds, every in ((2, 2), (4, {"every": 2}), (6, 2)):
         settings = ct.RunSettings(evaluate=every, resume=rounds > 2)
-        run = ct.fit(one_step, CLIENTS, "logistic", rounds, checkpoint=tmp_path, settings=settings)
+        run = ct.fit(
+            one_step,
+            CLIENTS,
+            "logistic",
+            rounds,
+            checkpoint=tmp_path,
+            settings=settings,
+        )
     assert run.rounds == 6
     sampled = ct.RunSettings(evaluate={"every": 2, "clients": 3}, resume=True)
     with pytest.raises(InputError, match="evaluated"):
@@ -108,5 +134,11 @@ def test_parts_of_which_nobody_has_rows_are_said(caplog):
 
 def test_divergence_is_said_where_training_rows_are_not_evaluated(caplog):
     fast = ct.FedAvg(ct.LocalSGD(lr=1e4, steps=ct.Steps(1)))
-    ct.fit(fast, CLIENTS, "logistic", 1, settings=ct.RunSettings(evaluate={"every": 1, "parts": ["test"]}))
+    ct.fit(
+        fast,
+        CLIENTS,
+        "logistic",
+        1,
+        settings=ct.RunSettings(evaluate={"every": 1, "parts": ["test"]}),
+    )
     assert "training diverges: the mean loss on test rows is" in caplog.text

@@ -41,7 +41,8 @@ def test_groups_are_clients(sites):
     assert fitted.groups_ == ("east", "north", "west")
     assert fitted.score(X, y, groups=site) > 0.95
     assert (
-        fitted.predict(X, groups=np.full(240, "west")) != fitted.predict(X, groups=np.full(240, "east"))
+        fitted.predict(X, groups=np.full(240, "west"))
+        != fitted.predict(X, groups=np.full(240, "east"))
     ).mean() > 0.9
     one = FederatedClassifier("local", **QUICK).fit(X, y)
     assert one.groups_ == ("all",)
@@ -51,14 +52,24 @@ def test_groups_are_clients(sites):
 def test_an_unknown_group_gets_the_model_for_everybody_or_a_sentence(sites):
     X, y, site = sites
     averaged = FederatedClassifier("fedavg", **QUICK).fit(X, y, groups=site)
-    assert np.array_equal(averaged.predict_proba(X, groups=np.full(240, "south")), averaged.predict_proba(X))
+    assert np.array_equal(
+        averaged.predict_proba(X, groups=np.full(240, "south")),
+        averaged.predict_proba(X),
+    )
     own = FederatedClassifier("local", **QUICK).fit(X, y, groups=site)
-    with pytest.raises(ct.InputError, match=r"there is no group 'wets', and this method .* did you mean 'west'"):
+    with pytest.raises(
+        ct.InputError,
+        match=r"there is no group 'wets', and this method .* did you mean 'west'",
+    ):
         own.predict(X[:1], groups=["wets"])
-    with pytest.raises(ct.InputError, match=r"has a model for each group \(east, north, west\); give groups="):
+    with pytest.raises(
+        ct.InputError,
+        match=r"has a model for each group \(east, north, west\); give groups=",
+    ):
         own.predict(X)
     with pytest.raises(
-        ct.InputError, match=r"groups must name the client of each row \[rows\]; got the shape \(240, 2\)"
+        ct.InputError,
+        match=r"groups must name the client of each row \[rows\]; got the shape \(240, 2\)",
     ):
         FederatedClassifier().fit(X, y, groups=np.ones((240, 2)))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
@@ -67,11 +78,16 @@ def test_an_unknown_group_gets_the_model_for_everybody_or_a_sentence(sites):
 
 def test_it_runs_what_fit_runs(sites):
     X, y, site = sites
-    fitted = FederatedClassifier("meritfed", rounds=2, random_state=3).fit(X, y, groups=site)
+    fitted = FederatedClassifier("meritfed", rounds=2, random_state=3).fit(
+        X, y, groups=site
+    )
     scaled = torch.from_numpy((X - X.mean(axis=0)) / X.std(axis=0))
     labels = torch.from_numpy((y == "ill").astype(np.int64))
     clients = ct.data.from_tensors(
-        {name: {"train": (scaled[site == name], labels[site == name])} for name in ("east", "north", "west")}
+        {
+            name: {"train": (scaled[site == name], labels[site == name])}
+            for name in ("east", "north", "west")
+        }
     )
     run = ct.fit(
         "meritfed",
@@ -83,7 +99,9 @@ def test_it_runs_what_fit_runs(sites):
     )
     for name in clients.names:
         expected = run.predict(scaled[site == name], name).values.numpy()
-        assert np.array_equal(fitted.predict_proba(X[site == name], groups=site[site == name]), expected)
+        assert np.array_equal(
+            fitted.predict_proba(X[site == name], groups=site[site == name]), expected
+        )
 
 
 def test_one_client_without_batches_learns_what_logistic_regression_learns(sites):
@@ -91,9 +109,13 @@ def test_one_client_without_batches_learns_what_logistic_regression_learns(sites
     noisy = np.where(np.random.default_rng(1).random(240) < 0.1, "ill", y)
     chosen = site != "west"
     full = ct.LocalSGD(lr=1.0, steps=ct.Steps(200), batch_size=None)
-    fitted = FederatedClassifier("local", rounds=2, local=full).fit(X[chosen], noisy[chosen])
+    fitted = FederatedClassifier("local", rounds=2, local=full).fit(
+        X[chosen], noisy[chosen]
+    )
     expected = LogisticRegression(C=np.inf).fit(X[chosen], noisy[chosen])
-    assert fitted.predict_proba(X[chosen]) == pytest.approx(expected.predict_proba(X[chosen]), abs=0.02)
+    assert fitted.predict_proba(X[chosen]) == pytest.approx(
+        expected.predict_proba(X[chosen]), abs=0.02
+    )
 
 
 def test_a_regressor_predicts_in_the_unit_of_the_label(sites):
@@ -107,7 +129,13 @@ def test_a_regressor_predicts_in_the_unit_of_the_label(sites):
 def test_pipelines_and_cross_validation_take_it(sites):
     X, y, site = sites
     piped = make_pipeline(PolynomialFeatures(2), FederatedClassifier(**QUICK))
-    piped.fit(X[site != "west"], y[site != "west"], federatedclassifier__groups=site[site != "west"])
+    piped.fit(
+        X[site != "west"],
+        y[site != "west"],
+        federatedclassifier__groups=site[site != "west"],
+    )
     assert piped[-1].groups_ == ("east", "north")
-    scores = cross_val_score(FederatedClassifier(**QUICK), X, y, groups=site, cv=GroupKFold(3))
+    scores = cross_val_score(
+        FederatedClassifier(**QUICK), X, y, groups=site, cv=GroupKFold(3)
+    )
     assert scores.shape == (3,)

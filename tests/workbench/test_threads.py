@@ -15,7 +15,9 @@ def test_fits_in_two_threads_wait_for_each_other():
     problem, method = dropout(), FedAvg(LocalSGD(lr=0.1, steps=Steps(2), batch_size=4))
 
     def trained(seed, *callbacks):
-        return fit(method, problem.clients, problem.model, 2, seed, callbacks=callbacks).x
+        return fit(
+            method, problem.clients, problem.model, 2, seed, callbacks=callbacks
+        ).x
 
     alone, threads, other = {seed: trained(seed) for seed in (0, 1)}, [], {}
 

@@ -7,15 +7,27 @@ import pytest
 import coterie as ct
 from coterie.run.experiment import Experiment
 
-TABLES = {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg", "label": "mine"}, {"name": "local"}]}
+TABLES = {
+    "data": {"name": "heart-disease"},
+    "methods": [{"name": "fedavg", "label": "mine"}, {"name": "local"}],
+}
 
 
 @pytest.mark.parametrize(
     ("grid", "sentence"),
     [
-        ({"mime.lr": [1]}, r"x.toml, \[tune\]: 'mime.lr' names no method; did you mean 'mine'\?"),
-        ({"fedavg": [1]}, r"'fedavg' names no setting; write \"fedavg.FIELD\" = \[...\]"),
-        ({"fedavg": {"lr": [1]}}, r"'fedavg' is a table of its own; write \"fedavg.lr\" = \[...\] in \[tune\]"),
+        (
+            {"mime.lr": [1]},
+            r"x.toml, \[tune\]: 'mime.lr' names no method; did you mean 'mine'\?",
+        ),
+        (
+            {"fedavg": [1]},
+            r"'fedavg' names no setting; write \"fedavg.FIELD\" = \[...\]",
+        ),
+        (
+            {"fedavg": {"lr": [1]}},
+            r"'fedavg' is a table of its own; write \"fedavg.lr\" = \[...\] in \[tune\]",
+        ),
         ({"local.lr": 0.1}, "'local.lr' must be a list of values; got 0.1"),
         ({"local.lr": []}, r"'local.lr' must be a list of values; got \[\]"),
         ({"local.lr": [0.1, -1]}, "lr must be a number > 0"),
@@ -40,7 +52,9 @@ def test_a_method_without_local_training_has_no_part_in_the_grid_for_all(tmp_pat
         "    def models(self, state): ...\n"
     )
     methods = [{"name": f"{own}:Plain"}, {"name": "fedavg"}]
-    experiment = Experiment.from_tables({**TABLES, "methods": methods, "tune": {"local.lr": [0.1, 1]}}, "x.toml")
+    experiment = Experiment.from_tables(
+        {**TABLES, "methods": methods, "tune": {"local.lr": [0.1, 1]}}, "x.toml"
+    )
     plain, fedavg = experiment.methods
     assert list(experiment.trials_of(plain)) == [{}]
     assert list(experiment.trials_of(fedavg)) == [{"local.lr": 0.1}, {"local.lr": 1}]

@@ -19,8 +19,13 @@ def rings(*, seed=0, split=None, clients=4, rows=60):
         angle = 2 * math.pi / clients * (number + torch.rand(rows, generator=stream))
         labels = torch.arange(rows) % 2
         radius = 1 + labels + 0.15 * torch.randn(rows, generator=stream)
-        arcs[f"arc-{number + 1}"] = (torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), labels)
-    return ct.data.from_tensors(arcs, seed=seed, split=split, name="rings", classes=["inner", "outer"])
+        arcs[f"arc-{number + 1}"] = (
+            torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1),
+            labels,
+        )
+    return ct.data.from_tensors(
+        arcs, seed=seed, split=split, name="rings", classes=["inner", "outer"]
+    )
 
 
 RINGS = ct.data.Dataset(

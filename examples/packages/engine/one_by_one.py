@@ -27,4 +27,6 @@ class OneByOneEngine(InProcessEngine):
 
     def ask(self, ask):
         """Run the task at one client after the other."""
-        return Answer.join(super(OneByOneEngine, self).ask(ask.to((name,))) for name in ask.names)
+        return Answer.join(
+            super(OneByOneEngine, self).ask(ask.to((name,))) for name in ask.names
+        )

@@ -24,28 +24,40 @@ class QSGD(ct.Filter):
 
     packs = True
 
-    levels: Annotated[int, Rule(lambda v: type(v) is int and 1 <= v <= 127, "an int between 1 and 127")] = 127
+    levels: Annotated[
+        int,
+        Rule(lambda v: type(v) is int and 1 <= v <= 127, "an int between 1 and 127"),
+    ] = 127
 
     def apply(self, rows, passage):
         """Round |v| s / max |v| up or down at random, so that v is met on average."""
         largest = rows.abs().amax(-1, keepdim=True)
-        steps = torch.where(largest > 0, rows.abs() / largest * self.levels, torch.zeros_like(rows))
+        steps = torch.where(
+            largest > 0, rows.abs() / largest * self.levels, torch.zeros_like(rows)
+        )
         uniform = np.stack([rng.uniform(rows[0].numel()) for rng in passage.rngs()])
-        up = torch.from_numpy(uniform).to(rows).reshape(rows.shape) < steps - steps.floor()
+        up = (
+            torch.from_numpy(uniform).to(rows).reshape(rows.shape)
+            < steps - steps.floor()
+        )
         return self._entries(rows.sign() * (steps.floor() + up), largest)
 
     def pack(self, rows):
         """Levels with their signs [n, ..., d], one byte each, and the largest entry [n, ..., 1]."""
         largest = rows.abs().amax(-1, keepdim=True)
         # The largest entry is at the last level, so that what was rounded tells both.
-        levels = torch.where(largest > 0, rows / largest * self.levels, torch.zeros_like(rows))
+        levels = torch.where(
+            largest > 0, rows / largest * self.levels, torch.zeros_like(rows)
+        )
         return {"levels": levels.round().to(torch.int8), "largest": largest}
 
     def unpack(self, parts, dim):
         """The entries that were packed, with the same bits."""
         if parts["levels"].shape[-1] != dim:
             raise ValueError(f"{parts['levels'].shape[-1]} levels for {dim} entries")
-        return self._entries(parts["levels"].to(parts["largest"].dtype), parts["largest"])
+        return self._entries(
+            parts["levels"].to(parts["largest"].dtype), parts["largest"]
+        )
 
     def _entries(self, levels, largest):
         return levels / self.levels * largest

@@ -85,11 +85,19 @@ class FedALIGN(ct.Method):
         names = match_clients(self, "priority", federation.everyone, everybody="all")
         first = torch.tensor([name in names for name in replies.clients])
         if not first.any():
-            return state, {"selected": 0}  # no client with priority takes part in this round
+            return state, {
+                "selected": 0
+            }  # no client with priority takes part in this round
         target = (replies.rows * replies.loss)[first].sum() / replies.rows[first].sum()
         counts = first | ((replies.loss - target).abs() < self.eps)
-        clients = [name for name, count in zip(replies.clients, counts.tolist(), strict=True) if count]
-        average = federation.average(clients, update, weights=replies.rows[counts], x=state.x, local=self.local)
+        clients = [
+            name
+            for name, count in zip(replies.clients, counts.tolist(), strict=True)
+            if count
+        ]
+        average = federation.average(
+            clients, update, weights=replies.rows[counts], x=state.x, local=self.local
+        )
         log = {"weights": average.by_client(average.weights), "selected": len(clients)}
         return State(state.x + average.delta), log
 

@@ -17,8 +17,15 @@ def mcc(outputs, labels, kind):
         labels.long().cpu().flatten(),
     )
     classes = int(torch.cat([predicted, labels]).max()) + 1
-    counts = [torch.bincount(values, minlength=classes).double() for values in (labels, predicted)]
+    counts = [
+        torch.bincount(values, minlength=classes).double()
+        for values in (labels, predicted)
+    ]
     total = len(labels)
     agreement = total * (predicted == labels).sum() - counts[0] @ counts[1]
     spread = [total**2 - count @ count for count in counts]
-    return float(agreement / (spread[0] * spread[1]).sqrt()) if spread[0] > 0 and spread[1] > 0 else None
+    return (
+        float(agreement / (spread[0] * spread[1]).sqrt())
+        if spread[0] > 0 and spread[1] > 0
+        else None
+    )

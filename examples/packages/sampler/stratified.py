@@ -14,7 +14,9 @@ class Stratified(ct.Sampler):
         """Row numbers [steps, batch_size]; batches go on from one epoch to the next."""
         labels = cohort.labels(client).cpu().numpy()
         epochs = range(-(-steps * batch_size // len(labels)))
-        order = np.concatenate([self._epoch(labels, rng.child("epoch", number)) for number in epochs])
+        order = np.concatenate(
+            [self._epoch(labels, rng.child("epoch", number)) for number in epochs]
+        )
         return order[: steps * batch_size].reshape(steps, batch_size)
 
     def _epoch(self, labels, rng):
@@ -23,5 +25,7 @@ class Stratified(ct.Sampler):
             rows = np.flatnonzero(labels == c)
             # The k-th row of a class stands somewhere in the k-th of as many equal parts of the epoch as the class has rows.
             shuffled = rows[rng.child("order", int(c)).permutation(len(rows))]
-            place[shuffled] = (np.arange(len(rows)) + rng.child("place", int(c)).uniform(len(rows))) / len(rows)
+            place[shuffled] = (
+                np.arange(len(rows)) + rng.child("place", int(c)).uniform(len(rows))
+            ) / len(rows)
         return np.argsort(place, kind="stable")

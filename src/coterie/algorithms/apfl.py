@@ -59,9 +59,21 @@ UNIT = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number in [0, 1]")
 class _Mixture:
     """v [d + b] and a of one client, which move with each step of w: a rule for its gradients."""
 
-    def __init__(self, cohort: Cohort, v: Tensor, share: float, local: LocalSGD, *, adaptive: bool) -> None:
+    def __init__(
+        self,
+        cohort: Cohort,
+        v: Tensor,
+        share: float,
+        local: LocalSGD,
+        *,
+        adaptive: bool,
+    ) -> None:
         self.cohort, self.v, self.share = cohort, v, share
-        self._lr, self._decay, self._adapts = local.rate(cohort.round), local.weight_decay, adaptive
+        self._lr, self._decay, self._adapts = (
+            local.rate(cohort.round),
+            local.weight_decay,
+            adaptive,
+        )
 
     def __call__(self, gradient: Callable[[Tensor, int], Tensor], w: Tensor) -> Tensor:
         d, vector, share = len(w), self.cohort.workspace.x, self.share
@@ -72,7 +84,9 @@ class _Mixture:
         at_mixed = gradient(mixed, 0) + self._decay * mixed
         head = self.v[:d] - self._lr * share * at_mixed
         if self._adapts:  # Eq. 10, in the first step of a round
-            self.share = min(1.0, max(0.0, share - self._lr * float(dot(at_mixed, self.v[:d] - w))))
+            self.share = min(
+                1.0, max(0.0, share - self._lr * float(dot(at_mixed, self.v[:d] - w)))
+            )
             self._adapts = False
         self.v = torch.cat([head, vector[d:]])
         vector[d:] = statistics
@@ -80,13 +94,19 @@ class _Mixture:
 
 
 @task
-def apfl_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, adaptive: bool) -> LocalUpdate:
+def apfl_update(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, adaptive: bool
+) -> LocalUpdate:
     """Lines 4 to 8: local training from x, beside which v and a move."""
     models, shares = _models_and_shares(cohort, x, alpha)
     deltas, mixtures = [], []
     for i in range(len(cohort.names)):
         single_client = cohort.only([i])
-        mixtures.append(_Mixture(single_client, models[i], float(shares[i]), local, adaptive=adaptive))
+        mixtures.append(
+            _Mixture(
+                single_client, models[i], float(shares[i]), local, adaptive=adaptive
+            )
+        )
         deltas.append(single_client.updates(x, local, gradient_rule=mixtures[i]))
     cohort.keep(OWN, torch.stack([m.v for m in mixtures]))
     cohort.keep(SHARE, torch.tensor([m.share for m in mixtures], dtype=torch.float64))
@@ -98,10 +118,14 @@ def mixture(cohort: Cohort, *, x: OneModel, alpha: float) -> OwnModel:
     """The mixture with x that each client uses; x for one that has no model of its own."""
     models, shares = _models_and_shares(cohort, x, alpha)
     d, share = cohort.layout.dim, shares[:, None].to(models)
-    return OwnModel(torch.cat([share * models[:, :d] + (1 - share) * x[:d], models[:, d:]], dim=1))
+    return OwnModel(
+        torch.cat([share * models[:, :d] + (1 - share) * x[:d], models[:, d:]], dim=1)
+    )
 
 
-def _models_and_shares(cohort: Cohort, x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+def _models_and_shares(
+    cohort: Cohort, x: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
     start = torch.tensor(alpha, dtype=torch.float64)
     return cohort.state(OWN, x).or_else(x), cohort.state(SHARE, start).or_else(start)
 
@@ -139,7 +163,11 @@ class APFL(Method[State]):
     tasks = (apfl_update, mixture)
 
     def __post_init__(self) -> None:
-        if self.local.optimiser != "sgd" or self.local.momentum or self.local.clip is not None:
+        if (
+            self.local.optimiser != "sgd"
+            or self.local.momentum
+            or self.local.clip is not None
+        ):
             raise InputError(
                 'APFL needs local optimiser = "sgd" without momentum and clip, since the own model takes plain steps; leave them out'
             )
@@ -148,10 +176,17 @@ class APFL(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         x, log = step_by_average(
-            federation, state.x, apfl_update, local=self.local, alpha=self.alpha, adaptive=self.adaptive
+            federation,
+            state.x,
+            apfl_update,
+            local=self.local,
+            alpha=self.alpha,
+            adaptive=self.adaptive,
         )
         return State(x), log
 
@@ -159,7 +194,9 @@ class APFL(Method[State]):
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The mixture of each seen and unseen client, where it is."""
         all_clients = (*federation.everyone, *federation.unseen)
         return federation.own_models(all_clients, mixture, x=state.x, alpha=self.alpha)

@@ -59,18 +59,27 @@ class Centralised(Method[State]):
 
     pooled = True
     is_reference = True
-    exempt: ClassVar[Mapping[str, str]] = {"failures": "all rows lie at the server, so no client fails"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "failures": "all rows lie at the server, so no client fails"
+    }
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round of training on all rows."""
         # A step then sees as many rows as that step of all participants together.
         size = self.local.batch_size
-        local = replace(self.local, batch_size=None if size is None else size * len(federation.clients))
-        replies = federation.ask(["server"], own_update, need="all", x=state.x, local=local)
+        local = replace(
+            self.local,
+            batch_size=None if size is None else size * len(federation.clients),
+        )
+        replies = federation.ask(
+            ["server"], own_update, need="all", x=state.x, local=local
+        )
         return State(state.x + replies.delta[0]), {}
 
     def models(self, state: State) -> Tensor:

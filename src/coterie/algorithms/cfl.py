@@ -66,7 +66,9 @@ def halves(similar: Tensor) -> Tensor:
     weakest = min(range(n - 1), key=lambda k: edges[k][2])
     part = torch.zeros(n, dtype=torch.bool)
     part[edges[weakest][0]] = True
-    for child, ancestor, _ in edges[weakest + 1 :]:  # clients that joined the tree through that child
+    for child, ancestor, _ in edges[
+        weakest + 1 :
+    ]:  # clients that joined the tree through that child
         part[child] = part[ancestor]
     return part
 
@@ -107,18 +109,31 @@ class CFL(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """One group of all clients, from x."""
         n = len(federation.everyone)
-        return State(federation.everyone, torch.zeros(n, dtype=torch.int64), x.repeat(n, 1))
+        return State(
+            federation.everyone, torch.zeros(n, dtype=torch.int64), x.repeat(n, 1)
+        )
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         start = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, local_update, x=start, local=self.local)
+        replies = federation.ask(
+            federation.clients, local_update, x=start, local=self.local
+        )
         positions = federation.positions(replies.clients)
-        cluster = self._split(state.cluster, positions, replies.sizes, replies.delta[:, : federation.dim])
+        cluster = self._split(
+            state.cluster, positions, replies.sizes, replies.delta[:, : federation.dim]
+        )
         x, weights = average_groups(federation, state.x, cluster, replies)
-        return State(state.names, cluster, x), {"weights": weights, "groups": len(cluster.unique())}
+        return State(state.names, cluster, x), {
+            "weights": weights,
+            "groups": len(cluster.unique()),
+        }
 
-    def _split(self, cluster: Tensor, positions: Tensor, sizes: Tensor, deltas: Tensor) -> Tensor:
+    def _split(
+        self, cluster: Tensor, positions: Tensor, sizes: Tensor, deltas: Tensor
+    ) -> Tensor:
         """The group of each client [N] after all groups were split whose members all replied, at `positions`, and pull apart."""
         split_cluster = cluster.clone()
         for group in cluster.unique().tolist():
@@ -128,9 +143,16 @@ class CFL(Method[State]):
                 continue
             updates = deltas[replied].double().cpu()
             norms = torch.linalg.vector_norm(updates, dim=1)
-            if average(sizes[replied], updates).norm() < self.eps1 and norms.max() > self.eps2:
-                units = updates / norms.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
-                split_cluster[positions[replied][halves(units @ units.T)]] = int(split_cluster.max()) + 1
+            if (
+                average(sizes[replied], updates).norm() < self.eps1
+                and norms.max() > self.eps2
+            ):
+                units = (
+                    updates / norms.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+                )
+                split_cluster[positions[replied][halves(units @ units.T)]] = (
+                    int(split_cluster.max()) + 1
+                )
         return split_cluster
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -51,10 +51,14 @@ OWN = "ditto"
 
 
 @task
-def ditto_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, lam: float) -> LocalUpdate:
+def ditto_update(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, lam: float
+) -> LocalUpdate:
     """Local training from x, and from v with a pull to x."""
     v = cohort.state(OWN, x).or_else(x)
-    cohort.keep(OWN, v + cohort.updates(v, local, penalty=Quadratic(lam, x) if lam else None))
+    cohort.keep(
+        OWN, v + cohort.updates(v, local, penalty=Quadratic(lam, x) if lam else None)
+    )
     return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
@@ -91,7 +95,9 @@ class Ditto(Method[State]):
                 f"Ditto.lam times the learning rate must be below 2, or own models run away; got {self.lam:g} * {lr:g}; lower one"
             )
 
-    exempt: ClassVar[Mapping[str, str]] = {"diverges": "it refuses a learning rate at which own models run away"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "diverges": "it refuses a learning rate at which own models run away"
+    }
     needs = "sum"
     keeps = 1
 
@@ -104,16 +110,22 @@ class Ditto(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        x, log = step_by_average(federation, state.x, ditto_update, local=self.local, lam=self.lam)
+        x, log = step_by_average(
+            federation, state.x, ditto_update, local=self.local, lam=self.lam
+        )
         return State(x), log
 
     def models(self, state: State) -> Tensor:
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The model of each client, where it is; the global one for those that have none."""
         return own_models(federation, OWN, state.x)
 

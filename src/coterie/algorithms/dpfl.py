@@ -60,7 +60,11 @@ Group = tuple[int, ...]
 class Partners(NamedTuple):
     """The models that the client averages: of m models each 0 or 1 [n, m]."""
 
-    members: Annotated[Tensor, "choice", Form(lambda p, layout: (len(p["candidates"]),), within=(0.0, 1.0))]
+    members: Annotated[
+        Tensor,
+        "choice",
+        Form(lambda p, layout: (len(p["candidates"]),), within=(0.0, 1.0)),
+    ]
 
 
 @task
@@ -80,19 +84,37 @@ def choose_partners(
         others = [j for j in range(len(candidates)) if j != chooser]
         most = len(candidates) if budget is None else min(budget, len(candidates))
 
-        def losses(groups: Sequence[Group], client: Cohort = client, part: str = part) -> list[float]:
+        def losses(
+            groups: Sequence[Group], client: Cohort = client, part: str = part
+        ) -> list[float]:
             means = torch.stack([candidates[list(group)].mean(0) for group in groups])
             highest = torch.finfo(torch.float64).max
-            values: list[float] = client.losses(means, part=part)[0].nan_to_num(nan=highest, posinf=highest).tolist()
+            values: list[float] = (
+                client.losses(means, part=part)[0]
+                .nan_to_num(nan=highest, posinf=highest)
+                .tolist()
+            )
             return values
 
         if solver == "exhaustive":
-            groups = [tuple(sorted((chooser, *c))) for k in range(most) for c in combinations(others, k)]
-            chosen = groups[int(torch.tensor(losses(groups), dtype=torch.float64).argmin())] if most > 1 else (chooser,)
+            groups = [
+                tuple(sorted((chooser, *c)))
+                for k in range(most)
+                for c in combinations(others, k)
+            ]
+            chosen = (
+                groups[int(torch.tensor(losses(groups), dtype=torch.float64).argmin())]
+                if most > 1
+                else (chooser,)
+            )
         else:
             stream = client.rng(0, "dpfl")
             order = [others[k] for k in stream.child("order").permutation(len(others))]
-            coins = torch.rand(len(others), generator=stream.child("coins").generator(), dtype=torch.float64).tolist()
+            coins = torch.rand(
+                len(others),
+                generator=stream.child("coins").generator(),
+                dtype=torch.float64,
+            ).tolist()
             chosen = grow(losses, chooser, order, coins, most)
         members[i, list(chosen)] = 1.0
     return Partners(members)
@@ -126,9 +148,15 @@ def grow(
     for j, coin in zip(order, coins, strict=True):
         if len(inside) == most:
             return inside
-        with_j, without_j = tuple(sorted((*inside, j))), tuple(k for k in outside if k != j)
+        with_j, without_j = (
+            tuple(sorted((*inside, j))),
+            tuple(k for k in outside if k != j),
+        )
         loss_with_j, loss_without_j = losses([with_j, without_j])
-        gain, gain_without = max(at_inside - loss_with_j, 0.0), max(at_outside - loss_without_j, 0.0)
+        gain, gain_without = (
+            max(at_inside - loss_with_j, 0.0),
+            max(at_outside - loss_without_j, 0.0),
+        )
         # Neither is a gain: a partner that makes no difference joins, as in the paper's proof; the authors' code does either.
         if coin * (gain + gain_without) < gain or gain + gain_without == 0:
             inside, at_inside = with_j, loss_with_j
@@ -170,7 +198,11 @@ class DPFL(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {"names": "the order of the search is drawn over the clients by name"} if self.solver == "greedy" else {}
+        return (
+            {"names": "the order of the search is drawn over the clients by name"}
+            if self.solver == "greedy"
+            else {}
+        )
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
@@ -186,10 +218,14 @@ class DPFL(Method[State]):
             )
         return State(federation.everyone, x.repeat(len(federation.everyone), 1))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         start = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, own_update, x=start, local=self.local)
+        replies = federation.ask(
+            federation.clients, own_update, x=start, local=self.local
+        )
         positions = federation.positions(replies.clients)
         trained = state.x[positions] + replies.delta
         chosen = federation.ask(
@@ -203,10 +239,15 @@ class DPFL(Method[State]):
             1.0  # whatever a client replies, its own model is one of its group
         )
         for name, position, members in zip(
-            chosen.clients, federation.positions(chosen.clients), chosen.members, strict=True
+            chosen.clients,
+            federation.positions(chosen.clients),
+            chosen.members,
+            strict=True,
         ):
             x[position] = trained[members > 0].mean(0)
-            weights[name] = {n: w for n, w in replies.by_client(members / members.sum()).items() if w}
+            weights[name] = {
+                n: w for n, w in replies.by_client(members / members.sum()).items() if w
+            }
         return State(state.names, x), {
             "weights": weights,
             "group_size": dict(zip(weights, map(len, weights.values()), strict=True)),

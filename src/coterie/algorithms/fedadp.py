@@ -84,7 +84,9 @@ class FedAdp(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     alpha: Annotated[float, POSITIVE] = 5.0
-    reference: Annotated[str, TEXT._replace(allowed='"global" or a client\'s name')] = "global"
+    reference: Annotated[str, TEXT._replace(allowed='"global" or a client\'s name')] = (
+        "global"
+    )
     by_size: bool = True
     running_mean: bool = True
 
@@ -98,19 +100,27 @@ class FedAdp(Method[State]):
         """Raise `InputError` for a reference that does not exist."""
         if self.reference not in ("global", *everyone):
             hint = nearest(self.reference, ("global", *everyone))
-            raise InputError(f"FedAdp.reference names {self.reference!r}, which is not a client; {hint}")
+            raise InputError(
+                f"FedAdp.reference names {self.reference!r}, which is not a client; {hint}"
+            )
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x, without any angle."""
         self.check(federation.everyone)
         return State(x, torch.zeros(2, len(federation.everyone), dtype=torch.float64))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        replies = federation.ask(
+            federation.clients, local_update, x=state.x, local=self.local
+        )
         sizes = replies.sizes if self.by_size else torch.ones_like(replies.sizes)
         heads = replies.delta[:, : federation.dim].double()
-        now = angles(heads, self._reference(state, federation, replies.clients, heads, sizes)).cpu()
+        now = angles(
+            heads, self._reference(state, federation, replies.clients, heads, sizes)
+        ).cpu()
         positions = federation.positions(replies.clients)
         sums = state.angles.clone()
         if self.running_mean:
@@ -119,17 +129,27 @@ class FedAdp(Method[State]):
         # The log of a size in the exponent makes it a factor of the weight.
         weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
         x = move(state.x, weights, replies.delta, self.lr, federation.dim)
-        return State(x, sums), {"weights": replies.by_client(weights), "angle": replies.by_client(now)}
+        return State(x, sums), {
+            "weights": replies.by_client(weights),
+            "angle": replies.by_client(now),
+        }
 
     def _reference(
-        self, state: State, federation: Federation, clients: tuple[str, ...], heads: Tensor, sizes: Tensor
+        self,
+        state: State,
+        federation: Federation,
+        clients: tuple[str, ...],
+        heads: Tensor,
+        sizes: Tensor,
     ) -> Tensor:
         """The update [d] that angles are measured to."""
         if self.reference == "global":
             return (sizes / sizes.sum()).to(heads.device) @ heads
         if self.reference in clients:
             return heads[clients.index(self.reference)]
-        replies = federation.ask((self.reference,), own_update, need="all", x=state.x, local=self.local)
+        replies = federation.ask(
+            (self.reference,), own_update, need="all", x=state.x, local=self.local
+        )
         update: Tensor = replies.delta[0, : federation.dim].double()
         return update
 

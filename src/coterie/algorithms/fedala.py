@@ -63,7 +63,9 @@ MOST_PASSES, LOSSES, SETTLED = 100, 10, 0.1
 class _Mixture:
     """The weights W [k] of one client, and its mixture: a rule for gradients that moves W in place of the model."""
 
-    def __init__(self, x: Tensor, entries: Tensor, saved: Tensor, eta: float = 0.0) -> None:
+    def __init__(
+        self, x: Tensor, entries: Tensor, saved: Tensor, eta: float = 0.0
+    ) -> None:
         own_model, self.weights, learned = saved.split([len(entries), len(entries), 1])
         self.learned = bool(learned)
         self._x, self._entries, self._eta = x, entries, eta
@@ -76,17 +78,31 @@ class _Mixture:
 
     def __call__(self, gradient: Callable[[Tensor, int], Tensor], y: Tensor) -> Tensor:
         slope = gradient(self.model[: len(y)], 0)[self._entries]
-        self.weights = (self.weights + self._eta * slope * self._away).clamp(0, 1)  # Eq. 5
+        self.weights = (self.weights + self._eta * slope * self._away).clamp(
+            0, 1
+        )  # Eq. 5
         return torch.zeros_like(y)
 
-    def learn(self, client: Cohort, local: LocalSGD, sample: float, passes: int | None) -> None:
+    def learn(
+        self, client: Cohort, local: LocalSGD, sample: float, passes: int | None
+    ) -> None:
         """Lines 6 to 9: one pass over some batches of the client, or several where it learns for the first time."""
-        epoch = LocalSGD(steps=Epochs(1), batch_size=local.batch_size, minimum_batch=local.minimum_batch)
+        epoch = LocalSGD(
+            steps=Epochs(1),
+            batch_size=local.batch_size,
+            minimum_batch=local.minimum_batch,
+        )
         batches = max(1, math.ceil(sample * int(client.steps(epoch))))
         first_passes = MOST_PASSES if passes is None else passes
         losses: list[float] = []
         for number in range(1 if self.learned else first_passes):
-            client.train(self.model, epoch, gradient_rule=self, steps=[batches], purpose=f"ala/{number}")
+            client.train(
+                self.model,
+                epoch,
+                gradient_rule=self,
+                steps=[batches],
+                purpose=f"ala/{number}",
+            )
             if self.learned or passes is not None:
                 continue
             losses.append(float(client.loss(self.model)))
@@ -96,17 +112,30 @@ class _Mixture:
         self.learned = True
 
 
-def _mixtures(cohort: Cohort, x: Tensor, layers: int, eta: float = 0.0) -> tuple[list[_Mixture], Tensor, Tensor]:
+def _mixtures(
+    cohort: Cohort, x: Tensor, layers: int, eta: float = 0.0
+) -> tuple[list[_Mixture], Tensor, Tensor]:
     """The mixture of each client, whether it has a model of its own [n], and which entries are mixed [k]."""
     entries = last_layers(cohort.layout, layers).to(x.device)
     start = torch.cat([x[entries], torch.ones_like(x[entries]), x.new_zeros(1)])
     mixture_state = cohort.state(OWN, start)
-    return [_Mixture(x, entries, row, eta) for row in mixture_state.or_else(start)], mixture_state.counted, entries
+    return (
+        [_Mixture(x, entries, row, eta) for row in mixture_state.or_else(start)],
+        mixture_state.counted,
+        entries,
+    )
 
 
 @task
 def ala_update(
-    cohort: Cohort, *, x: OneModel, local: LocalSGD, layers: int, eta: float, sample: float, passes: int | None
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    local: LocalSGD,
+    layers: int,
+    eta: float,
+    sample: float,
+    passes: int | None,
 ) -> LocalUpdate:
     """Local training from the client's mixture of x and its last model, after the weights of the mixture have moved."""
     mixtures, has_own, entries = _mixtures(cohort, x, layers, eta)
@@ -124,7 +153,9 @@ def ala_update(
 @task
 def ala_mixture(cohort: Cohort, *, x: OneModel, layers: int) -> OwnModel:
     """The mixture with x that each client uses; x for one that has no model of its own."""
-    return OwnModel(torch.stack([mixture.model for mixture in _mixtures(cohort, x, layers)[0]]))
+    return OwnModel(
+        torch.stack([mixture.model for mixture in _mixtures(cohort, x, layers)[0]])
+    )
 
 
 class State(NamedTuple):
@@ -167,20 +198,33 @@ class FedALA(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        settings = {"layers": self.layers, "eta": self.eta, "sample": self.sample, "passes": self.passes}
-        x, log = step_by_average(federation, state.x, ala_update, local=self.local, **settings)
+        settings = {
+            "layers": self.layers,
+            "eta": self.eta,
+            "sample": self.sample,
+            "passes": self.passes,
+        }
+        x, log = step_by_average(
+            federation, state.x, ala_update, local=self.local, **settings
+        )
         return State(x), log
 
     def models(self, state: State) -> Tensor:
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The mixture of each seen and unseen client, where it is."""
         all_clients = (*federation.everyone, *federation.unseen)
-        return federation.own_models(all_clients, ala_mixture, x=state.x, layers=self.layers)
+        return federation.own_models(
+            all_clients, ala_mixture, x=state.x, layers=self.layers
+        )
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Updates and mixtures."""

@@ -51,7 +51,9 @@ from coterie.contract.wire import PerClient
 
 
 @task
-def attentive_update(cohort: Cohort, *, u: ModelOfEach, local: LocalSGD, mu: float) -> OwnUpdate:
+def attentive_update(
+    cohort: Cohort, *, u: ModelOfEach, local: LocalSGD, mu: float
+) -> OwnUpdate:
     """Local training from the mixture u [n, d + b], with a pull back to it."""
     return OwnUpdate(cohort.updates(u, local, penalty=Quadratic(mu) if mu else None))
 
@@ -118,16 +120,29 @@ class FedAMP(Method[State]):
         self.check(everyone)
         return State(everyone, x.repeat(len(everyone), 1), x.repeat(len(everyone), 1))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         attentive_models = PerClient(state.u[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, attentive_update, u=attentive_models, local=self.local, mu=self.mu)
+        replies = federation.ask(
+            federation.clients,
+            attentive_update,
+            u=attentive_models,
+            local=self.local,
+            mu=self.mu,
+        )
         positions = federation.positions(replies.clients)
         trained = state.u[positions] + replies.delta
-        alpha = self.sigma / len(federation.everyone) if self.alpha is None else self.alpha
+        alpha = (
+            self.sigma / len(federation.everyone) if self.alpha is None else self.alpha
+        )
         weights = attention(trained[:, : federation.dim], alpha, self.sigma)
         mixed = weights.to(trained) @ trained
-        log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}
+        log = {
+            name: replies.by_client(row)
+            for name, row in zip(replies.clients, weights, strict=True)
+        }
         x, u = state.x.clone(), state.u.clone()
         x[positions], u[positions] = trained, mixed
         return State(state.names, x, u), {"weights": log}

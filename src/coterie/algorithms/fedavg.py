@@ -78,9 +78,13 @@ class FedAvg(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        average = federation.average(federation.clients, local_update, x=state.x, local=self.local)  # by n_k / n
+        average = federation.average(
+            federation.clients, local_update, x=state.x, local=self.local
+        )  # by n_k / n
         x = shift(state.x, average.delta, self.lr, federation.dim)
         return State(x), {"weights": average.by_client(average.weights)}
 

@@ -74,7 +74,11 @@ _Change = Annotated[
         layout=lambda payload, layout: _CLASSIFIER,
     ),
 ]
-_Accuracy = Annotated[Tensor, "other", Form(lambda payload, layout: (*payload["rows"].shape[1:], 2), within=(0.0, 1.0))]
+_Accuracy = Annotated[
+    Tensor,
+    "other",
+    Form(lambda payload, layout: (*payload["rows"].shape[1:], 2), within=(0.0, 1.0)),
+]
 
 
 class Telling(NamedTuple):
@@ -88,8 +92,12 @@ class Telling(NamedTuple):
 def tell_apart(
     cohort: Cohort,
     *,
-    classifiers: Annotated[Tensor, Holds(("clients", 2, WIDTH), torch.float64, each=True)],
-    signs: Annotated[Tensor, Holds(("clients",), torch.float64, (-1.0, 1.0), each=True)],
+    classifiers: Annotated[
+        Tensor, Holds(("clients", 2, WIDTH), torch.float64, each=True)
+    ],
+    signs: Annotated[
+        Tensor, Holds(("clients",), torch.float64, (-1.0, 1.0), each=True)
+    ],
     rows: Annotated[Tensor, Holds(("clients",), torch.int64, (0, math.inf), each=True)],
 ) -> Telling:
     """Train the classifiers [n, m, 2, 129] of each client's pairs, of which it is the side 1 or -1, on so many rows of each half."""
@@ -122,7 +130,10 @@ def _halves(client: Cohort) -> tuple[Tensor, Tensor]:
     """The features [r, 129] of the rows of both halves of one client, in the order in which they are shown."""
     order = client.rng(0, "fedcollab").permutation(client.size(0))
     middle = (len(order) + 1) // 2
-    values = [_features(client, order[part]) for part in (slice(None, middle), slice(middle, None))]
+    values = [
+        _features(client, order[part])
+        for part in (slice(None, middle), slice(middle, None))
+    ]
     return values[0], values[1] if len(values[1]) else values[0]
 
 
@@ -130,7 +141,9 @@ def _features(client: Cohort, numbers: NDArray[np.int64]) -> Tensor:
     """Features of input and label [r, 129] of some rows: half-waves of random sums, scaled to a mean square near 1, and a 1."""
     inputs, labels = client.training_rows(0, numbers)
     stream = Rng.named(client.seed, "fedcollab")
-    total = stream_sum(inputs, stream.child("inputs")) + 2 * stream_sum(labels, stream.child("labels"))
+    total = stream_sum(inputs, stream.child("inputs")) + 2 * stream_sum(
+        labels, stream.child("labels")
+    )
     waves = total.clamp(min=0) * math.sqrt(2 / FEATURES)
     return torch.cat([waves, waves.new_ones(len(waves), 1)], dim=1).cpu()
 
@@ -138,14 +151,22 @@ def _features(client: Cohort, numbers: NDArray[np.int64]) -> Tensor:
 def stream_sum(values: Inputs, stream: Rng) -> Tensor:
     """Random sums [r, 128] of the numbers of each row, with a mean square near 1; whole numbers are names, in any order."""
     if isinstance(values, dict):
-        parts = [stream_sum(value, stream.child(key)) for key, value in sorted(values.items())]
+        parts = [
+            stream_sum(value, stream.child(key))
+            for key, value in sorted(values.items())
+        ]
         return torch.stack(parts).sum(0) / math.sqrt(len(parts))
     generator = stream.generator()
     flat = values.detach().cpu().reshape(len(values), -1)
     if values.is_floating_point():
-        directions = torch.randn(flat.shape[1], FEATURES, generator=generator, dtype=torch.float64)
+        directions = torch.randn(
+            flat.shape[1], FEATURES, generator=generator, dtype=torch.float64
+        )
         return flat.double() @ directions / math.sqrt(flat.shape[1])
-    angle, phase = (2 * math.pi * torch.rand(FEATURES, generator=generator, dtype=torch.float64) for _ in range(2))
+    angle, phase = (
+        2 * math.pi * torch.rand(FEATURES, generator=generator, dtype=torch.float64)
+        for _ in range(2)
+    )
     waves = [torch.cos(column[:, None].double() * angle + phase) for column in flat.T]
     return torch.stack(waves).sum(0) * math.sqrt(2 / len(waves))
 
@@ -163,7 +184,9 @@ def divergences(federation: Federation) -> Tensor:
     facts = federation.engine.sizes("train")
     halves = torch.tensor([facts[name] // 2 for name in names]).clamp(min=1)
     rows = torch.minimum(halves[:, None], halves[None, :]).fill_diagonal_(0)
-    signs = torch.ones(n, n, dtype=torch.float64).triu(1) - torch.ones(n, n, dtype=torch.float64).tril(-1)
+    signs = torch.ones(n, n, dtype=torch.float64).triu(1) - torch.ones(
+        n, n, dtype=torch.float64
+    ).tril(-1)
     shared = torch.zeros(n, n, 2, WIDTH, dtype=torch.float64)
     best = torch.zeros(n, n, 2, dtype=torch.float64)
     asked = torch.arange(n)
@@ -216,7 +239,9 @@ class FedCollab(Method[State]):
     local: LocalSGD = LocalSGD()
     complexity: Annotated[float, NOT_NEGATIVE] = 1.0
 
-    exempt: ClassVar[Mapping[str, str]] = {"names": "rows are dealt into halves by name"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "names": "rows are dealt into halves by name"
+    }
 
     tasks = (asks(local_update), asks(tell_apart, models=ROUNDS + 1))
 
@@ -225,17 +250,26 @@ class FedCollab(Method[State]):
         names = federation.everyone
         distances = divergences(federation)
         facts = federation.engine.sizes("train")
-        sizes = torch.tensor([float(facts[name]) for name in names], dtype=torch.float64)
+        sizes = torch.tensor(
+            [float(facts[name]) for name in names], dtype=torch.float64
+        )
         stream = Rng.named(federation.seed, "fedcollab", "partition")
         cluster = partition(sizes, distances, self.complexity, stream.generator())
         return State(names, cluster, x.repeat(len(names), 1), distances)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         start = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, local_update, x=start, local=self.local)
+        replies = federation.ask(
+            federation.clients, local_update, x=start, local=self.local
+        )
         x, weights = average_groups(federation, state.x, state.cluster, replies)
-        return state._replace(x=x), {"weights": weights, "groups": len(state.cluster.unique())}
+        return state._replace(x=x), {
+            "weights": weights,
+            "groups": len(state.cluster.unique()),
+        }
 
     def models(self, state: State) -> dict[str, Tensor]:
         """The model of each client's coalition."""

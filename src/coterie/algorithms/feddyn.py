@@ -53,7 +53,9 @@ DUAL = "dual"
 
 
 @task
-def dynamic_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float) -> OwnUpdate:
+def dynamic_update(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float
+) -> OwnUpdate:
     """Local steps on f_i(y) - <dual_i, y> + alpha / 2 ||y - x||^2, and the new dual_i."""
     memory = cohort.state(DUAL, torch.zeros_like(x[: cohort.layout.dim]))
     dual = memory.values * memory.counted.to(x)[:, None]
@@ -103,23 +105,36 @@ class FedDyn(Method[State]):
         """All dual variables are 0."""
         return State(x, torch.zeros_like(x[: federation.dim]))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         d = federation.dim
         equal = torch.ones(len(federation.clients))
         average = federation.average(
-            federation.clients, dynamic_update, weights=equal, x=state.x, local=self.local, alpha=self.alpha
+            federation.clients,
+            dynamic_update,
+            weights=equal,
+            x=state.x,
+            local=self.local,
+            alpha=self.alpha,
         )
         mean, log = average.delta, Log(weights=average.by_client(average.weights))
         # The mean of the dual variables still holds the share of a lost one, which cannot be taken out.
         if average.forgot:
             for name in average.forgot:
-                federation.report(name, "its dual variable was lost, so all start again at 0", dynamic_update)
+                federation.report(
+                    name,
+                    "its dual variable was lost, so all start again at 0",
+                    dynamic_update,
+                )
             log["dual_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(DUAL)
             return State(state.x + mean, torch.zeros_like(state.dual)), log
         # The mean is over all N clients: those that were not drawn keep their dual variables.
-        dual = state.dual - self.alpha * len(average) / len(federation.everyone) * mean[:d]
+        dual = (
+            state.dual - self.alpha * len(average) / len(federation.everyone) * mean[:d]
+        )
         log["dual_norm"] = float(dual.norm())
         change = torch.cat([mean[:d] - dual / self.alpha, mean[d:]])
         return State(state.x + change, dual), log

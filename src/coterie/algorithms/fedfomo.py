@@ -57,7 +57,9 @@ from coterie.contract.wire import PerClient
 class Judged(NamedTuple):
     """Losses [n, 1 + m] of the client's own model before the round, and of the m candidates."""
 
-    losses: Annotated[Tensor, "loss", Form(lambda p, layout: (1 + len(p["candidates"]),))]
+    losses: Annotated[
+        Tensor, "loss", Form(lambda p, layout: (1 + len(p["candidates"]),))
+    ]
 
 
 @task
@@ -72,7 +74,9 @@ def judge(
     losses = []
     for i, x in enumerate(previous):
         client = cohort.only([i])
-        part = "validation" if rows != "train" and cohort.has(i, "validation") else "train"
+        part = (
+            "validation" if rows != "train" and cohort.has(i, "validation") else "train"
+        )
         losses.append(client.losses(torch.cat([x[None], candidates]), part=part))
     highest = torch.finfo(torch.float64).max
     return Judged(torch.cat(losses).nan_to_num(nan=highest, posinf=highest))
@@ -109,12 +113,16 @@ class FedFomo(Method[State]):
     local: LocalSGD = LocalSGD()
     validation: Annotated[str, one_of("validation", "train")] = "validation"
 
-    exempt: ClassVar[Mapping[str, str]] = {"diverges": "a client takes nothing of a model that raises its loss"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "diverges": "a client takes nothing of a model that raises its loss"
+    }
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and losses of all candidates."""
-        return asks(own_update), asks(judge, models=lambda clients: clients, rows=self.validation)
+        return asks(own_update), asks(
+            judge, models=lambda clients: clients, rows=self.validation
+        )
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
@@ -129,10 +137,14 @@ class FedFomo(Method[State]):
         everyone = federation.everyone
         return State(self.target_names(everyone), everyone, x.repeat(len(everyone), 1))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         start = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, own_update, x=start, local=self.local)
+        replies = federation.ask(
+            federation.clients, own_update, x=start, local=self.local
+        )
         positions = federation.positions(replies.clients)
         trained = state.x[positions] + replies.delta
         x = state.x.clone()
@@ -142,16 +154,28 @@ class FedFomo(Method[State]):
         if not judges:
             return state._replace(x=x), {}
         previous = PerClient(state.x[federation.positions(judges)])
-        judged = federation.ask(judges, judge, previous=previous, candidates=trained, rows=self.validation)
+        judged = federation.ask(
+            judges, judge, previous=previous, candidates=trained, rows=self.validation
+        )
         weights: dict[str, dict[str, float]] = {}
-        for name, own, losses in zip(judged.clients, federation.positions(judged.clients), judged.losses, strict=True):
+        for name, own, losses in zip(
+            judged.clients,
+            federation.positions(judged.clients),
+            judged.losses,
+            strict=True,
+        ):
             differences = trained - state.x[own]
             pull = _pulls(
-                losses, torch.linalg.vector_norm(differences[:, : federation.dim], dim=1, dtype=torch.float64).cpu()
+                losses,
+                torch.linalg.vector_norm(
+                    differences[:, : federation.dim], dim=1, dtype=torch.float64
+                ).cpu(),
             )
             if float(pull.sum()) > 0:
                 pull = pull / pull.sum()
-                x[own] = move(state.x[own], pull, differences, dim=federation.dim)  # Eq. 6
+                x[own] = move(
+                    state.x[own], pull, differences, dim=federation.dim
+                )  # Eq. 6
                 weights[name] = replies.by_client(pull)
         log: Log = {"kept": len(judged) - len(weights)}
         if weights:
@@ -160,7 +184,11 @@ class FedFomo(Method[State]):
 
     def models(self, state: State) -> dict[str, Tensor]:
         """A model for each target."""
-        return {n: x for n, x in zip(state.names, state.x, strict=True) if n in state.targets}
+        return {
+            n: x
+            for n, x in zip(state.names, state.x, strict=True)
+            if n in state.targets
+        }
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
@@ -174,5 +202,7 @@ class FedFomo(Method[State]):
 def _pulls(losses: Tensor, distances: Tensor) -> Tensor:
     """max(0, (L(previous) - L(candidate)) / distance) [m], 0 at distance 0 (Eq. 7 before it is normalised)."""
     gain = (losses[0] - losses[1:]).clamp(min=0)
-    pulls = gain / gain.max() / distances  # divided by the largest, since a loss may be near the end of the range
+    pulls = (
+        gain / gain.max() / distances
+    )  # divided by the largest, since a loss may be near the end of the range
     return torch.where((gain > 0) & (distances > 0), pulls, torch.zeros_like(pulls))

@@ -56,8 +56,12 @@ def most_steps(payload: Mapping[str, Any], rows: int) -> float:
     local: LocalSGD = payload["local"]
     if isinstance(local.steps, Steps):
         return local.steps.count
-    of_an_epoch = max(1, rows if local.sampler is None else ceil(local.sampler.sample_ratio * rows))
-    return local.steps.count * ceil(of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch))
+    of_an_epoch = max(
+        1, rows if local.sampler is None else ceil(local.sampler.sample_ratio * rows)
+    )
+    return local.steps.count * ceil(
+        of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch)
+    )
 
 
 def _farthest(payload: Mapping[str, Any], rows: int) -> float:
@@ -80,11 +84,17 @@ class NormalisedUpdate(NamedTuple):
 
 
 @task
-def fednova_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float) -> NormalisedUpdate:
+def fednova_update(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float
+) -> NormalisedUpdate:
     """Local training from x, and the update per coefficient of its gradients (Eq. 6)."""
     steps = cohort.steps(local)
     lengths = torch.tensor(
-        [norm(k, local.momentum, local.rate(cohort.round) * mu) for k in steps.tolist()], dtype=torch.float64
+        [
+            norm(k, local.momentum, local.rate(cohort.round) * mu)
+            for k in steps.tolist()
+        ],
+        dtype=torch.float64,
     )
     delta = cohort.updates(x, local, penalty=Quadratic(mu) if mu else None)
     delta[:, : cohort.layout.dim] /= lengths.to(delta)[:, None]
@@ -149,7 +159,9 @@ class FedNova(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         average = federation.average(
             federation.clients, fednova_update, x=state.x, local=self.local, mu=self.mu

@@ -43,7 +43,9 @@ from coterie.contract.task import OneModel, task
 
 
 @task
-def proximal_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float) -> LocalUpdate:
+def proximal_update(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float
+) -> LocalUpdate:
     """Minimise F_k(y) + mu / 2 ||y - x||^2 for some local steps (Eq. 2)."""
     penalty = Quadratic(mu) if mu else None
     return LocalUpdate(cohort.updates(x, local, penalty=penalty), cohort.sizes)
@@ -85,9 +87,13 @@ class FedProx(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        average = federation.average(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
+        average = federation.average(
+            federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu
+        )
         x = shift(state.x, average.delta, self.lr, federation.dim)
         return State(x), {"weights": average.by_client(average.weights)}
 

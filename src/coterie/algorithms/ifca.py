@@ -50,7 +50,9 @@ from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Models, OneUpdate, Rows, task
 
-Choice = Annotated[Tensor, "choice", Form(within=lambda payload: (0.0, len(payload["xs"]) - 1.0))]
+Choice = Annotated[
+    Tensor, "choice", Form(within=lambda payload: (0.0, len(payload["xs"]) - 1.0))
+]
 """float64 [n]: which of the models a client chose."""
 
 
@@ -72,13 +74,17 @@ class Chosen(NamedTuple):
 def cluster_update(cohort: Cohort, *, xs: Models, local: LocalSGD) -> ClusterUpdate:
     """Local training from the model with the lowest training loss."""
     chosen = best(cohort, xs)
-    return ClusterUpdate(cohort.updates(xs[chosen], local), cohort.sizes, chosen.double())
+    return ClusterUpdate(
+        cohort.updates(xs[chosen], local), cohort.sizes, chosen.double()
+    )
 
 
 @task
 def choice(cohort: Cohort, *, xs: Models) -> Chosen:
     """The model with the lowest training loss."""
-    return Chosen(best(cohort.without_billing(), xs).double())  # using a model is not part of the method's work
+    return Chosen(
+        best(cohort.without_billing(), xs).double()
+    )  # using a model is not part of the method's work
 
 
 def best(cohort: Cohort, xs: Tensor) -> Tensor:
@@ -137,7 +143,9 @@ class IFCA(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates of the model that fits best, and which that is."""
-        return asks(cluster_update, models=self.clusters), asks(choice, models=self.clusters)
+        return asks(cluster_update, models=self.clusters), asks(
+            choice, models=self.clusters
+        )
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for more groups than clients."""
@@ -149,20 +157,36 @@ class IFCA(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start the first model from x, and the others apart from it."""
         # Equal models would have equal losses, and every client would choose the first one for ever.
-        streams = [Rng.named(federation.seed, "clusters", j) for j in range(1, self.clusters)]
-        xs = torch.stack([x, *(apart(x, federation.layout, stream).to(x) for stream in streams)])
+        streams = [
+            Rng.named(federation.seed, "clusters", j) for j in range(1, self.clusters)
+        ]
+        xs = torch.stack(
+            [x, *(apart(x, federation.layout, stream).to(x) for stream in streams)]
+        )
         everyone = federation.everyone
         return State(xs, everyone, torch.zeros(len(everyone), dtype=torch.int64))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(federation.clients, cluster_update, xs=state.xs, local=self.local)
+        replies = federation.ask(
+            federation.clients, cluster_update, xs=state.xs, local=self.local
+        )
         chosen = replies.cluster.long()
-        shares = replies.sizes if self.weighting == "size" else torch.ones_like(replies.sizes)
+        shares = (
+            replies.sizes
+            if self.weighting == "size"
+            else torch.ones_like(replies.sizes)
+        )
         xs, weights = state.xs.clone(), {}
         for j in chosen.unique().tolist():
             members = chosen == j
-            xs[j] = shift(state.xs[j], average(shares[members], replies.delta[members]), dim=federation.dim)
+            xs[j] = shift(
+                state.xs[j],
+                average(shares[members], replies.delta[members]),
+                dim=federation.dim,
+            )
             size_weights = shares * members / shares[members].sum()
             weights.update(
                 {
@@ -171,7 +195,9 @@ class IFCA(Method[State]):
                     if member
                 }
             )
-        cluster = state.cluster.index_copy(0, federation.positions(replies.clients), chosen)
+        cluster = state.cluster.index_copy(
+            0, federation.positions(replies.clients), chosen
+        )
         log: Log = {"weights": weights, "cluster": replies.by_client(replies.cluster)}
         return State(xs, state.names, cluster), log
 
@@ -181,7 +207,9 @@ class IFCA(Method[State]):
 
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
         """The model that each seen and unseen client would choose now."""
-        replies = federation.ask((*federation.everyone, *federation.unseen), choice, xs=state.xs)
+        replies = federation.ask(
+            (*federation.everyone, *federation.unseen), choice, xs=state.xs
+        )
         return dict(zip(replies.clients, state.xs[replies.cluster.long()], strict=True))
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

@@ -57,11 +57,21 @@ class Trained(NamedTuple):
 
 
 @task
-def train_alone(cohort: Cohort, *, x: OneModel, local: LocalSGD, decays: tuple[tuple[str, float], ...] = ()) -> Trained:
+def train_alone(
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    local: LocalSGD,
+    decays: tuple[tuple[str, float], ...] = (),
+) -> Trained:
     """Go on training the own model, which begins at x; with a weight decay of its own where `decays` names the client."""
     own_models = cohort.state(OWN, x).values
     by_name = dict(decays)
-    client_decays = [by_name.get(name, local.weight_decay) for name in cohort.names] if decays else None
+    client_decays = (
+        [by_name.get(name, local.weight_decay) for name in cohort.names]
+        if decays
+        else None
+    )
     update = cohort.updates(own_models, local, weight_decays=client_decays)
     own_models = own_models + update
     if cohort.workspace.veil is None and not bool(torch.isfinite(own_models).all()):
@@ -111,7 +121,9 @@ class Local(Method[State]):
     @property
     def decays(self) -> tuple[tuple[str, float], ...]:
         """The weight decays as they travel."""
-        return tuple(sorted((name, float(decay)) for name, decay in self.weight_decays.items()))
+        return tuple(
+            sorted((name, float(decay)) for name, decay in self.weight_decays.items())
+        )
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """All clients start from x."""
@@ -125,17 +137,29 @@ class Local(Method[State]):
                     f"weight_decays names {name!r}, and there is no such client; {nearest(name, everyone)}"
                 )
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round of all clients; the model of a client that failed stays."""
-        decay_payload: dict[str, Any] = {"decays": self.decays} if self.weight_decays else {}
-        trained = federation.ask(federation.clients, train_alone, x=state.x, local=self.local, **decay_payload).clients
+        decay_payload: dict[str, Any] = (
+            {"decays": self.decays} if self.weight_decays else {}
+        )
+        trained = federation.ask(
+            federation.clients,
+            train_alone,
+            x=state.x,
+            local=self.local,
+            **decay_payload,
+        ).clients
         return state, {"weights": {name: {name: 1.0} for name in trained}}
 
     def models(self, state: State) -> dict[str, Tensor]:
         """None that the server has."""
         return {}
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The model of each client, where it is."""
         return federation.own_models(federation.everyone, model_alone, x=state.x)
 

@@ -93,7 +93,11 @@ def local_update(
     tuning_steps: int,
 ) -> LocalUpdates:  # fmt: skip
     """Lines 8 to 11."""
-    tuned = cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x
+    tuned = (
+        cohort.train(x, with_steps(local, tuning_steps), purpose="tuning")
+        if tuning_steps
+        else x
+    )
     gap = cohort.loss(tuned) - requirement(cohort, start, required, warm, rows)
     return LocalUpdates(gap, cohort.updates(x, local))
 
@@ -168,7 +172,9 @@ class MaxFL(Method[State]):
         self.check(federation.everyone)
         return State(x, x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`, or with some of the flexible pool."""
         clients, log = federation.clients, Log()
         if self.flexible:
@@ -177,18 +183,34 @@ class MaxFL(Method[State]):
             if not pool:
                 return state, log
             m = min(federation.per_round, len(pool))
-            drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(pool), m)
+            drawn = Rng.named(
+                federation.seed, "participants", federation.round
+            ).permutation(len(pool), m)
             clients = tuple(pool[i] for i in np.sort(drawn).tolist())  # line 6
         payload = self._payload(state, clients, federation)
         replies = federation.ask(
-            clients, local_update, x=state.x, local=self.local, tuning_steps=self.tuning_steps, **payload
+            clients,
+            local_update,
+            x=state.x,
+            local=self.local,
+            tuning_steps=self.tuning_steps,
+            **payload,
         )
         federation.discard(KEPT, replies.failed)
         q = solve_gaps(appeal.weights, replies.gap, self.surrogate)  # Eq. 4
         rate = self.lr / (float(q.sum()) + self.eps)
-        x = move(state.x, q / (q.sum() + self.eps), replies.delta, self.lr, federation.dim)  # line 13, Eq. 6
-        log["objective"] = float(solve_gaps(appeal.objective, replies.gap, self.surrogate))  # Eq. 3
-        log.update(sum_q=float(q.sum()), effective_lr=rate, q=replies.by_client(q), gap=replies.by_client(replies.gap))
+        x = move(
+            state.x, q / (q.sum() + self.eps), replies.delta, self.lr, federation.dim
+        )  # line 13, Eq. 6
+        log["objective"] = float(
+            solve_gaps(appeal.objective, replies.gap, self.surrogate)
+        )  # Eq. 3
+        log.update(
+            sum_q=float(q.sum()),
+            effective_lr=rate,
+            q=replies.by_client(q),
+            gap=replies.by_client(replies.gap),
+        )
         log["weights"] = replies.by_client(q)
         return State(x, state.start), log
 
@@ -197,12 +219,21 @@ class MaxFL(Method[State]):
         if federation.round <= self.mandatory_rounds:
             return federation.everyone
         return staying(
-            state.x, state.start, federation, self.local, warmup_steps=self.warmup_steps, requirements=self.requirements
+            state.x,
+            state.start,
+            federation,
+            self.local,
+            warmup_steps=self.warmup_steps,
+            requirements=self.requirements,
         )
 
-    def _payload(self, state: State, clients: tuple[str, ...], federation: Federation) -> dict[str, Any]:
+    def _payload(
+        self, state: State, clients: tuple[str, ...], federation: Federation
+    ) -> dict[str, Any]:
         warm = with_steps(self.local, self.warmup_steps)
-        return requirement_payload(self.requirements, clients, state.start, federation.holders(KEPT), warm)
+        return requirement_payload(
+            self.requirements, clients, state.start, federation.holders(KEPT), warm
+        )
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""

@@ -78,10 +78,25 @@ from coterie.base.vector import Layout
 from coterie.compute.anchored import Offsets, anchored_updates
 from coterie.compute.server_step import ServerStep, descend
 from coterie.compute.target_state import State, join_rounds
-from coterie.compute.target_tasks import target_descent, target_gradient, target_losses, target_rows
+from coterie.compute.target_tasks import (
+    target_descent,
+    target_gradient,
+    target_losses,
+    target_rows,
+)
 from coterie.compute.tasks import local_updates, own_update
 from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
-from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
+from coterie.config.rules import (
+    BETAS,
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SIZE,
+    TARGETS,
+    Rule,
+    one_of,
+    optional,
+)
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -93,7 +108,8 @@ from coterie.solvers import NotFiniteError
 from coterie.solvers.mirror import MOST_TRIALS, two_point_candidates, two_point_estimate
 
 STEP = Rule(
-    lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v), 'a number >= 0 or "line-search"'
+    lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v),
+    'a number >= 0 or "line-search"',
 )
 """Rule of the step of mirror descent."""
 
@@ -146,7 +162,9 @@ class MeritFed(Method[State]):
     md_step: Annotated[float | str | Schedule, STEP] = 1.0
     oracle: Annotated[str, one_of("gradient", "loss", "delegated")] = "gradient"
     oracle_batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
-    validation: Annotated[str, one_of("validation", "train", "fresh", "server")] = "validation"
+    validation: Annotated[str, one_of("validation", "train", "fresh", "server")] = (
+        "validation"
+    )
     damping: bool = False
     directions: Annotated[int, SIZE] = 1
     radius: Annotated[float, POSITIVE] = 0.01
@@ -167,35 +185,70 @@ class MeritFed(Method[State]):
             asks(own_update, models=lambda n: 1 + count_of(n)),
         )
         may_be_cheap = self.cheap_above is not None and self._can_be_cheap
-        updates = (of_each, at_anchor) if may_be_cheap else (of_each,) if self.uploads == "each" else (at_anchor,)
+        updates = (
+            (of_each, at_anchor)
+            if may_be_cheap
+            else (of_each,)
+            if self.uploads == "each"
+            else (at_anchor,)
+        )
         if self.validation == "server":  # the oracle is there, too
             return (asks(local_updates),)
-        oracle_rows: dict[str, Any] = {"rows": self.validation, "batch": self.oracle_batch_size}
+        oracle_rows: dict[str, Any] = {
+            "rows": self.validation,
+            "batch": self.oracle_batch_size,
+        }
         uses_fresh_rows = self.validation == "fresh"
         values, steps = 2, range(self.md_steps + 1)
-        oracle: tuple[Asks, ...] = (asks(target_rows, rows="fresh"),) if uses_fresh_rows else ()
+        oracle: tuple[Asks, ...] = (
+            (asks(target_rows, rows="fresh"),) if uses_fresh_rows else ()
+        )
         if self.oracle == "delegated":
             betas = self.betas if self.server_optimiser == "adam" else None
             oracle += (asks(target_descent, **oracle_rows, steps=self.md_steps, step=self.md_step, betas=betas,
                             scores=self.oracle_steps == "scores"),)  # fmt: skip
         elif self.oracle == "gradient" and self.md_steps:
-            oracle += (asks(target_gradient, models=self._steps, **oracle_rows, step=steps),)
+            oracle += (
+                asks(target_gradient, models=self._steps, **oracle_rows, step=steps),
+            )
         elif self.oracle == "loss":
             values += 2 * self.directions * self.md_steps
         if self.md_step == "line-search":
             values += 1 + MOST_TRIALS * self.md_steps
-        batch = self.oracle_batch_size if uses_fresh_rows else Among(self.oracle_batch_size, None)
-        return *updates, *oracle, asks(target_losses, models=values, rows=self.validation, batch=batch, step=steps)
+        batch = (
+            self.oracle_batch_size
+            if uses_fresh_rows
+            else Among(self.oracle_batch_size, None)
+        )
+        return (
+            *updates,
+            *oracle,
+            asks(
+                target_losses,
+                models=values,
+                rows=self.validation,
+                batch=batch,
+                step=steps,
+            ),
+        )
 
     def __post_init__(self) -> None:
-        if self.md_step == "line-search" and (self.oracle != "gradient" or self.oracle_batch_size is not None):
-            raise InputError('MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None')
+        if self.md_step == "line-search" and (
+            self.oracle != "gradient" or self.oracle_batch_size is not None
+        ):
+            raise InputError(
+                'MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None'
+            )
         if self.validation == "fresh" and self.oracle_batch_size is None:
             raise InputError(
                 'MeritFed.validation = "fresh" needs oracle_batch_size, the number of rows to draw per step'
             )
         by_scores = self.oracle_steps == "scores"
-        exact = self.oracle == "delegated" and self.server_optimiser == "sgd" and self.oracle_batch_size is None
+        exact = (
+            self.oracle == "delegated"
+            and self.server_optimiser == "sgd"
+            and self.oracle_batch_size is None
+        )
         if by_scores and not exact:
             raise InputError(
                 'MeritFed.oracle_steps = "scores" needs oracle = "delegated", server_optimiser = "sgd" and oracle_batch_size = None'
@@ -217,13 +270,27 @@ class MeritFed(Method[State]):
 
     @property
     def _can_be_cheap(self) -> bool:
-        return self.oracle == "gradient" and self.md_step != "line-search" and self.server_optimiser == "sgd"
+        return (
+            self.oracle == "gradient"
+            and self.md_step != "line-search"
+            and self.server_optimiser == "sgd"
+        )
 
     def _form(self, targets: int) -> MeritFed:
         """The method with so many targets: its cheap form where `cheap_above` says so."""
-        if self.cheap_above is None or targets <= self.cheap_above or not self._can_be_cheap:
+        if (
+            self.cheap_above is None
+            or targets <= self.cheap_above
+            or not self._can_be_cheap
+        ):
             return self
-        return replace(self, uploads="anchored", oracle_steps="one", oracle_every=2, cheap_above=None)
+        return replace(
+            self,
+            uploads="anchored",
+            oracle_steps="one",
+            oracle_every=2,
+            cheap_above=None,
+        )
 
     def notes(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """Say where the cheap form is taken in place of the paper's."""
@@ -231,7 +298,9 @@ class MeritFed(Method[State]):
         if self._form(count) is self:
             return ()
         words = "linear models are near those of the paper's form, which trains each target's model at each client; others may be worse"
-        return (f'with {count} targets the cheap form ran: {words} (cheap_above = "default" brings it back)',)
+        return (
+            f'with {count} targets the cheap form ran: {words} (cheap_above = "default" brings it back)',
+        )
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist, and for one target with anchored uploads."""
@@ -257,15 +326,34 @@ class MeritFed(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        reason = {"alone": "anchored uploads need several targets"} if self.uploads == "anchored" else {}
-        reason |= {"diverges": "the length of Adam's steps is bounded"} if self.server_optimiser == "adam" else {}
-        return reason | ({"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {})
+        reason = (
+            {"alone": "anchored uploads need several targets"}
+            if self.uploads == "anchored"
+            else {}
+        )
+        reason |= (
+            {"diverges": "the length of Adam's steps is bounded"}
+            if self.server_optimiser == "adam"
+            else {}
+        )
+        return reason | (
+            {"names": "directions are drawn over the clients by name"}
+            if self.oracle == "loss"
+            else {}
+        )
 
     def _measures(self, federation: Federation) -> bool:
         """Return True if phi is measured in this round: where rounds are to be cheap, in the last descent before an evaluation."""
-        cheap = self.oracle_steps != "all" or self.oracle_every > 1 or self.uploads == "anchored"
+        cheap = (
+            self.oracle_steps != "all"
+            or self.oracle_every > 1
+            or self.uploads == "anchored"
+        )
         return not cheap or any(
-            map(federation.is_evaluated, range(federation.round, federation.round + self.oracle_every))
+            map(
+                federation.is_evaluated,
+                range(federation.round, federation.round + self.oracle_every),
+            )
         )
 
     @property
@@ -275,43 +363,92 @@ class MeritFed(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
         self.check_model(federation.layout)
-        targets, total = self.target_names(federation.everyone), len(federation.everyone)
+        targets, total = (
+            self.target_names(federation.everyone),
+            len(federation.everyone),
+        )
         if self.validation in ("fresh", "server"):
             federation.ask(targets, target_rows, rows=self.validation)
-        moments = x.new_zeros(len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0)
+        moments = x.new_zeros(
+            len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0
+        )
         weights = torch.full((len(targets), total), 1 / total, dtype=torch.float64)
         anchored = self._form(len(targets)).uploads == "anchored"
-        offsets = Offsets.start(x[: federation.dim], len(targets) * anchored, total * anchored)
-        return State(targets, x[None], weights, moments, torch.zeros(len(targets), dtype=torch.int64), *offsets)
+        offsets = Offsets.start(
+            x[: federation.dim], len(targets) * anchored, total * anchored
+        )
+        return State(
+            targets,
+            x[None],
+            weights,
+            moments,
+            torch.zeros(len(targets), dtype=torch.int64),
+            *offsets,
+        )
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`, of a large model some targets at a time; targets that do not participate answer, too."""
         form = self._form(len(state.targets))
         if form is not self:
             return form.round(state, federation, rng)
         divisible = self.uploads == "each" and self.local.sampler is None
         total, n = len(state.targets), len(federation.clients)
-        return self._round_in_parts(state, federation, rng, federation.groups_at_once(total, n) if divisible else total)
+        return self._round_in_parts(
+            state,
+            federation,
+            rng,
+            federation.groups_at_once(total, n) if divisible else total,
+        )
 
-    def _round_in_parts(self, state: State, federation: Federation, rng: Rng, at_once: int) -> tuple[State, Log]:
+    def _round_in_parts(
+        self, state: State, federation: Federation, rng: Rng, at_once: int
+    ) -> tuple[State, Log]:
         if self.uploads == "anchored":
             offsets = Offsets(state.offsets, state.visited)
-            updates, x, deltas, (values, visited) = anchored_updates(federation, *state[1:3], offsets, self.local)
-            return self._descend(state._replace(x=x, offsets=values, visited=visited), updates, deltas, federation, rng)
-        ask = partial(federation.ask, federation.clients, local_updates, local=self.local)  # lines 3-8
-        total, rounds, shared = len(state.targets), [], ask(x=state.x) if len(state.x) == 1 else None
+            updates, x, deltas, (values, visited) = anchored_updates(
+                federation, *state[1:3], offsets, self.local
+            )
+            return self._descend(
+                state._replace(x=x, offsets=values, visited=visited),
+                updates,
+                deltas,
+                federation,
+                rng,
+            )
+        ask = partial(
+            federation.ask, federation.clients, local_updates, local=self.local
+        )  # lines 3-8
+        total, rounds, shared = (
+            len(state.targets),
+            [],
+            ask(x=state.x) if len(state.x) == 1 else None,
+        )
         for low in range(0, total, at_once):
             part = state.only(slice(low, low + at_once))
             replies = shared or ask(x=part.x)
-            if replies.failed and at_once < total and not shared:  # who is refused for one target is for all
+            if (
+                replies.failed and at_once < total and not shared
+            ):  # who is refused for one target is for all
                 return self._round_in_parts(state, federation, rng, total)
-            deltas = replies.delta.expand(-1, len(part.targets), -1).transpose(0, 1)  # [T, n, d + b]
+            deltas = replies.delta.expand(-1, len(part.targets), -1).transpose(
+                0, 1
+            )  # [T, n, d + b]
             rounds.append(self._descend(part, replies, deltas, federation, rng))
-            del replies, deltas  # they are gone before the updates for the next targets are made
+            del (
+                replies,
+                deltas,
+            )  # they are gone before the updates for the next targets are made
         return join_rounds(rounds)
 
     def _descend(
-        self, state: State, replies: Replies[Any], deltas: Tensor, federation: Federation, rng: Rng
+        self,
+        state: State,
+        replies: Replies[Any],
+        deltas: Tensor,
+        federation: Federation,
+        rng: Rng,
     ) -> tuple[State, Log]:
         """The round from the updates [T, n, d + b] of those that replied."""
         x = state.x.expand(len(state.targets), -1)
@@ -319,8 +456,13 @@ class MeritFed(Method[State]):
         mass = state.weights[:, positions].sum(1, keepdim=True)
         old_weights = state.weights[:, positions] / mass
 
-        lr, betas = rate_of(self.lr, federation.round), self.betas if self.server_optimiser == "adam" else None
-        server = ServerStep(x, deltas, state.moments, state.taken, lr, betas, self.eps, federation.dim)
+        lr, betas = (
+            rate_of(self.lr, federation.round),
+            self.betas if self.server_optimiser == "adam" else None,
+        )
+        server = ServerStep(
+            x, deltas, state.moments, state.taken, lr, betas, self.eps, federation.dim
+        )
         oracle = _Oracle(self, state.targets, federation, server, rng)
         try:
             new_weights, measured = old_weights.clone(), {}
@@ -332,12 +474,19 @@ class MeritFed(Method[State]):
                     if self.md_steps:
                         measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
             new_models, _, moments = server.step(new_weights)  # line 10
-        except NotFiniteError as error:  # finite updates and gradients whose product overflows
-            cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
+        except (
+            NotFiniteError
+        ) as error:  # finite updates and gradients whose product overflows
+            cure = (
+                f"the descent of MeritFed diverged ({error}); lower the learning rates"
+            )
             raise RunError(f"round {federation.round}: {cure}") from error
         counts = state.taken + 1
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
-        new_state, old_state = (new_weights, new_models, moments, counts), (old_weights, x, state.moments, state.taken)
+        new_state, old_state = (
+            (new_weights, new_models, moments, counts),
+            (old_weights, x, state.moments, state.taken),
+        )
         for new_values, old_values in zip(new_state, old_state, strict=True):
             new_values[lost] = old_values[lost]
         weights = state.weights.clone()
@@ -345,15 +494,30 @@ class MeritFed(Method[State]):
 
         names = tuple("*" if t == "server" else t for t in state.targets)
         measured["effective_collaborators"] = 1 / new_weights.square().sum(1)
-        log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
-        log["weights"] = {t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)}
-        return State(state.targets, new_models, weights, moments, counts, state.offsets, state.visited), log
+        log: Log = {
+            k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost}
+            for k, v in measured.items()
+        }
+        log["weights"] = {
+            t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)
+        }
+        return State(
+            state.targets,
+            new_models,
+            weights,
+            moments,
+            counts,
+            state.offsets,
+            state.visited,
+        ), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
         """A model per target; one for all clients where the server's rows are the target."""
         if state.targets == ("server",):
             return state.x[0]
-        return dict(zip(state.targets, state.x.expand(len(state.targets), -1), strict=True))
+        return dict(
+            zip(state.targets, state.x.expand(len(state.targets), -1), strict=True)
+        )
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
@@ -361,13 +525,27 @@ class MeritFed(Method[State]):
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Models of the targets before and after, and the updates for one target, or as many models when its parts are joined."""
-        all_are_targets = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
-        targets = clients if all_are_targets else 1 if isinstance(self.targets, str) else len(self.targets)
+        all_are_targets = (
+            self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
+        )
+        targets = (
+            clients
+            if all_are_targets
+            else 1
+            if isinstance(self.targets, str)
+            else len(self.targets)
+        )
         moments = 2 * targets if self.server_optimiser == "adam" else 0
         if self._form(targets).uploads == "each":
             return max(per_round, targets) + 2 * targets + moments
         # Offsets and models at the last visits, before and after the round; updates at the anchor, and the targets' models twice.
-        return per_round * targets + moments + 4 * targets * clients + per_round + 2 * targets
+        return (
+            per_round * targets
+            + moments
+            + 4 * targets * clients
+            + per_round
+            + 2 * targets
+        )
 
 
 @dataclass
@@ -384,16 +562,28 @@ class _Oracle:
     def phi(self, *weights: Tensor) -> Tensor:
         """Values of phi at each of some weights [T, n] by the same rows, all of them where they can be had [T, q]."""
         uses_fresh_rows = self.method.validation == "fresh"
-        return self._losses(weights, self.method.oracle_batch_size if uses_fresh_rows else None, self.method.md_steps)
+        return self._losses(
+            weights,
+            self.method.oracle_batch_size if uses_fresh_rows else None,
+            self.method.md_steps,
+        )
 
     def descend(self, weights: Tensor) -> tuple[Tensor, Tensor]:  # Eq. 8
         m, server = self.method, self.server
-        step = m.md_step if isinstance(m.md_step, str) else rate_of(m.md_step, self.federation.round)
+        step = (
+            m.md_step
+            if isinstance(m.md_step, str)
+            else rate_of(m.md_step, self.federation.round)
+        )
         if not isinstance(
             step, str
         ):  # one gradient goes as far as all steps, a descent as far as all rounds until the next
             step *= m.oracle_every * (m.md_steps if m.oracle_steps == "one" else 1)
-        settings: dict[str, Any] = {"steps": m._steps, "step": step, "damping": m.damping}
+        settings: dict[str, Any] = {
+            "steps": m._steps,
+            "step": step,
+            "damping": m.damping,
+        }
         if m.oracle == "delegated":
             descended, gap = self._ask(
                 target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
@@ -409,27 +599,50 @@ class _Oracle:
 
     def _gradient(self, candidates: Tensor, step: int) -> Tensor:
         batch = self.method.oracle_batch_size
-        return self._ask(target_gradient, x=PerClient(candidates), batch=batch, step=step)[0]
+        return self._ask(
+            target_gradient, x=PerClient(candidates), batch=batch, step=step
+        )[0]
 
-    def _losses(self, weights: Iterable[Tensor], batch: int | None, step: int) -> Tensor:
+    def _losses(
+        self, weights: Iterable[Tensor], batch: int | None, step: int
+    ) -> Tensor:
         candidates = torch.stack([self.server.step(w)[0] for w in weights], dim=1)
-        return self._ask(target_losses, xs=PerClient(candidates), batch=batch, step=step)[0]
+        return self._ask(
+            target_losses, xs=PerClient(candidates), batch=batch, step=step
+        )[0]
 
     def _zeroth_order(self, weights: Tensor, step: int) -> Tensor:
         h, q = self.method.radius, self.method.directions
-        streams = [self.rng.child("direction", step, name).generator() for name in self.targets]
-        drawn = [two_point_candidates(w, h=h, directions=q, generator=g) for w, g in zip(weights, streams, strict=True)]
+        streams = [
+            self.rng.child("direction", step, name).generator() for name in self.targets
+        ]
+        drawn = [
+            two_point_candidates(w, h=h, directions=q, generator=g)
+            for w, g in zip(weights, streams, strict=True)
+        ]
         points = torch.stack([points for points, _ in drawn], dim=1)  # [2q, T, n]
         losses = self._losses(points, self.method.oracle_batch_size, step)
-        return torch.stack([two_point_estimate(row, e, h) for row, (_, e) in zip(losses, drawn, strict=True)])  # Eq. 9
+        return torch.stack(
+            [
+                two_point_estimate(row, e, h)
+                for row, (_, e) in zip(losses, drawn, strict=True)
+            ]
+        )  # Eq. 9
 
     def _ask(self, oracle_task: Task[Any], **payload: Any) -> list[Tensor]:
         # A single target must answer. Of several, one that fails keeps its model and the others go on.
         need = 1 / len(self.targets)
-        answers = self.federation.ask(self.targets, oracle_task, need=need, rows=self.method.validation, **payload)
+        answers = self.federation.ask(
+            self.targets, oracle_task, need=need, rows=self.method.validation, **payload
+        )
         self.failed |= set(answers.failed)
-        values: list[Tensor] = [getattr(answers, name) for name in oracle_task.reply._fields]
+        values: list[Tensor] = [
+            getattr(answers, name) for name in oracle_task.reply._fields
+        ]
         if not answers.failed:
             return values
         places = torch.tensor([self.targets.index(n) for n in answers.clients])
-        return [v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, places, v) for v in values]
+        return [
+            v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, places, v)
+            for v in values
+        ]

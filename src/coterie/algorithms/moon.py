@@ -70,7 +70,11 @@ def contrastive_update(
     if not mu:
         return ContrastiveUpdate(cohort.updates(x, local), cohort.sizes, had)
     with _representations(cohort.workspace.model) as representations:
-        trained = cohort.train(x, local, penalty=_contrast(cohort, x, previous, representations, mu, temperature))
+        trained = cohort.train(
+            x,
+            local,
+            penalty=_contrast(cohort, x, previous, representations, mu, temperature),
+        )
     cohort.keep("moon", trained)
     return ContrastiveUpdate(trained - x, cohort.sizes, had)
 
@@ -83,7 +87,11 @@ def _representations(model: nn.Module) -> Iterator[list[Tensor]]:
     def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
         representations[:] = [inputs[0].flatten(1)]
 
-    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
+    hooks = [
+        m.register_forward_pre_hook(note)
+        for m in model.modules()
+        if isinstance(m, nn.Linear)
+    ]
     try:
         yield representations
     finally:
@@ -92,7 +100,12 @@ def _representations(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _contrast(
-    cohort: Cohort, x: Tensor, previous: Tensor, representations: list[Tensor], mu: float, temperature: float
+    cohort: Cohort,
+    x: Tensor,
+    previous: Tensor,
+    representations: list[Tensor],
+    mu: float,
+    temperature: float,
 ) -> Callable[[Step], Tensor]:
     """Mu times the contrastive loss (Eq. 20) of a step."""
 
@@ -100,7 +113,9 @@ def _contrast(
         # The two other models only say where to go: no gradient and no statistics of batch norm come from them.
         step.model.eval()
         with torch.no_grad():
-            torch.func.functional_call(step.model, unflatten(vector, cohort.layout), (step.inputs,))
+            torch.func.functional_call(
+                step.model, unflatten(vector, cohort.layout), (step.inputs,)
+            )
         cohort.workspace.train(True)
         cohort.spent["row_losses"] += len(step.labels)
         return representations[0]
@@ -111,8 +126,13 @@ def _contrast(
                 "MOON compares the inputs of the last linear layer, and this model calls none; end it with torch.nn.Linear"
             )
         z = representations[0]
-        near_global, near_previous = (functional.cosine_similarity(z, at(step, v)) for v in (x, previous[step.client]))
-        return mu * functional.softplus((near_previous - near_global) / temperature).mean()
+        near_global, near_previous = (
+            functional.cosine_similarity(z, at(step, v))
+            for v in (x, previous[step.client])
+        )
+        return (
+            mu * functional.softplus((near_previous - near_global) / temperature).mean()
+        )
 
     return penalty
 
@@ -154,14 +174,19 @@ class MOON(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         average = federation.average(
             federation.clients, contrastive_update, x=state.x, local=self.local, mu=self.mu,
             temperature=self.temperature,
         )  # fmt: skip
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 8
-        return State(x), {"weights": average.by_client(average.weights), "with_previous": float(average.had.sum())}
+        return State(x), {
+            "weights": average.by_client(average.weights),
+            "with_previous": float(average.had.sum()),
+        }
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""

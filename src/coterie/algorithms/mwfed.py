@@ -77,7 +77,15 @@ class LocalUpdate(NamedTuple):
 
 
 @task
-def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str) -> Gaps:
+def gaps(
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    start: Start | None,
+    required: Required,
+    warm: LocalSGD,
+    rows: str,
+) -> Gaps:
     """Tell how far each client is from what it requires: F_k(x) on all training rows, minus rho_k."""
     return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
@@ -156,11 +164,17 @@ class MWFed(Method[State]):
         self.check(federation.everyone)
         return State(x, x, torch.zeros(len(federation.everyone), dtype=torch.float64))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`: first their gaps, then training."""
         warm = with_steps(self.local, self.warmup_steps)
         payload: dict[str, Any] = requirement_payload(
-            self.requirements, federation.clients, state.start, federation.holders(KEPT), warm
+            self.requirements,
+            federation.clients,
+            state.start,
+            federation.holders(KEPT),
+            warm,
         )
         replies = federation.ask(federation.clients, gaps, x=state.x, **payload)
         positions = federation.positions(replies.clients)
@@ -169,9 +183,19 @@ class MWFed(Method[State]):
         # Normalised in every round, so that the exponentials stay finite however long a run is.
         log_weights -= log_weights.logsumexp(0)
         weights = log_weights[positions].softmax(0)
-        steps = (self.local.steps.count * len(positions) * weights).round().clamp(min=1).long()
+        steps = (
+            (self.local.steps.count * len(positions) * weights)
+            .round()
+            .clamp(min=1)
+            .long()
+        )
         average = federation.average(
-            replies.clients, local_update, weights=weights, x=state.x, local=self.local, steps=PerClient(steps)
+            replies.clients,
+            local_update,
+            weights=weights,
+            x=state.x,
+            local=self.local,
+            steps=PerClient(steps),
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)
         log = Log(
@@ -189,7 +213,12 @@ class MWFed(Method[State]):
     def measure(self, state: State, federation: Federation) -> Log:
         """Appeal to seen and unseen clients, see `measure_appeal`."""
         return measure_appeal(
-            state.x, state.start, federation, self.local, warmup_steps=self.warmup_steps, requirements=self.requirements
+            state.x,
+            state.start,
+            federation,
+            self.local,
+            warmup_steps=self.warmup_steps,
+            requirements=self.requirements,
         )
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:

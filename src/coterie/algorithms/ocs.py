@@ -66,7 +66,10 @@ class Norms(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> LocalUpdate:
     """Line 3: local training from x, if that was not done for its norm."""
-    return LocalUpdate(cohort.recall("ocs", lambda clients: clients.updates(x, local), x, local), cohort.sizes)
+    return LocalUpdate(
+        cohort.recall("ocs", lambda clients: clients.updates(x, local), x, local),
+        cohort.sizes,
+    )
 
 
 @task
@@ -75,7 +78,10 @@ def norms(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> Norms:
     dim = cohort.layout.dim
     deltas = cohort.updates(x, local)
     cohort.note("ocs", deltas, x, local)
-    lengths = [torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu() for delta in deltas]
+    lengths = [
+        torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu()
+        for delta in deltas
+    ]
     return Norms(torch.stack(lengths), cohort.sizes)
 
 
@@ -113,29 +119,53 @@ class OCS(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round: norms of all clients, updates of the drawn."""
         everyone, m = federation.everyone, federation.per_round
         if m >= len(everyone):
-            average = federation.average(everyone, local_update, x=state.x, local=self.local)
+            average = federation.average(
+                everyone, local_update, x=state.x, local=self.local
+            )
             x = shift(state.x, average.delta, self.lr, federation.dim)
-            return State(x), {"weights": average.by_client(average.weights), "selected": len(average)}
+            return State(x), {
+                "weights": average.by_client(average.weights),
+                "selected": len(average),
+            }
         replies = federation.ask(everyone, norms, x=state.x, local=self.local)
         shares = replies.sizes / replies.sizes.sum()  # w_k
-        p = inclusion_probabilities(shares * replies.norms, min(m, len(replies)))  # line 5, Eq. 7
+        p = inclusion_probabilities(
+            shares * replies.norms, min(m, len(replies))
+        )  # line 5, Eq. 7
         uniform = [rng.child("draw", n).uniform(1)[0] for n in replies.clients]
         # Divided by the probability of its draw, an update counts on average as if every client had sent one.
         coefficients = {
-            n: w / q for n, w, q, u in zip(replies.clients, shares.tolist(), p.tolist(), uniform, strict=True) if u < q
+            n: w / q
+            for n, w, q, u in zip(
+                replies.clients, shares.tolist(), p.tolist(), uniform, strict=True
+            )
+            if u < q
         }  # line 6
-        log: Log = {"inclusion_probability": replies.by_client(p), "selected": len(coefficients)}
+        log: Log = {
+            "inclusion_probability": replies.by_client(p),
+            "selected": len(coefficients),
+        }
         if not coefficients:
             return state, log
         weights = torch.tensor(list(coefficients.values()), dtype=torch.float64)
-        average = federation.average(tuple(coefficients), local_update, weights=weights, x=state.x, local=self.local)
+        average = federation.average(
+            tuple(coefficients),
+            local_update,
+            weights=weights,
+            x=state.x,
+            local=self.local,
+        )
         total = sum(coefficients.values())  # of those, too, who have failed
         x = shift(state.x, average.delta, self.lr * total, federation.dim)  # line 7
-        log.update(weights=average.by_client(average.weights * total), sum_weights=total)
+        log.update(
+            weights=average.by_client(average.weights * total), sum_weights=total
+        )
         return State(x), log
 
     def models(self, state: State) -> Tensor:

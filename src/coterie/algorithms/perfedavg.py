@@ -62,14 +62,20 @@ class Adapted(NamedTuple):
 
 
 @task
-def meta_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, radius: float | None) -> MetaUpdate:
+def meta_update(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, radius: float | None
+) -> MetaUpdate:
     """Lines 5 to 9; first order without a `radius`."""
 
     def direction(gradient: Callable[[Tensor, int], Tensor], y: Tensor) -> Tensor:
-        meta = gradient(y - alpha * gradient(y, 0), 1)  # line 7, and the gradient in line 8
+        meta = gradient(
+            y - alpha * gradient(y, 0), 1
+        )  # line 7, and the gradient in line 8
         if radius is None:
             return meta
-        product = (gradient(y + radius * meta, 2) - gradient(y - radius * meta, 2)) / (2 * radius)  # Eq. 9
+        product = (gradient(y + radius * meta, 2) - gradient(y - radius * meta, 2)) / (
+            2 * radius
+        )  # Eq. 9
         return meta - alpha * product
 
     return MetaUpdate(cohort.updates(x, local, gradient_rule=direction))
@@ -78,7 +84,9 @@ def meta_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, r
 @task
 def adaptation(cohort: Cohort, *, x: OneModel, alpha: float) -> Adapted:
     """X after one step on all training rows."""
-    return Adapted(x - alpha * cohort.without_billing().gradient(x))  # using a model is not part of the method's work
+    return Adapted(
+        x - alpha * cohort.without_billing().gradient(x)
+    )  # using a model is not part of the method's work
 
 
 class State(NamedTuple):
@@ -108,7 +116,9 @@ class PerFedAvg(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    alpha: Annotated[float | None, optional(NOT_NEGATIVE, "the rate of local training")] = None
+    alpha: Annotated[
+        float | None, optional(NOT_NEGATIVE, "the rate of local training")
+    ] = None
     variant: Annotated[str, one_of("fo", "hf")] = "fo"
     radius: Annotated[float, POSITIVE] = 1e-3
 
@@ -117,7 +127,9 @@ class PerFedAvg(Method[State]):
         """Updates, and the models that clients adapt for themselves."""
         alpha = self.local.lr if self.alpha is None else self.alpha
         radius = self.radius if self.variant == "hf" else None
-        return asks(meta_update, alpha=alpha, radius=radius), asks(adaptation, alpha=alpha)
+        return asks(meta_update, alpha=alpha, radius=radius), asks(
+            adaptation, alpha=alpha
+        )
 
     def __post_init__(self) -> None:
         if self.local.sampler is not None:
@@ -130,14 +142,24 @@ class PerFedAvg(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         radius = self.radius if self.variant == "hf" else None
         equal, alpha = torch.ones(len(federation.clients)), self._alpha(federation)
         average = federation.average(
-            federation.clients, meta_update, weights=equal, x=state.x, local=self.local, alpha=alpha, radius=radius
+            federation.clients,
+            meta_update,
+            weights=equal,
+            x=state.x,
+            local=self.local,
+            alpha=alpha,
+            radius=radius,
         )
-        return State(shift(state.x, average.delta)), {"weights": average.by_client(average.weights)}  # line 11
+        return State(shift(state.x, average.delta)), {
+            "weights": average.by_client(average.weights)
+        }  # line 11
 
     def _alpha(self, federation: Federation) -> float:
         return self.local.rate(federation.round) if self.alpha is None else self.alpha
@@ -146,10 +168,14 @@ class PerFedAvg(Method[State]):
         """The model before any client has adapted it."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """Every client's own model, also of unseen clients; a client that does not reply is left with x."""
         all_clients = (*federation.everyone, *federation.unseen)
-        return federation.own_models(all_clients, adaptation, x=state.x, alpha=self._alpha(federation))
+        return federation.own_models(
+            all_clients, adaptation, x=state.x, alpha=self._alpha(federation)
+        )
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, or its evaluation."""

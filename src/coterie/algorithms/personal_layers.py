@@ -45,7 +45,12 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.layers import is_personal_setting, personal_entries, shared_entries, shared_layout
+from coterie.base.layers import (
+    is_personal_setting,
+    personal_entries,
+    shared_entries,
+    shared_layout,
+)
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout, shift
 from coterie.compute.cohort import Cohort
@@ -60,7 +65,11 @@ from coterie.contract.task import Form, OneModel, Rows, task
 
 OWN = "personal-layers"
 """Name of a client's personal entries in its memory."""
-PERSONAL = Rule(is_personal_setting, '"head", "norm" or a list of patterns such as ["encoder.*"]', ("head", "norm"))
+PERSONAL = Rule(
+    is_personal_setting,
+    '"head", "norm" or a list of patterns such as ["encoder.*"]',
+    ("head", "norm"),
+)
 
 
 def _layout(payload: Any, layout: Any) -> Any:
@@ -68,7 +77,11 @@ def _layout(payload: Any, layout: Any) -> Any:
 
 
 Shared = Annotated[
-    Tensor, "update", Form(lambda payload, layout: (_layout(payload, layout).size,), None, layout=_layout)
+    Tensor,
+    "update",
+    Form(
+        lambda payload, layout: (_layout(payload, layout).size,), None, layout=_layout
+    ),
 ]
 """[n, d_s + b_s]: an update of the shared entries."""
 
@@ -93,14 +106,26 @@ def shared_update(
 ) -> SharedUpdate:
     """Local training from the shared entries of x and the client's own; first on these alone for `head_steps`, if that is a number."""
     shared = shared_entries(cohort.layout, personal, norms)
-    is_shared = torch.zeros(cohort.layout.size, dtype=torch.bool).index_fill_(0, shared, True).to(x.device)
+    is_shared = (
+        torch.zeros(cohort.layout.size, dtype=torch.bool)
+        .index_fill_(0, shared, True)
+        .to(x.device)
+    )
     start = _own_models(cohort, x, personal, norms)
     if not trains_head:
-        return SharedUpdate(cohort.updates(start, local, moving=is_shared)[:, shared], cohort.sizes)
+        return SharedUpdate(
+            cohort.updates(start, local, moving=is_shared)[:, shared], cohort.sizes
+        )
     if head_steps is None:
         models = cohort.train(start, local)
     else:
-        tuned = cohort.train(start, replace(local, steps=Steps(head_steps)), moving=~is_shared) if head_steps else start
+        tuned = (
+            cohort.train(
+                start, replace(local, steps=Steps(head_steps)), moving=~is_shared
+            )
+            if head_steps
+            else start
+        )
         models = cohort.train(tuned, local, moving=is_shared)
     cohort.keep(OWN, models[:, personal_entries(cohort.layout, personal, norms)])
     return SharedUpdate((models - start)[:, shared], cohort.sizes)
@@ -113,7 +138,9 @@ def put_together(cohort: Cohort, *, x: OneModel, personal: Any, norms: str) -> O
 
 
 @task
-def tune_whole(cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int) -> OwnModel:
+def tune_whole(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, tune_steps: int
+) -> OwnModel:
     """X after steps of each client on all layers, which are counted before the first round, for all later ones."""
     if not tune_steps:
         return OwnModel(x.expand(len(cohort.names), -1))
@@ -149,7 +176,10 @@ class _PersonalLayers(Method[State]):
     @property
     def _layers(self) -> dict[str, Any]:
         """The choice of personal layers, as tasks take it."""
-        return {"personal": getattr(self, "personal", "head"), "norms": getattr(self, "norms", "batch")}
+        return {
+            "personal": getattr(self, "personal", "head"),
+            "norms": getattr(self, "norms", "batch"),
+        }
 
     @property
     def _training(self) -> dict[str, Any]:
@@ -162,7 +192,9 @@ class _PersonalLayers(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates of what is shared, and the models that clients put together."""
-        return asks(shared_update, **self._layers, **self._training), asks(put_together, **self._layers)
+        return asks(shared_update, **self._layers, **self._training), asks(
+            put_together, **self._layers
+        )
 
     def check_model(self, layout: Layout) -> None:
         """Raise `InputError` where nothing is personal, or nothing shared."""
@@ -173,16 +205,29 @@ class _PersonalLayers(Method[State]):
         self.check_model(federation.layout)
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         clients, layers = federation.clients, self._layers
         equal = torch.ones(len(clients)) if self.weights == "uniform" else None
         average = federation.average(
-            clients, shared_update, weights=equal, x=state.x, local=self.local, **layers, **self._training
+            clients,
+            shared_update,
+            weights=equal,
+            x=state.x,
+            local=self.local,
+            **layers,
+            **self._training,
         )
         for name in average.forgot:
-            federation.report(name, "its personal layers were lost, so it begins anew", shared_update)
-        shared, part = shared_entries(federation.layout, **layers), shared_layout(federation.layout, **layers)
+            federation.report(
+                name, "its personal layers were lost, so it begins anew", shared_update
+            )
+        shared, part = (
+            shared_entries(federation.layout, **layers),
+            shared_layout(federation.layout, **layers),
+        )
         x = state.x.clone()
         x[shared] = shift(x[shared], average.delta, dim=part.dim)
         return State(x), {"weights": average.by_client(average.weights)}
@@ -191,10 +236,14 @@ class _PersonalLayers(Method[State]):
         """The shared layers with the first personal ones."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The model that each client puts together, where it is."""
         all_clients = (*federation.everyone, *federation.unseen)
-        return federation.own_models(all_clients, put_together, x=state.x, **self._layers)
+        return federation.own_models(
+            all_clients, put_together, x=state.x, **self._layers
+        )
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Updates, and two models of each."""
@@ -308,7 +357,9 @@ class FedBABU(_PersonalLayers):
     def _training(self) -> dict[str, Any]:
         return {"head_steps": None, "trains_head": False}
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The whole model after each client's own steps, where it is."""
         all_clients = (*federation.everyone, *federation.unseen)
         settings = {"local": self.local, "tune_steps": self.tune_steps}

@@ -55,24 +55,37 @@ from coterie.solvers.simplex import project
 
 @task
 def pfedgraph_update(
-    cohort: Cohort, *, x: ModelOfEach, towards: ModelOfEach, local: LocalSGD, pull: float
+    cohort: Cohort,
+    *,
+    x: ModelOfEach,
+    towards: ModelOfEach,
+    local: LocalSGD,
+    pull: float,
 ) -> LocalUpdate:
     """Local training from x [n, d + b] of f_i(y) - pull cos(y, towards); without the cosine where `towards` is 0."""
     aims = towards[:, : cohort.layout.dim].to(cohort.workspace.device)
 
     def penalty(step: Step) -> Tensor:
-        y = torch.cat([p.reshape(-1) for p in step.model.parameters() if p.requires_grad])
+        y = torch.cat(
+            [p.reshape(-1) for p in step.model.parameters() if p.requires_grad]
+        )
         return -pull * functional.cosine_similarity(y, aims[step.client], dim=0)
 
     pulled = pull > 0 and bool(aims.any())
-    return LocalUpdate(cohort.updates(x, local, penalty=penalty if pulled else None), cohort.sizes)
+    return LocalUpdate(
+        cohort.updates(x, local, penalty=penalty if pulled else None), cohort.sizes
+    )
 
 
 def collaboration(deltas: Tensor, p: Tensor, lam: float) -> Tensor:
     """Weights [n, n] of the models of all clients in that of each, float64, from how far they moved [n, d] and their sizes [n]."""
     deltas = deltas.double().cpu()
-    units = deltas / torch.linalg.vector_norm(deltas, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    return torch.stack([project(p / p.sum() + row / (2 * lam)) for row in units @ units.T])  # Eq. 4
+    units = deltas / torch.linalg.vector_norm(deltas, dim=1, keepdim=True).clamp(
+        min=torch.finfo(torch.float64).tiny
+    )
+    return torch.stack(
+        [project(p / p.sum() + row / (2 * lam)) for row in units @ units.T]
+    )  # Eq. 4
 
 
 class State(NamedTuple):
@@ -115,12 +128,22 @@ class PFedGraph(Method[State]):
         models = x.repeat(len(federation.everyone), 1)
         return State(federation.everyone, x, models, torch.zeros_like(models))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         positions = federation.positions(federation.clients)
-        start, towards = PerClient(state.x[positions]), PerClient(state.towards[positions])
+        start, towards = (
+            PerClient(state.x[positions]),
+            PerClient(state.towards[positions]),
+        )
         replies = federation.ask(
-            federation.clients, pfedgraph_update, x=start, towards=towards, local=self.local, pull=self.pull
+            federation.clients,
+            pfedgraph_update,
+            x=start,
+            towards=towards,
+            local=self.local,
+            pull=self.pull,
         )
         replied, d = federation.positions(replies.clients), federation.dim
         trained = state.x[replied] + replies.delta
@@ -132,7 +155,10 @@ class PFedGraph(Method[State]):
         # Clients are pulled by the cosine, in which a model counts by its direction and not by its length.
         x, aims = state.x.clone(), state.towards.clone()
         x[replied], aims[replied] = shares @ trained, shares @ (trained / lengths)
-        log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}
+        log = {
+            name: replies.by_client(row)
+            for name, row in zip(replies.clients, weights, strict=True)
+        }
         return state._replace(x=x, towards=aims), {"weights": log}
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -57,7 +57,9 @@ OWN = "pfedme"
 class _Envelope:
     """theta [d] of one client: a rule that first brings it near its minimum, and then draws w towards it."""
 
-    def __init__(self, theta: Tensor, lam: float, inner_steps: int, inner_lr: float) -> None:
+    def __init__(
+        self, theta: Tensor, lam: float, inner_steps: int, inner_lr: float
+    ) -> None:
         self.theta = theta
         self._lam, self._steps, self._lr = lam, inner_steps, inner_lr
 
@@ -70,7 +72,13 @@ class _Envelope:
 
 @task
 def moreau_update(
-    cohort: Cohort, *, x: OneModel, local: LocalSGD, lam: float, inner_steps: int, inner_lr: float
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    local: LocalSGD,
+    lam: float,
+    inner_steps: int,
+    inner_lr: float,
 ) -> OwnUpdate:
     """Lines 5 to 8."""
     d, deltas, thetas = cohort.layout.dim, [], []
@@ -127,7 +135,9 @@ class PFedMe(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         average = federation.average(
             federation.clients, moreau_update, weights=torch.ones(len(federation.clients)), x=state.x, local=self.local,
@@ -140,7 +150,9 @@ class PFedMe(Method[State]):
         """The global model."""
         return state.x
 
-    def personalised(self, state: State, federation: Federation) -> dict[str, Tensor | None]:
+    def personalised(
+        self, state: State, federation: Federation
+    ) -> dict[str, Tensor | None]:
         """The model of each client, where it is; the global one for those that have none."""
         return own_models(federation, OWN, state.x)
 

@@ -104,7 +104,9 @@ class PowerOfChoice(Method[State]):
 
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
-    candidates: Annotated[int | None, optional(SIZE, "twice the clients of a round")] = None
+    candidates: Annotated[
+        int | None, optional(SIZE, "twice the clients of a round")
+    ] = None
     loss_batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
 
     participation = "own"
@@ -114,7 +116,11 @@ class PowerOfChoice(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Row counts and losses of candidates where not all take part, and updates."""
-        return asks(row_counts), asks(losses, batch_size=self.loss_batch_size), asks(own_update)
+        return (
+            asks(row_counts),
+            asks(losses, batch_size=self.loss_batch_size),
+            asks(own_update),
+        )
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""
@@ -130,22 +136,40 @@ class PowerOfChoice(Method[State]):
             sizes[federation.positions(counted.clients)] = counted.sizes
         return State(x, sizes)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round: losses of the candidates, updates of those with the highest."""
         chosen, log = federation.everyone, Log()
         m = federation.per_round
         if m < len(chosen):
             uniform = [rng.child("candidate", n).uniform(1)[0] for n in chosen]
-            drawn = without_replacement(state.sizes, uniform, self.candidates or 2 * m).tolist()
+            drawn = without_replacement(
+                state.sizes, uniform, self.candidates or 2 * m
+            ).tolist()
             names = [chosen[i] for i in drawn]
-            replies = federation.ask(names, losses, x=state.x, batch_size=self.loss_batch_size)
-            highest = replies.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
+            replies = federation.ask(
+                names, losses, x=state.x, batch_size=self.loss_batch_size
+            )
+            highest = (
+                replies.loss.argsort(descending=True, stable=True)[:m]
+                .sort()
+                .values.tolist()
+            )
             chosen = tuple(replies.clients[i] for i in highest)
-            log = {"candidates": len(names), "candidate_loss": replies.by_client(replies.loss)}
+            log = {
+                "candidates": len(names),
+                "candidate_loss": replies.by_client(replies.loss),
+            }
         equal = torch.ones(len(chosen))
-        average = federation.average(chosen, own_update, weights=equal, x=state.x, local=self.local)
+        average = federation.average(
+            chosen, own_update, weights=equal, x=state.x, local=self.local
+        )
         x = shift(state.x, average.delta, self.lr, federation.dim)
-        return State(x, state.sizes), {**log, "weights": average.by_client(average.weights)}
+        return State(x, state.sizes), {
+            **log,
+            "weights": average.by_client(average.weights),
+        }
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""

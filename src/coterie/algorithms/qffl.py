@@ -95,7 +95,11 @@ class QFFL(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {"diverges": "updates are divided by what the loss has become"} if self.q else {}
+        return (
+            {"diverges": "updates are divided by what the loss has become"}
+            if self.q
+            else {}
+        )
 
     def __post_init__(self) -> None:
         if self.local.optimiser != "sgd":
@@ -107,18 +111,32 @@ class QFFL(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        replies = federation.ask(
+            federation.clients, local_update, x=state.x, local=self.local
+        )
         # Numerator and denominator of line 6 are divided by scale^q, so that no power of a loss vanishes or overflows.
         scale = replies.loss.max().clamp(min=_LEAST)
         loss = replies.loss.clamp(min=_LEAST) / scale
-        norms = torch.linalg.vector_norm(replies.delta[:, : federation.dim], dim=1, dtype=torch.float64)
-        curved = self.q * loss ** (self.q - 1) * norms.cpu() ** 2 / (scale * self.local.rate(federation.round))
+        norms = torch.linalg.vector_norm(
+            replies.delta[:, : federation.dim], dim=1, dtype=torch.float64
+        )
+        curved = (
+            self.q
+            * loss ** (self.q - 1)
+            * norms.cpu() ** 2
+            / (scale * self.local.rate(federation.round))
+        )
         total = (curved + loss**self.q).sum()  # sum of h_k / L, line 5
         weights = loss**self.q / total  # line 6
         x = move(state.x, weights, replies.delta, dim=federation.dim)
-        return State(x), {"weights": replies.by_client(weights), "step": float(weights.sum())}
+        return State(x), {
+            "weights": replies.by_client(weights),
+            "step": float(weights.sum()),
+        }
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""

@@ -74,7 +74,12 @@ def _count(limit: float, clients: int) -> int:
 
 
 def _require_count(
-    owner: object, field: str, fewest: Callable[[int], int], clients: int, error: type[Exception], where: str
+    owner: object,
+    field: str,
+    fewest: Callable[[int], int],
+    clients: int,
+    error: type[Exception],
+    where: str,
 ) -> int:
     """The count of `field` among `clients`; an error unless at least `needed(count)` clients are there."""
     limit = getattr(owner, field)
@@ -128,7 +133,9 @@ class Median(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
         return _step(state.x, robust.median(replies.delta), self.lr, federation.dim), {}
@@ -172,15 +179,23 @@ class TrimmedMean(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
-        _require_count(self, "trim", lambda k: 2 * k + 1, federation.per_round, InputError, "")
+        _require_count(
+            self, "trim", lambda k: 2 * k + 1, federation.per_round, InputError, ""
+        )
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
         where = f"round {federation.round}: "
-        trim = _require_count(self, "trim", lambda k: 2 * k + 1, len(replies), RunError, where)
-        return _step(state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
+        trim = _require_count(
+            self, "trim", lambda k: 2 * k + 1, len(replies), RunError, where
+        )
+        return _step(
+            state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim
+        ), {"trimmed": 2 * trim}
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""
@@ -223,11 +238,15 @@ class GeometricMedian(Method[State]):
         """Start from x."""
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
         heads = replies.delta[:, : federation.dim].double()
-        _, weights = robust.geometric_median(heads, smoothing=self.smoothing, tolerance=self.tolerance)
+        _, weights = robust.geometric_median(
+            heads, smoothing=self.smoothing, tolerance=self.tolerance
+        )
         return State(move(state.x, weights, replies.delta, self.lr, federation.dim)), {
             "weights": replies.by_client(weights)
         }
@@ -281,7 +300,9 @@ class MultiKrum(Method[State]):
         self._attackers(federation.per_round, InputError, "")
         return State(x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
         f = self._attackers(len(replies), RunError, f"round {federation.round}: ")
@@ -293,7 +314,9 @@ class MultiKrum(Method[State]):
         return State(x), {"weights": replies.by_client(weights), "byzantine": f}
 
     def _attackers(self, clients: int, error: type[Exception], where: str) -> int:
-        f = _require_count(self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where)
+        f = _require_count(
+            self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where
+        )
         if self.keep is not None and self.keep > clients - f:
             raise error(
                 f"{where}MultiKrum.keep = {self.keep} is more than the {clients - f} of {clients} clients that byzantine = "

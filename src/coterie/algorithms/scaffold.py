@@ -66,10 +66,16 @@ class ControlledUpdate(NamedTuple):
 
 @task
 def scaffold_update(
-    cohort: Cohort, *, x: OneModel, control: Annotated[Tensor, Holds(("parameters",))], local: LocalSGD
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    control: Annotated[Tensor, Holds(("parameters",))],
+    local: LocalSGD,
 ) -> ControlledUpdate:
     """Lines 6 to 13."""
-    delta = cohort.updates(x, local, correction=_controls(cohort, control).neg_().add_(control))  # line 10
+    delta = cohort.updates(
+        x, local, correction=_controls(cohort, control).neg_().add_(control)
+    )  # line 10
     distance = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     # Line 12, option II: c_i+ - c_i = -c - delta / (K lr), in one memory, as what is kept.
     change = (delta[:, : cohort.layout.dim] / distance[:, None]).neg_().sub_(control)
@@ -135,18 +141,29 @@ class SCAFFOLD(Method[State]):
         """All controls are 0."""
         return State(x, torch.zeros_like(x[: federation.dim]))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         equal = torch.ones(len(federation.clients))
         average = federation.average(
-            federation.clients, scaffold_update, weights=equal, x=state.x, control=state.control, local=self.local
+            federation.clients,
+            scaffold_update,
+            weights=equal,
+            x=state.x,
+            control=state.control,
+            local=self.local,
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
         log: Log = {"weights": average.by_client(average.weights)}
         # c still holds the share of a lost control, which cannot be taken out: the fixed point would be another.
         if average.forgot:
             for name in average.forgot:
-                federation.report(name, "its control was lost, so all start again at 0", scaffold_update)
+                federation.report(
+                    name,
+                    "its control was lost, so all start again at 0",
+                    scaffold_update,
+                )
             log["control_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(CONTROL)
             return State(x, torch.zeros_like(state.control)), log

@@ -93,7 +93,9 @@ class SelectiveLearning(Method[State]):
     lr: Annotated[float, POSITIVE] = 1.0
 
     participation = "own"
-    exempt: ClassVar[Mapping[str, str]] = {"failures": "updates of all internal and chosen clients are needed"}
+    exempt: ClassVar[Mapping[str, str]] = {
+        "failures": "updates of all internal and chosen clients are needed"
+    }
 
     needs = "sum"
 
@@ -116,20 +118,32 @@ class SelectiveLearning(Method[State]):
         self.check(federation.everyone)
         return State(match_clients(self, "internal", federation.everyone), x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
-        external_clients = tuple(n for n in federation.everyone if n not in state.internal)
+        external_clients = tuple(
+            n for n in federation.everyone if n not in state.internal
+        )
         m = federation.per_round
-        external, budget = external_clients, max(0, m - len(state.internal)) if self.budget is None else self.budget
+        external, budget = (
+            external_clients,
+            max(0, m - len(state.internal)) if self.budget is None else self.budget,
+        )
         log = Log()
         if budget == 0:
             external = ()
         elif budget < len(external_clients):
             replies = federation.ask(external_clients, losses, x=state.x)
-            external = tuple(replies.clients[i] for i in sorted(replies.loss.argsort(stable=True)[:budget].tolist()))
+            external = tuple(
+                replies.clients[i]
+                for i in sorted(replies.loss.argsort(stable=True)[:budget].tolist())
+            )
             log["external_loss"] = replies.by_client(replies.loss)
         chosen = (*state.internal, *external)
-        average = federation.average(chosen, local_update, need="all", x=state.x, local=self.local)
+        average = federation.average(
+            chosen, local_update, need="all", x=state.x, local=self.local
+        )
         x = shift(state.x, average.delta, self.lr, federation.dim)
         named = average.by_client(average.weights)
         log["weights"] = {target: dict(named) for target in state.internal}

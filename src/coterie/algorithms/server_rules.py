@@ -41,8 +41,12 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 
-TAU = Rule(lambda v: is_number(v) and 0 < v <= 1e15, "a number > 0 and <= 1e15")  # float32 holds its square
-_BOUNDED = {"diverges": "the length of a step is bounded at any learning rate of clients"}
+TAU = Rule(
+    lambda v: is_number(v) and 0 < v <= 1e15, "a number > 0 and <= 1e15"
+)  # float32 holds its square
+_BOUNDED = {
+    "diverges": "the length of a step is bounded at any learning rate of clients"
+}
 
 
 class State(NamedTuple):
@@ -85,16 +89,24 @@ class _ServerRule(Method[State]):
 
     def _mean_update(self, state: State, federation: Federation) -> tuple[Tensor, Log]:
         """D [d + b], and the weights by which clients count in it."""
-        equal = torch.ones(len(federation.clients)) if self.weights == "uniform" else None
-        average = federation.average(federation.clients, local_update, weights=equal, x=state.x, local=self.local)
+        equal = (
+            torch.ones(len(federation.clients)) if self.weights == "uniform" else None
+        )
+        average = federation.average(
+            federation.clients, local_update, weights=equal, x=state.x, local=self.local
+        )
         return average.delta, {"weights": average.by_client(average.weights)}
 
-    def _step(self, state: State, mean: Tensor, m: Tensor, v: Tensor, direction: Tensor) -> State:
+    def _step(
+        self, state: State, mean: Tensor, m: Tensor, v: Tensor, direction: Tensor
+    ) -> State:
         """Go along the direction [d]; buffers are statistics, so they follow the mean itself."""
         d = len(direction)
         return State(shift(state.x, torch.cat([direction, mean[d:]]), self.lr, d), m, v)
 
-    def _adaptive_step(self, state: State, mean: Tensor, v: Tensor, beta: float, tau: float) -> State:
+    def _adaptive_step(
+        self, state: State, mean: Tensor, v: Tensor, beta: float, tau: float
+    ) -> State:
         """Lines 11 and 15 of Algorithm 2, from the new v [d]."""
         m = beta * state.m + (1 - beta) * mean[: len(v)]
         return self._step(state, mean, m, v, m / (v.sqrt() + tau))
@@ -128,7 +140,9 @@ class FedAvgM(_ServerRule):
     lr: Annotated[float, POSITIVE] = 1.0
     beta: Annotated[float, BELOW_ONE] = 0.9
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
         m = self.beta * state.m + mean[: federation.dim]
@@ -164,10 +178,15 @@ class FedAdam(_ServerRule):
 
     exempt: ClassVar[Mapping[str, str]] = _BOUNDED
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
-        v = self.betas[1] * state.v + (1 - self.betas[1]) * mean[: federation.dim].square()  # line 14
+        v = (
+            self.betas[1] * state.v
+            + (1 - self.betas[1]) * mean[: federation.dim].square()
+        )  # line 14
         return self._adaptive_step(state, mean, v, self.betas[0], self.tau), log
 
 
@@ -199,11 +218,15 @@ class FedYogi(_ServerRule):
 
     exempt: ClassVar[Mapping[str, str]] = _BOUNDED
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
         square = mean[: federation.dim].square()
-        v = state.v - (1 - self.betas[1]) * square * torch.sign(state.v - square)  # line 13
+        v = state.v - (1 - self.betas[1]) * square * torch.sign(
+            state.v - square
+        )  # line 13
         return self._adaptive_step(state, mean, v, self.betas[0], self.tau), log
 
 
@@ -235,7 +258,9 @@ class FedAdagrad(_ServerRule):
 
     exempt: ClassVar[Mapping[str, str]] = _BOUNDED
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
         v = state.v + mean[: federation.dim].square()  # line 12

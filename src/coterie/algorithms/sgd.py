@@ -48,7 +48,9 @@ from coterie.contract.federation import Federation, Need
 from coterie.contract.method import Log, Method
 from coterie.solvers import adam
 
-MEMBERS = NAMES._replace(allowed='a client\'s name, several names, or patterns such as "near-*"')
+MEMBERS = NAMES._replace(
+    allowed='a client\'s name, several names, or patterns such as "near-*"'
+)
 """Rule of a field that names the members of a group."""
 
 
@@ -99,16 +101,29 @@ class _ServerOptimiser(Method[State]):
         return state.x
 
     def _step(
-        self, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
+        self,
+        state: State,
+        federation: Federation,
+        clients: tuple[str, ...],
+        need: Need = 0.5,
     ) -> tuple[State, Log]:
         """Go along the mean update of these clients."""
         equal = torch.ones(len(clients))
-        average = federation.average(clients, own_update, weights=equal, need=need, x=state.x, local=self.local)
+        average = federation.average(
+            clients, own_update, weights=equal, need=need, x=state.x, local=self.local
+        )
         mean, log = average.delta, Log(weights=average.by_client(average.weights))
         if self.server_optimiser == "sgd":
             return state._replace(x=shift(state.x, mean, self.lr, federation.dim)), log
         uphill = -mean[: federation.dim].double()
-        step = adam.step(uphill, state.moments, state.steps, lr=self.lr, betas=self.betas, eps=self.eps)
+        step = adam.step(
+            uphill,
+            state.moments,
+            state.steps,
+            lr=self.lr,
+            betas=self.betas,
+            eps=self.eps,
+        )
         change = torch.cat([step.change.to(mean.dtype), mean[federation.dim :]])
         return State(state.x + change, step.moments.cpu(), state.steps + 1), log
 
@@ -129,7 +144,9 @@ class SGDFull(_ServerOptimiser):
     0.5
     """
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         return self._step(state, federation, federation.clients)
 
@@ -167,15 +184,23 @@ class SGDIdeal(_ServerOptimiser):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in everyone):
                 hint = nearest(pattern, everyone)
-                raise InputError(f"SGDIdeal.members has {pattern!r}, which fits no client; {hint}")
+                raise InputError(
+                    f"SGDIdeal.members has {pattern!r}, which fits no client; {hint}"
+                )
         return tuple(n for n in everyone if any(fnmatchcase(n, p) for p in patterns))
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with the group, or with as many of it as a round has clients."""
         group = self.group(federation.everyone)
         m = min(federation.per_round, len(group))
-        drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(group), m)
-        return self._step(state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
+        drawn = Rng.named(
+            federation.seed, "participants", federation.round
+        ).permutation(len(group), m)
+        return self._step(
+            state, federation, tuple(group[i] for i in np.sort(drawn).tolist())
+        )
 
 
 @options
@@ -213,7 +238,9 @@ class TargetOnly(_ServerOptimiser):
         """Raise `InputError` for a target that does not exist."""
         match_clients(self, "target", everyone)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with the target."""
         state, log = self._step(state, federation, (self.target,), "all")
         return state, {"weights": {self.target: log["weights"]}}

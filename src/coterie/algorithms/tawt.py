@@ -102,7 +102,9 @@ class TAWT(Method[State]):
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
         return (
-            {"participants": "each target is asked for its own update in every round"} if self.targets == "all" else {}
+            {"participants": "each target is asked for its own update in every round"}
+            if self.targets == "all"
+            else {}
         )
 
     def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,16 +113,31 @@ class TAWT(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once."""
-        targets, total = self.target_names(federation.everyone), len(federation.everyone)
-        return State(targets, x[None], torch.full((len(targets), total), 1 / total, dtype=torch.float64))
+        targets, total = (
+            self.target_names(federation.everyone),
+            len(federation.everyone),
+        )
+        return State(
+            targets,
+            x[None],
+            torch.full((len(targets), total), 1 / total, dtype=torch.float64),
+        )
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round with `federation.clients`; a target whose own update failed keeps its model and weights."""
-        replies = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)
+        replies = federation.ask(
+            federation.clients, local_updates, x=state.x, local=self.local
+        )
         total, dim = len(state.targets), federation.dim
         start = state.x.expand(total, -1)
         deltas = replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
-        axes = {n: deltas[state.targets.index(n), i] for i, n in enumerate(replies.clients) if n in state.targets}
+        axes = {
+            n: deltas[state.targets.index(n), i]
+            for i, n in enumerate(replies.clients)
+            if n in state.targets
+        }
         axes |= self._absent_directions(state, federation, start, bool(axes))
         positions = federation.positions(replies.clients)
         x, weights = start.clone(), state.weights.clone()
@@ -131,15 +148,22 @@ class TAWT(Method[State]):
             used[t] = weights[t, positions] / mass
             if name not in axes:
                 continue
-            cosine = torch.cos(angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu())
+            cosine = torch.cos(
+                angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu()
+            )
             if federation.round % self.every == 0:
                 used[t] = entropic_step(used[t], -cosine, self.step)
             x[t] = move(start[t], used[t], deltas[t], self.lr, dim)
             weights[t, positions] = used[t] * mass
             cosines[name] = float(used[t] @ cosine)
         log: Log = {
-            "weights": {t: replies.by_client(w) for t, w in zip(state.targets, used, strict=True)},
-            "effective_collaborators": dict(zip(state.targets, (1 / used.square().sum(1)).tolist(), strict=True)),
+            "weights": {
+                t: replies.by_client(w)
+                for t, w in zip(state.targets, used, strict=True)
+            },
+            "effective_collaborators": dict(
+                zip(state.targets, (1 / used.square().sum(1)).tolist(), strict=True)
+            ),
             "mean_cosine": cosines,
         }
         return State(state.targets, x, weights), log
@@ -148,18 +172,32 @@ class TAWT(Method[State]):
         self, state: State, federation: Federation, start: Tensor, has_axes: bool
     ) -> dict[str, Tensor]:
         """Directions of targets that take no part. A single target must answer; of several, one that failed is left out."""
-        absent = [t for t in state.targets if t not in federation.clients or not (has_axes or len(state.targets) > 1)]
+        absent = [
+            t
+            for t in state.targets
+            if t not in federation.clients or not (has_axes or len(state.targets) > 1)
+        ]
         if not absent:
             return {}
         x = start[[state.targets.index(t) for t in absent]]
-        replies = federation.ask(absent, own_update, need=1 / len(absent), x=PerClient(x), local=self.local)
+        replies = federation.ask(
+            absent, own_update, need=1 / len(absent), x=PerClient(x), local=self.local
+        )
         return dict(zip(replies.clients, replies.delta, strict=True))
 
     def models(self, state: State) -> dict[str, Tensor]:
         """A model per target."""
-        return dict(zip(state.targets, state.x.expand(len(state.targets), -1), strict=True))
+        return dict(
+            zip(state.targets, state.x.expand(len(state.targets), -1), strict=True)
+        )
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        targets = 1 if isinstance(self.targets, str) and self.targets != "all" else len(self.targets)
-        return per_round * (clients if self.targets in ("all", ("all",), ["all"]) else targets)
+        targets = (
+            1
+            if isinstance(self.targets, str) and self.targets != "all"
+            else len(self.targets)
+        )
+        return per_round * (
+            clients if self.targets in ("all", ("all",), ["all"]) else targets
+        )

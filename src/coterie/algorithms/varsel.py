@@ -65,7 +65,9 @@ from coterie.solvers.variance import exact_weights, objective, surrogate_weights
 class LocalUpdates(NamedTuple):
     """Minus the (accumulated) gradient on each part of a client's batch; behind it the change of the buffers."""
 
-    delta: Annotated[Tensor, "update", Form(lambda p, layout: (p["parts"], layout.size), None)]
+    delta: Annotated[
+        Tensor, "update", Form(lambda p, layout: (p["parts"], layout.size), None)
+    ]
 
 
 class Distances(NamedTuple):
@@ -75,21 +77,37 @@ class Distances(NamedTuple):
 
 
 @task
-def local_updates(cohort: Cohort, *, x: OneModel, local: LocalSGD, parts: int) -> LocalUpdates:
+def local_updates(
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, parts: int
+) -> LocalUpdates:
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
     if parts > 1:
         return LocalUpdates(_updates(cohort, x, local, parts))
-    return LocalUpdates(cohort.recall("varsel", lambda clients: _updates(clients, x, local, 1), x, local))
+    return LocalUpdates(
+        cohort.recall(
+            "varsel", lambda clients: _updates(clients, x, local, 1), x, local
+        )
+    )
 
 
 @task
 def distances(
-    cohort: Cohort, *, x: OneModel, center: Annotated[Tensor, Holds(("model",))], local: LocalSGD
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    center: Annotated[Tensor, Holds(("model",))],
+    local: LocalSGD,
 ) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
     updates = _updates(cohort, x, local, 1)
-    cohort.note("varsel", updates, x, local)  # those that are chosen need not train again
-    return Distances(torch.stack([_square_norm(row - center, cohort.layout.dim) for row in updates[:, 0]]))
+    cohort.note(
+        "varsel", updates, x, local
+    )  # those that are chosen need not train again
+    return Distances(
+        torch.stack(
+            [_square_norm(row - center, cohort.layout.dim) for row in updates[:, 0]]
+        )
+    )
 
 
 def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
@@ -103,9 +121,14 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
                 "take larger batches"
             )
     if local == LocalSGD(local.lr, Steps(1), size) and dim == cohort.layout.size:
-        return -cohort.gradients(x, parts=parts, batch_size=size, purpose="round", mode="train")
+        return -cohort.gradients(
+            x, parts=parts, batch_size=size, purpose="round", mode="train"
+        )
     shares = [_Share(k, parts) if parts > 1 else None for k in range(parts)]
-    deltas = [cohort.updates(x, local, sampler=s, purpose=f"round/{k}" if k else "round") for k, s in enumerate(shares)]
+    deltas = [
+        cohort.updates(x, local, sampler=s, purpose=f"round/{k}" if k else "round")
+        for k, s in enumerate(shares)
+    ]
     delta = torch.stack(deltas, dim=1) if parts > 1 else deltas[0][:, None]
     delta[..., :dim] /= local.rate(cohort.round)
     return delta
@@ -123,13 +146,20 @@ class _Share(Sampler):
     number: int
     parts: int
 
-    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
+    def rows(
+        self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int
+    ) -> NDArray[Any]:
         """Row numbers [steps, size]; batches go on from one epoch to the next."""
-        permutation = cohort.rng(client, "round").permutation(len(cohort.labels(client)))[self.number :: self.parts]
+        permutation = cohort.rng(client, "round").permutation(
+            len(cohort.labels(client))
+        )[self.number :: self.parts]
         size = min(len(permutation), len(range(self.number, batch_size, self.parts)))
         epochs = range(-(-steps * size // len(permutation)))
         order = np.concatenate(
-            [permutation[rng.child("share", epoch).permutation(len(permutation))] for epoch in epochs]
+            [
+                permutation[rng.child("share", epoch).permutation(len(permutation))]
+                for epoch in epochs
+            ]
         )
         return order[: steps * size].reshape(steps, size)
 
@@ -182,13 +212,23 @@ class VaRSeL(Method[State]):
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and distances of external ones where some are drawn."""
         external_tasks = () if self.budget == 0 else (asks(distances),)
-        return asks(local_updates, parts=Among(self.internal_splits, 1)), *external_tasks
+        return asks(
+            local_updates, parts=Among(self.internal_splits, 1)
+        ), *external_tasks
 
     def __post_init__(self) -> None:
         size, sampler = self.local.batch_size, self.local.sampler
-        if self.internal_splits > 1 and (sampler is not None or self.internal_splits > (size or math.inf)):
-            cure = "take no local.sampler" if sampler is not None else f"take local.batch_size = {size} larger"
-            raise InputError(f"VaRSeL.internal_splits = {self.internal_splits} splits each batch; {cure}")
+        if self.internal_splits > 1 and (
+            sampler is not None or self.internal_splits > (size or math.inf)
+        ):
+            cure = (
+                "take no local.sampler"
+                if sampler is not None
+                else f"take local.batch_size = {size} larger"
+            )
+            raise InputError(
+                f"VaRSeL.internal_splits = {self.internal_splits} splits each batch; {cure}"
+            )
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients, and without clarabel."""
@@ -204,7 +244,9 @@ class VaRSeL(Method[State]):
                 f"VaRSeL.budget = {self.budget} is more than the {external} external clients; lower it, or leave it out for all"
             )
         if find_spec("clarabel") is None:
-            raise InputError('VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"')
+            raise InputError(
+                'VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"'
+            )
 
     @property
     def exempt(self) -> dict[str, str]:
@@ -213,7 +255,11 @@ class VaRSeL(Method[State]):
         return {
             "failures": "the variance of the internal gradients needs all of them",
             "participants": "internal clients take part in every round",
-            **({"names": "the parts of a batch are drawn by the name of the client"} if split else {}),
+            **(
+                {"names": "the parts of a batch are drawn by the name of the client"}
+                if split
+                else {}
+            ),
             **({} if split else {"alone": "one gradient shows no variance"}),
         }
 
@@ -222,39 +268,65 @@ class VaRSeL(Method[State]):
         self.check(federation.everyone)
         return State(match_clients(self, "internal", federation.everyone), x)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """One round: internal gradients, external distances, gradients of the chosen."""
         payload: dict[str, Any] = {"x": state.x, "local": self.local}
         replies = federation.ask(
-            state.internal, local_updates, need="all", parts=self.internal_splits, **payload
+            state.internal,
+            local_updates,
+            need="all",
+            parts=self.internal_splits,
+            **payload,
         )  # line 3
         inner, variance = self._internal(replies.delta, federation.dim)
-        external_clients = [name for name in federation.clients if name not in state.internal]
+        external_clients = [
+            name for name in federation.clients if name not in state.internal
+        ]
         budget = float(len(external_clients)) if self.budget is None else self.budget
         chosen: list[str] = []
         if external_clients and budget > 0:
-            near = federation.ask(external_clients, distances, center=inner.mean(0), **payload)  # lines 4-8
-            chosen = self._choose(near.clients, near.squared, variance, len(inner), budget, rng)
+            near = federation.ask(
+                external_clients, distances, center=inner.mean(0), **payload
+            )  # lines 4-8
+            chosen = self._choose(
+                near.clients, near.squared, variance, len(inner), budget, rng
+            )
         outer = inner[:0]
         if chosen:
-            outer = federation.ask(chosen, local_updates, need="all", parts=1, **payload).delta[:, 0]  # lines 11-13
+            outer = federation.ask(
+                chosen, local_updates, need="all", parts=1, **payload
+            ).delta[:, 0]  # lines 11-13
 
         # Line 14. Signs do not matter here, as all vectors are minus a gradient.
         heads = inner[:, : federation.dim].double(), outer[:, : federation.dim].double()
-        objective_settings: dict[str, Any] = {"variance": variance, "debias": self.debias}
+        objective_settings: dict[str, Any] = {
+            "variance": variance,
+            "debias": self.debias,
+        }
         weights = exact_weights(*heads, budget, **objective_settings)
         phi_start, phi_end = (
-            float(objective(w, *heads, **objective_settings)) for w in (torch.zeros_like(weights), weights)
+            float(objective(w, *heads, **objective_settings))
+            for w in (torch.zeros_like(weights), weights)
         )
         shares = torch.cat([weights.new_ones(len(inner)), weights])
         lr = self.local.rate(federation.round) if self.lr is None else self.lr
-        x = move(state.x, shares / shares.sum(), torch.cat([inner, outer]), lr, federation.dim)  # lines 15 and 16
+        x = move(
+            state.x,
+            shares / shares.sum(),
+            torch.cat([inner, outer]),
+            lr,
+            federation.dim,
+        )  # lines 15 and 16
 
         log: Log = {
             "sum_weights": float(weights.sum()), "selected": len(chosen), "variance": variance,
             "phi_ratio": phi_end / phi_start if phi_start > 0 else 1.0,
         }  # fmt: skip
-        internal_weights = dict.fromkeys(state.internal, len(inner) / len(state.internal))
+        internal_weights = dict.fromkeys(
+            state.internal, len(inner) / len(state.internal)
+        )
         named = {**internal_weights, **dict(zip(chosen, weights.tolist(), strict=True))}
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log
@@ -273,18 +345,35 @@ class VaRSeL(Method[State]):
         """The internal rows [M, d + b], virtual ones among them, and V, from what they sent [clients, parts, d + b]."""
         if self.debias and self.internal_splits == 2:
             halves = delta.double()
-            return delta.mean(1), float(_square_norm(halves[:, 0] - halves[:, 1], dim)) / 4
+            return delta.mean(1), float(
+                _square_norm(halves[:, 0] - halves[:, 1], dim)
+            ) / 4
         rows = delta.flatten(0, 1)
         exact_rows, m = rows.double(), len(rows)
         unbiased = m / (m - 1) if self.debias or self.unbiased_variance else 1.0
-        return rows, float(_square_norm(exact_rows - exact_rows.mean(0), dim)) * unbiased
+        return rows, float(
+            _square_norm(exact_rows - exact_rows.mean(0), dim)
+        ) * unbiased
 
     def _choose(
-        self, names: tuple[str, ...], squared: Tensor, variance: float, m: int, budget: float, rng: Rng
+        self,
+        names: tuple[str, ...],
+        squared: Tensor,
+        variance: float,
+        m: int,
+        budget: float,
+        rng: Rng,
     ) -> list[str]:
         """Lines 9 and 10: S, by name."""
         if self.preselect == "smallest":
-            return [names[i] for i in sorted(squared.argsort(stable=True)[: int(budget)].tolist())]
+            return [
+                names[i]
+                for i in sorted(squared.argsort(stable=True)[: int(budget)].tolist())
+            ]
         probabilities = surrogate_weights(squared, variance, m, budget)  # Eq. 8
         drawn = [rng.child("draw", name).uniform(1)[0] for name in names]
-        return [name for name, p, u in zip(names, probabilities.tolist(), drawn, strict=True) if u < p]
+        return [
+            name
+            for name, p, u in zip(names, probabilities.tolist(), drawn, strict=True)
+            if u < p
+        ]

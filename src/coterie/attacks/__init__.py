@@ -16,7 +16,17 @@ labels).
 """
 
 from coterie.attacks.attacked import Attacked, choose_attackers, with_lies
-from coterie.attacks.kinds import ALIE, IPM, Dropout, LabelFlip, LossInflation, NaN, Noise, SignFlip, Straggler
+from coterie.attacks.kinds import (
+    ALIE,
+    IPM,
+    Dropout,
+    LabelFlip,
+    LossInflation,
+    NaN,
+    Noise,
+    SignFlip,
+    Straggler,
+)
 from coterie.contract.method import Attack
 
 __all__ = [

@@ -15,13 +15,22 @@ from coterie.base.rng import Rng
 from coterie.config.rules import check_object, overrides
 from coterie.config.schema import wire_type
 from coterie.contract.engine import Engine
-from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
+from coterie.contract.filters import (
+    WRONG_SHAPE,
+    Filter,
+    Passage,
+    in_order,
+    of_shape,
+    streams,
+)
 from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
 
-def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int) -> tuple[str, ...]:
+def choose_attackers(
+    on: Sequence[str] | float, names: Sequence[str], seed: int
+) -> tuple[str, ...]:
     """The attackers among the clients `names`, sorted: those named, or a share of all (rounded), drawn by name from the seed.
 
     Raises `InputError` for an unknown name, a name that repeats, or a share that is nobody.
@@ -40,12 +49,20 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
             raise InputError(
                 f"a share of {on:g} of {len(names)} clients is less than one client; name clients, or raise the share"
             )
-        order = sorted(names, key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name))
+        order = sorted(
+            names,
+            key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name),
+        )
         return tuple(sorted(order[:count]))
-    require(bool(on), 'no client attacks; say who does: on = ["NAME"], or a share such as on = 0.1')
+    require(
+        bool(on),
+        'no client attacks; say who does: on = ["NAME"], or a share such as on = 0.1',
+    )
     for name in on:
         if name not in names:
-            raise InputError(f"there is no client {name!r} to attack; {nearest(name, names)}")
+            raise InputError(
+                f"there is no client {name!r} to attack; {nearest(name, names)}"
+            )
     if len(set(on)) < len(on):
         raise InputError(f"attackers repeat: {', '.join(on)}; name each once")
     return tuple(sorted(on))
@@ -74,8 +91,14 @@ class Corrupted(Filter):
             return rows
         rngs = passage.rngs("attack")
         changed = rows.clone()
-        lies = self.attack.corrupt(passage.kind, rows[attacked], [rngs[i] for i in attacked])
-        changed[attacked] = of_shape(lies, (len(attacked), *rows.shape[1:]), f"{type(self.attack).__name__}.corrupt")
+        lies = self.attack.corrupt(
+            passage.kind, rows[attacked], [rngs[i] for i in attacked]
+        )
+        changed[attacked] = of_shape(
+            lies,
+            (len(attacked), *rows.shape[1:]),
+            f"{type(self.attack).__name__}.corrupt",
+        )
         return changed
 
 
@@ -96,7 +119,9 @@ def with_lies(clients: Clients, attack: Attack, names: Collection[str]) -> Clien
     changed = attack.on_rows(clients, names)
     if not isinstance(changed, Clients) or changed.names != clients.names:
         hook = f"{type(attack).__name__}.on_rows"
-        raise InputError(f"{hook} must return the clients that it was given, with other rows; got {cut(changed)}")
+        raise InputError(
+            f"{hook} must return the clients that it was given, with other rows; got {cut(changed)}"
+        )
     return changed
 
 
@@ -130,8 +155,17 @@ class Attacked(Engine):
         self._engine = self.honest = engine
         self.attack = attack
         self.attackers = choose_attackers(clients, engine.clients, 0)
-        self.clients, self.unseen, self.has_server = engine.clients, engine.unseen, engine.has_server
-        self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss
+        self.clients, self.unseen, self.has_server = (
+            engine.clients,
+            engine.unseen,
+            engine.has_server,
+        )
+        self.layout, self.x, self.model, self.loss = (
+            engine.layout,
+            engine.x,
+            engine.model,
+            engine.loss,
+        )
         self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
         self._filter = _travelling_filter(Corrupted(self.attack, self.attackers))
@@ -140,12 +174,22 @@ class Attacked(Engine):
         """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""
         bad = [n for n in ask.names if n in self.attackers]
         rngs = streams(ask.context, "attack", "fault", bad)
-        failed = {n: self.attack.fault for n, rng in zip(bad, rngs, strict=True) if self.attack.fails(rng)}
-        reached = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
+        failed = {
+            n: self.attack.fault
+            for n, rng in zip(bad, rngs, strict=True)
+            if self.attack.fails(rng)
+        }
+        reached = (
+            ask.names
+            if self.attack.late
+            else tuple(n for n in ask.names if n not in failed)
+        )
         sent = replace(ask.to(reached), filters=in_order((*ask.filters, *self._filter)))
         answer = self._engine.ask(sent) if reached else Answer()
         for why in answer.failed.values():
-            if f".corrupt {WRONG_SHAPE}" in why:  # else the run would go on without its attackers
+            if (
+                f".corrupt {WRONG_SHAPE}" in why
+            ):  # else the run would go on without its attackers
                 raise InputError(why.partition(": ")[2])
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if bad and self.needs_all:
@@ -167,24 +211,44 @@ class Attacked(Engine):
                     named = zip(block.names, copy_.values[field], strict=True)
                     forms.setdefault((value.shape[1:], value.dtype), []).extend(named)
             for rows in forms.values():
-                rows.sort(key=lambda row: row[0])  # a sum must not depend on which worker answered first
+                rows.sort(
+                    key=lambda row: row[0]
+                )  # a sum must not depend on which worker answered first
                 self._rewrite_rows(kind, field, rows, ask.context, sent.dim)
         return copies
 
     def _rewrite_rows(
-        self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], context: Context, dim: int
+        self,
+        kind: str,
+        field: str,
+        rows: Sequence[tuple[str, Tensor]],
+        context: Context,
+        dim: int,
     ) -> None:
         """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
         is_number = kind not in VECTORS
         parts = [(n, row if is_number else row[..., :dim]) for n, row in rows]
-        parts = [(n, part) for n, part in parts if n in self.attackers or bool(torch.isfinite(part).all())]
-        bad, stolen = [n for n, _ in parts if n in self.attackers], [part for n, part in parts if n in self.attackers]
+        parts = [
+            (n, part)
+            for n, part in parts
+            if n in self.attackers or bool(torch.isfinite(part).all())
+        ]
+        bad, stolen = (
+            [n for n, _ in parts if n in self.attackers],
+            [part for n, part in parts if n in self.attackers],
+        )
         if not stolen:
             return
         attackers = torch.tensor([n in self.attackers for n, _ in parts])
         rngs = streams(context, "attack", field, bad)
-        lies = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, rngs)
-        lies = of_shape(lies, (len(stolen), *stolen[0].shape), f"{type(self.attack).__name__}.rewrite")
+        lies = self.attack.rewrite(
+            kind, torch.stack([part for _, part in parts]), attackers, rngs
+        )
+        lies = of_shape(
+            lies,
+            (len(stolen), *stolen[0].shape),
+            f"{type(self.attack).__name__}.rewrite",
+        )
         for part, lie in zip(stolen, lies, strict=True):
             part.copy_(lie)
 

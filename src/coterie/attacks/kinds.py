@@ -21,7 +21,9 @@ from coterie.contract.replies import VECTORS
 
 _STATISTICS = one_of("honest", "all")
 _CORRECTION = Rule(lambda v: v in (0, 1) and type(v) is int, "0 or 1")
-_PROBABILITY = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")
+_PROBABILITY = Rule(
+    lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1"
+)
 
 
 @options
@@ -45,13 +47,16 @@ class IPM(Attack):
     eps: Annotated[float, POSITIVE] = 0.1
     statistics: Annotated[str, _STATISTICS] = "honest"
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    def rewrite(
+        self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]
+    ) -> Tensor:
         """-eps * mean of updates and gradients."""
         if kind not in VECTORS:
             return rows[attackers]
-        return (-self.eps * _rows_for_statistics(rows, attackers, self.statistics).mean(dim=0)).expand_as(
-            rows[attackers]
-        )
+        return (
+            -self.eps
+            * _rows_for_statistics(rows, attackers, self.statistics).mean(dim=0)
+        ).expand_as(rows[attackers])
 
 
 @options
@@ -78,13 +83,17 @@ class ALIE(Attack):
     statistics: Annotated[str, _STATISTICS] = "honest"
     correction: Annotated[int, _CORRECTION] = 0
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    def rewrite(
+        self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]
+    ) -> Tensor:
         """Mean minus z deviations of gradients, plus z deviations of updates."""
         if kind not in VECTORS:
             return rows[attackers]
         visible = _rows_for_statistics(rows, attackers, self.statistics)
         z = self.z if kind == "update" else -self.z
-        deviation = visible.std(dim=0, correction=min(self.correction, len(visible) - 1))
+        deviation = visible.std(
+            dim=0, correction=min(self.correction, len(visible) - 1)
+        )
         return (visible.mean(dim=0) + z * deviation).expand_as(rows[attackers])
 
 
@@ -232,13 +241,24 @@ class LabelFlip(Attack):
 
     def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:
         """The clients with turned labels on the training and validation rows of `names`."""
-        parts = {k: rows for k in ("train", "validation", "test") if (rows := getattr(clients, k)) is not None}
+        parts = {
+            k: rows
+            for k in ("train", "validation", "test")
+            if (rows := getattr(clients, k)) is not None
+        }
         require(
-            all(r.labels.ndim == 1 and not r.labels.is_floating_point() for r in parts.values()),
+            all(
+                r.labels.ndim == 1 and not r.labels.is_floating_point()
+                for r in parts.values()
+            ),
             "LabelFlip turns the classes of rows round, and these labels are not classes; choose another attack",
         )
-        count = max(len(clients.classes), *(1 + int(r.labels.max()) for r in parts.values()))
-        turned: dict[int, Tensor] = {}  # parts may share one tensor, and `Clients.folded` looks whether they do
+        count = max(
+            len(clients.classes), *(1 + int(r.labels.max()) for r in parts.values())
+        )
+        turned: dict[
+            int, Tensor
+        ] = {}  # parts may share one tensor, and `Clients.folded` looks whether they do
         for rows in (parts[k] for k in ("train", "validation") if k in parts):
             labels = turned.setdefault(id(rows.labels), rows.labels.clone())
             numbers = _numbers(rows, [clients.number(n) for n in names])
@@ -247,19 +267,34 @@ class LabelFlip(Attack):
         for key in ("train", "validation"):
             if key in parts:
                 rows = parts[key]
-                setattr(attacked, key, Rows(rows.inputs, turned[id(rows.labels)], rows.offsets, rows.index))
+                setattr(
+                    attacked,
+                    key,
+                    Rows(
+                        rows.inputs, turned[id(rows.labels)], rows.offsets, rows.index
+                    ),
+                )
         return attacked
 
 
 def _rows_for_statistics(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
-    return rows[~attackers] if statistics == "honest" and not bool(attackers.all()) else rows
+    return (
+        rows[~attackers]
+        if statistics == "honest" and not bool(attackers.all())
+        else rows
+    )
 
 
 def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:
     """Numbers of the rows of the clients at these positions. Raises `InputError` if one is another client's as well."""
     none = np.zeros(0, np.int64)
     attacked = np.concatenate([none, *(rows.numbers(i) for i in attackers)])
-    honest = np.concatenate([none, *(rows.numbers(i) for i in range(len(rows.sizes)) if i not in attackers)])
+    honest = np.concatenate(
+        [none, *(rows.numbers(i) for i in range(len(rows.sizes)) if i not in attackers)]
+    )
     shared = np.intersect1d(attacked, honest)
-    require(not len(shared), "an attacker shares rows with another client, so LabelFlip cannot turn their labels round")
+    require(
+        not len(shared),
+        "an attacker shares rows with another client, so LabelFlip cannot turn their labels round",
+    )
     return torch.from_numpy(np.unique(attacked))

@@ -64,7 +64,10 @@ class Client:
     row_groups: Mapping[str, Array] | None = None
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(part)} {name.replace('train', 'training')}" for name, part in self.parts())
+        counts = ", ".join(
+            f"{len(part)} {name.replace('train', 'training')}"
+            for name, part in self.parts()
+        )
         return f"<client {self.name!r}: {counts} rows of {describe_inputs(self.train.inputs)}>"
 
     def _repr_html_(self) -> str:
@@ -73,23 +76,35 @@ class Client:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise InputError(f"the name of a client must be a text that is not empty; got {cut(self.name)}")
+            raise InputError(
+                f"the name of a client must be a text that is not empty; got {cut(self.name)}"
+            )
         if len(self.name) > 200:
-            raise InputError(f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200")
+            raise InputError(
+                f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200"
+            )
         for part_name in PARTS[:3]:
             part = getattr(self, part_name)
-            if not isinstance(part, Part) and (part is not None or part_name == "train"):
+            if not isinstance(part, Part) and (
+                part is not None or part_name == "train"
+            ):
                 raise InputError(
                     f"client {self.name!r}: {part_name} must be a Part, such as ct.Part(inputs, labels); got {cut(part)}"
                 )
         for part_name, part in self.parts():
             part.check(f"client {self.name!r}, {part_name} rows")
         if len(self.train) <= 0:
-            raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
+            raise InputError(
+                f"client {self.name!r} has no training rows; remove it or give it rows"
+            )
 
     def parts(self) -> list[tuple[str, Part]]:
         """The parts that this client has, by name."""
-        return [(name, part) for name in PARTS[:3] if (part := getattr(self, name)) is not None]
+        return [
+            (name, part)
+            for name in PARTS[:3]
+            if (part := getattr(self, name)) is not None
+        ]
 
     def part(self, name: str) -> Part:
         """The part `name`; an error that says which client lacks it."""
@@ -101,7 +116,11 @@ class Client:
 
 def _texts(values: Any, field: str) -> tuple[str, ...]:
     """Return texts as a tuple. Raises `InputError` for a single text, and for anything but a list of texts."""
-    listed = isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) != 0
+    listed = (
+        isinstance(values, Iterable)
+        and not isinstance(values, str)
+        and getattr(values, "ndim", 1) != 0
+    )
     texts = tuple(values) if listed else ()
     if not listed or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{field} must be a list of texts; got {cut(values)}")
@@ -117,17 +136,26 @@ def _form_of(part: Part) -> dict[str, str]:
     }
 
 
-def _check_alike(part: Part, forms: Mapping[str, str], who: str, reference: str) -> None:
+def _check_alike(
+    part: Part, forms: Mapping[str, str], who: str, reference: str
+) -> None:
     """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual form."""
     for tensor, form in _form_of(part).items():
         if form != forms[tensor]:
-            raise InputError(f"{who} has {tensor} of shape {form}{reference} of {forms[tensor]}")
+            raise InputError(
+                f"{who} has {tensor} of shape {form}{reference} of {forms[tensor]}"
+            )
 
 
 def _merge_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
     """Return the groups of a client whose validation rows have become training rows."""
     merged = {key: groups for key, groups in parts.items() if key != "validation"}
-    return {**merged, "train": np.concatenate([parts[key] for key in ("train", "validation") if key in parts])}
+    return {
+        **merged,
+        "train": np.concatenate(
+            [parts[key] for key in ("train", "validation") if key in parts]
+        ),
+    }
 
 
 class Clients(Sequence[Client]):
@@ -182,16 +210,27 @@ class Clients(Sequence[Client]):
         forms = _form_of(ordered[0].train)
         for client in ordered:
             for kind, part in client.parts():
-                _check_alike(part, forms, f"client {client.name!r}", f" in its {kind} rows, client {ordered[0].name!r}")
+                _check_alike(
+                    part,
+                    forms,
+                    f"client {client.name!r}",
+                    f" in its {kind} rows, client {ordered[0].name!r}",
+                )
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
             raise InputError("no client has a training row")
         self.train = train
         self.validation = Rows.concatenate([c.validation for c in ordered])
         self.test = Rows.concatenate([c.test for c in ordered])
-        self._describe([c.name for c in ordered], name, classes, recipe, notes, server, unseen)
-        self.test_numbers = MappingProxyType({c.name: c.test_numbers for c in ordered if c.test_numbers is not None})
-        self.row_groups = MappingProxyType({c.name: c.row_groups for c in ordered if c.row_groups is not None})
+        self._describe(
+            [c.name for c in ordered], name, classes, recipe, notes, server, unseen
+        )
+        self.test_numbers = MappingProxyType(
+            {c.name: c.test_numbers for c in ordered if c.test_numbers is not None}
+        )
+        self.row_groups = MappingProxyType(
+            {c.name: c.row_groups for c in ordered if c.row_groups is not None}
+        )
 
     @classmethod
     def from_indices(
@@ -210,7 +249,9 @@ class Clients(Sequence[Client]):
     ) -> Clients:
         """Clients that share one data set in memory: `Rows.indexed` per part, in the order of `names` (sorted)."""
         if list(names) != sorted(names):
-            raise InputError("names of indexed clients must be sorted; pad their numbers with zeros")
+            raise InputError(
+                "names of indexed clients must be sorted; pad their numbers with zeros"
+            )
         empty = [n for n, size in zip(names, train.sizes, strict=True) if size == 0]
         if empty:
             raise InputError(
@@ -248,20 +289,33 @@ class Clients(Sequence[Client]):
         self.notes, self.server, self.unseen = _texts(notes, "notes"), server, unseen
         forms = _form_of(Part(self.train.inputs, self.train.labels))
         if server is not None:
-            _check_alike(Client("server", server).train, forms, "the server", ", its clients")
+            _check_alike(
+                Client("server", server).train, forms, "the server", ", its clients"
+            )
         if unseen is not None:
-            _check_alike(unseen.train.part(0), forms, f"unseen client {unseen.names[0]!r}", ", the others")
+            _check_alike(
+                unseen.train.part(0),
+                forms,
+                f"unseen client {unseen.names[0]!r}",
+                ", the others",
+            )
         self.draw: Callable[[str, int, Rng], Part] | None = None
         self.transform: Transform | None = None
         all_names = (*self.names, *(unseen.names if unseen else ()))
         self._number = {n: i for i, n in enumerate(all_names)}
         repeated = sorted(n for n, count in Counter(all_names).items() if count > 1)
         if repeated:
-            raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
+            raise InputError(
+                f"client names repeat: {', '.join(repeated)}; every client needs a name of its own"
+            )
         if not reserved and "server" in self._number:
-            raise InputError("a client is called 'server', the name of the server's own rows; rename it")
+            raise InputError(
+                "a client is called 'server', the name of the server's own rows; rename it"
+            )
         if "*" in self._number:
-            raise InputError("a client is called '*', which stands for the model of all clients; rename it")
+            raise InputError(
+                "a client is called '*', which stands for the model of all clients; rename it"
+            )
 
     @property
     def label_scale(self) -> LabelScale:
@@ -272,7 +326,9 @@ class Clients(Sequence[Client]):
     def number(self, name: str) -> int:
         """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
         if name not in self._number or self._number[name] >= len(self.names):
-            raise InputError(f"there is no client {name!r}; {nearest(name, self.names)}")
+            raise InputError(
+                f"there is no client {name!r}; {nearest(name, self.names)}"
+            )
         return self._number[name]
 
     @overload
@@ -283,10 +339,18 @@ class Clients(Sequence[Client]):
         if isinstance(key, slice):
             return [self[i] for i in range(*key.indices(len(self)))]
         i = self.number(key) if isinstance(key, str) else range(len(self))[key]
-        validation, test = (r.part(i) if r is not None and r.sizes[i] else None for r in (self.validation, self.test))
+        validation, test = (
+            r.part(i) if r is not None and r.sizes[i] else None
+            for r in (self.validation, self.test)
+        )
         name = self.names[i]
         return Client(
-            name, self.train.part(i), validation, test, self.test_numbers.get(name), self.row_groups.get(name)
+            name,
+            self.train.part(i),
+            validation,
+            test,
+            self.test_numbers.get(name),
+            self.row_groups.get(name),
         )
 
     def __len__(self) -> int:
@@ -297,10 +361,17 @@ class Clients(Sequence[Client]):
 
     def _repr_html_(self) -> str:
         """A table of the clients and their numbers of rows, the first `SHOWN` of them."""
-        parts = {name: rows for name in PARTS if (rows := getattr(self, name)) is not None}
+        parts = {
+            name: rows for name in PARTS if (rows := getattr(self, name)) is not None
+        }
         lines = [["client", *(f"{name} rows" for name in parts)]]
-        lines += [[n, *(str(int(rows.sizes[i])) for rows in parts.values())] for i, n in enumerate(self.names[:SHOWN])]
-        return html_table(repr(self)[1:-1], lines) + f"<p>and {len(self) - SHOWN} more</p>" * (len(self) > SHOWN)
+        lines += [
+            [n, *(str(int(rows.sizes[i])) for rows in parts.values())]
+            for i, n in enumerate(self.names[:SHOWN])
+        ]
+        return html_table(
+            repr(self)[1:-1], lines
+        ) + f"<p>and {len(self) - SHOWN} more</p>" * (len(self) > SHOWN)
 
     def merge_validation(self, keep: Collection[str] = ()) -> Clients:
         """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
@@ -308,8 +379,13 @@ class Clients(Sequence[Client]):
             return self
         keeps = np.array([name in keep for name in self.names])
         train, validation = self.train.absorb(self.validation, ~keeps)
-        groups = {name: parts if name in keep else _merge_groups(parts) for name, parts in self.row_groups.items()}
-        return self._with(train=train, validation=validation, row_groups=MappingProxyType(groups))
+        groups = {
+            name: parts if name in keep else _merge_groups(parts)
+            for name, parts in self.row_groups.items()
+        }
+        return self._with(
+            train=train, validation=validation, row_groups=MappingProxyType(groups)
+        )
 
     def reserve_validation(self, halves: Collection[str] = ()) -> Clients:
         """The same clients whose validation rows are kept for measuring contributions, as their part `contribution`.
@@ -323,9 +399,13 @@ class Clients(Sequence[Client]):
         reserved, remaining, row_groups = [], [], dict(self.row_groups)
         for i, name in enumerate(self.names):
             numbers = self.validation.numbers(i)
-            groups = np.asarray(self.row_groups.get(name, {}).get("validation", np.arange(len(numbers))))
+            groups = np.asarray(
+                self.row_groups.get(name, {}).get("validation", np.arange(len(numbers)))
+            )
             _, order = np.unique(groups, return_inverse=True)
-            is_kept = order % 2 == 0 if name in halves else np.ones(len(numbers), dtype=bool)
+            is_kept = (
+                order % 2 == 0 if name in halves else np.ones(len(numbers), dtype=bool)
+            )
             reserved.append(numbers[is_kept])
             remaining.append(numbers[~is_kept])
             if name in row_groups:
@@ -334,7 +414,9 @@ class Clients(Sequence[Client]):
         return self._with(
             row_groups=MappingProxyType(row_groups),
             contribution=Rows.from_indices(inputs, labels, reserved),
-            validation=Rows.from_indices(inputs, labels, remaining) if any(map(len, remaining)) else None,
+            validation=Rows.from_indices(inputs, labels, remaining)
+            if any(map(len, remaining))
+            else None,
         )
 
     def subset(self, names: Sequence[str]) -> Clients:
@@ -351,7 +433,9 @@ class Clients(Sequence[Client]):
     def pool_training_rows(self) -> Part:
         """All training rows as one part."""
         everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
-        return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
+        return Part(self.train.inputs, self.train.labels).select(
+            torch.from_numpy(everything)
+        )
 
     def to(self, device: torch.device) -> Clients:
         """The same clients with all rows on `device`; tensors that parts share are moved once."""
@@ -376,9 +460,19 @@ class Clients(Sequence[Client]):
         for kind in PARTS:
             rows: Rows | None = getattr(self, kind)
             if rows is not None:
-                setattr(clients, kind, Rows(*Part(rows.inputs, rows.labels).map_tensors(new), rows.offsets, rows.index))
+                setattr(
+                    clients,
+                    kind,
+                    Rows(
+                        *Part(rows.inputs, rows.labels).map_tensors(new),
+                        rows.offsets,
+                        rows.index,
+                    ),
+                )
         clients.server = None if self.server is None else self.server.map_tensors(new)
-        clients.unseen = None if self.unseen is None else self.unseen.map_tensors(change)
+        clients.unseen = (
+            None if self.unseen is None else self.unseen.map_tensors(change)
+        )
         return clients
 
     def _with(self, **changes: Any) -> Clients:
@@ -434,17 +528,33 @@ class Clients(Sequence[Client]):
         """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
         fingerprints: dict[str, str] = {}
         for group in filter(None, (self, self.unseen)):
-            evidence = [(kind, rows.evidence()) for kind in PARTS if (rows := getattr(group, kind)) is not None]
+            evidence = [
+                (kind, rows.evidence())
+                for kind in PARTS
+                if (rows := getattr(group, kind)) is not None
+            ]
             for i, name in enumerate(group.names):
                 digest = hashlib.blake2b(digest_size=16)
                 for kind, of_client in evidence:
                     for key, value in of_client(i).items():
-                        digest.update(f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode())
-                        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                        digest.update(
+                            f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode()
+                        )
+                        digest.update(
+                            value.detach()
+                            .cpu()
+                            .contiguous()
+                            .reshape(-1)
+                            .view(torch.uint8)
+                            .numpy()
+                            .data
+                        )
                 fingerprints[name] = digest.hexdigest()
         return fingerprints
 
     def fingerprint(self) -> str:
         """A short hash of rows and names: a checkpoint refuses to go on with other data."""
-        transform = {} if self.transform is None else {"transform": code_hash(self.transform)}
+        transform = (
+            {} if self.transform is None else {"transform": code_hash(self.transform)}
+        )
         return joint_fingerprint(self.fingerprints() | transform)

@@ -37,7 +37,9 @@ class CoterieError(Exception):
     """
 
     def __init__(self, sentence: object = "") -> None:
-        super().__init__(shorten(" ".join(map(str.strip, str(sentence).splitlines())), LONGEST))
+        super().__init__(
+            shorten(" ".join(map(str.strip, str(sentence).splitlines())), LONGEST)
+        )
 
 
 class InputError(CoterieError, ValueError):
@@ -89,7 +91,9 @@ def explain_imports(purpose: str, extra: str) -> Iterator[None]:
         raise InputError(f"{purpose}: {cure}") from error
     except ImportError as error:
         reason = plain(" ".join(str(error).split()), 200)
-        raise InputError(f"{purpose}, which is installed and fails to import ({reason}); renew it: {cure}") from error
+        raise InputError(
+            f"{purpose}, which is installed and fails to import ({reason}); renew it: {cure}"
+        ) from error
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -111,7 +115,9 @@ def visible(text: str) -> str:
     >>> visible("a" + chr(27) + "[2J" + chr(10) + "b")
     'a\\x1b[2J\\nb'
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def plain(text: str, most: int = 300) -> str:
@@ -131,7 +137,11 @@ def shorten(text: str, most: int = 300) -> str:
     "field 'x' of ... way; mend it"
     """
     half = (most - 5) // 2
-    return text if len(text) <= most else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
+    return (
+        text
+        if len(text) <= most
+        else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
+    )
 
 
 def cut(value: Any) -> str:
@@ -144,7 +154,9 @@ def cut(value: Any) -> str:
         shape = getattr(value, "shape", None)
         size = f"{len(value)} entries" if shape is None else f"shape {list(shape)}"
         return f"a {type(value).__name__} of {size}"
-    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))  # where in memory it lies says nothing
+    text = re.sub(
+        r" at 0x[0-9a-f]+", "", " ".join(repr(value).split())
+    )  # where in memory it lies says nothing
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
@@ -152,7 +164,13 @@ def _holds_numbers(value: Any, depth: int = 2) -> bool:
     """Return True for a tensor, an array or a frame, and for a container of such."""
     if getattr(value, "shape", ()):
         return isinstance(value.shape, tuple)
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    inner = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return depth > 0 and any(_holds_numbers(part, depth - 1) for part in inner)
 
 
@@ -162,9 +180,15 @@ def no_attribute(value: object, name: str, cures: Mapping[str, str]) -> Attribut
     >>> print(no_attribute(1, "size", {"size": "write x.bit_length()"}))
     'int' object has no attribute 'size'; write x.bit_length()
     """
-    called = f"module {value.__name__!r}" if isinstance(value, ModuleType) else f"{type(value).__name__!r} object"
+    called = (
+        f"module {value.__name__!r}"
+        if isinstance(value, ModuleType)
+        else f"{type(value).__name__!r} object"
+    )
     cure = f"; {cures[name]}" if name in cures else ""
-    return AttributeError(f"{called} has no attribute {name!r}{cure}", name=name, obj=value)
+    return AttributeError(
+        f"{called} has no attribute {name!r}{cure}", name=name, obj=value
+    )
 
 
 def require(condition: bool, sentence: str) -> None:
@@ -188,7 +212,9 @@ def prefix_errors(where: str) -> Iterator[None]:
         raise InputError(f"{where}: {error}" if where else str(error)) from error
 
 
-def match_clients(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:
+def match_clients(
+    owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = ""
+) -> tuple[str, ...]:
     """The clients that a field (`schema.NAMES`, `schema.TARGETS`) names, or that fit a pattern such as "near-*", sorted.
 
     All of them for the word `everybody`.
@@ -225,10 +251,20 @@ def write_crash(error: BaseException, folder: Path) -> str:
     cause: BaseException | None = error
     while cause is not None:
         frames = traceback.extract_tb(cause.__traceback__)
-        lines += [type(cause).__name__, *(f"  {f.filename}, line {f.lineno}, in {f.name}" for f in reversed(frames))]
+        lines += [
+            type(cause).__name__,
+            *(
+                f"  {f.filename}, line {f.lineno}, in {f.name}"
+                for f in reversed(frames)
+            ),
+        ]
         cause = cause.__cause__ or cause.__context__
     last_frame = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({Path(last_frame[0].filename).name}, line {last_frame[0].lineno})" if last_frame else ""
+    where = (
+        f" ({Path(last_frame[0].filename).name}, line {last_frame[0].lineno})"
+        if last_frame
+        else ""
+    )
     place = "the traceback cannot be written here; --debug shows it"
     for path in (folder / CRASH, Path(CRASH)):
         try:
@@ -268,7 +304,10 @@ def _leave(number: int, frame: Any) -> NoReturn:
 @contextmanager
 def raise_interrupts() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
-    usual_handler = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
+    usual_handler = signal.getsignal(signal.SIGINT) in (
+        signal.default_int_handler,
+        _leave,
+    )
     with _handle(signal.SIGINT, _interrupt) if usual_handler else nullcontext():
         yield
 
@@ -280,7 +319,9 @@ def delay_interrupts() -> Iterator[None]:
     with ExitStack() as stack:
         for handled in (signal.SIGINT, signal.SIGTERM):
             if callable(signal.getsignal(handled)):
-                stack.enter_context(_handle(handled, lambda number, frame: waiting.append(number)))
+                stack.enter_context(
+                    _handle(handled, lambda number, frame: waiting.append(number))
+                )
         yield
     for number in waiting:
         signal.raise_signal(number)
@@ -306,7 +347,9 @@ def is_interrupt(error: BaseException) -> bool:
 
 def end(number: int, frame: Any) -> NoReturn:
     """A handler that ends this process through every `finally`."""
-    warnings.simplefilter("ignore", ResourceWarning)  # whoever opens a file just now will not get to close it
+    warnings.simplefilter(
+        "ignore", ResourceWarning
+    )  # whoever opens a file just now will not get to close it
     raise Ended(0)
 
 

@@ -47,7 +47,9 @@ def check_name(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def path_exists(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
+def path_exists(
+    path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists
+) -> bool:
     """Return True if what a user named is there, as `kind` asks it.
 
     Raises `InputError` where the system cannot even look: the name is too long, or a folder above it may not be read.
@@ -56,7 +58,9 @@ def path_exists(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Pat
     try:
         return kind(Path(path))
     except OSError as error:
-        raise InputError(f"{cut(os.fspath(path))} cannot be looked for: {error.strerror}; check the path") from error
+        raise InputError(
+            f"{cut(os.fspath(path))} cannot be looked for: {error.strerror}; check the path"
+        ) from error
 
 
 def parse_toml(text: str, place: str) -> dict[str, Any]:
@@ -67,7 +71,9 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
     except RecursionError as error:
         raise InputError(too_deep) from error
     except ValueError as error:  # also an int of more digits than Python reads
-        raise InputError(f"{place} is not valid TOML: {plain(str(error), 120)}") from error
+        raise InputError(
+            f"{place} is not valid TOML: {plain(str(error), 120)}"
+        ) from error
     require(not _is_deep(tables), too_deep)
     return tables
 
@@ -81,12 +87,21 @@ def parse_json(text: str, place: str, kind: type[T], cure: str = AGAIN) -> T:
     """The value of a JSON text. Raises `InputError` if it is not valid JSON, too deep, or of another kind than `kind`."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also an int of more digits than Python reads
-        raise InputError(f"{place} cannot be read ({plain(str(error), 100)}); {cure}") from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also an int of more digits than Python reads
+        raise InputError(
+            f"{place} cannot be read ({plain(str(error), 100)}); {cure}"
+        ) from error
     if _is_deep(value):
-        raise InputError(f"{place} has more than {DEEPEST} values within each other; {cure}")
+        raise InputError(
+            f"{place} has more than {DEEPEST} values within each other; {cure}"
+        )
     if not isinstance(value, kind):
-        raise InputError(f"{place} holds a {type(value).__name__} and not a {kind.__name__}; {cure}")
+        raise InputError(
+            f"{place} holds a {type(value).__name__} and not a {kind.__name__}; {cure}"
+        )
     return value
 
 
@@ -99,14 +114,22 @@ def json_rows(path: Path, keys: Mapping[str, type[Any]]) -> list[dict[str, Any]]
     """The rows of a JSON file that is a list of objects with these keys; errors as of `read_json`, and one that names a bad row."""
     rows = read_json(path, list)
     for number, row in enumerate(rows):
-        bad = [k for k, kind in keys.items() if not isinstance(row, dict) or not isinstance(row.get(k), kind)]
+        bad = [
+            k
+            for k, kind in keys.items()
+            if not isinstance(row, dict) or not isinstance(row.get(k), kind)
+        ]
         if bad:
-            raise InputError(f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; {AGAIN}")
+            raise InputError(
+                f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; {AGAIN}"
+            )
     return rows
 
 
 @contextmanager
-def open_tensors(path: Path, framework: str, cure: str = AGAIN) -> Iterator[tuple[Any, dict[str, Any]]]:
+def open_tensors(
+    path: Path, framework: str, cure: str = AGAIN
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """An open safetensors file, and what coterie wrote about it (empty if nothing).
 
     Whatever is wrong with the file, and comes out while the block reads it, is an `InputError` with this cure.
@@ -115,12 +138,24 @@ def open_tensors(path: Path, framework: str, cure: str = AGAIN) -> Iterator[tupl
 
     try:
         with safe_open(path, framework=framework) as file:
-            metadata = parse_json((file.metadata() or {}).get("coterie", "{}"), str(path), dict, cure)
+            metadata = parse_json(
+                (file.metadata() or {}).get("coterie", "{}"), str(path), dict, cure
+            )
             yield file, metadata
     except InputError:
         raise
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        raise InputError(f"{path} cannot be read ({plain(str(error), 100)}); {cure}") from error
+    except (
+        OSError,
+        SafetensorError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
+        raise InputError(
+            f"{path} cannot be read ({plain(str(error), 100)}); {cure}"
+        ) from error
 
 
 def read_text(path: Path, largest: int = LARGEST) -> str:
@@ -131,7 +166,9 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if len(raw) > largest:
-        raise InputError(f"{path} has more than {largest:,} bytes; a file of settings has a few thousand")
+        raise InputError(
+            f"{path} has more than {largest:,} bytes; a file of settings has a few thousand"
+        )
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -157,13 +194,25 @@ def _is_deep(value: Any) -> bool:
 
 
 def _inside(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return (
+        list(value.values())
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else []
+    )
 
 
 SEAL = "seal"
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = False, once: bool = False) -> None:
+def write_atomically(
+    path: Path,
+    write: Callable[[Path], object],
+    *,
+    durable: bool = False,
+    once: bool = False,
+) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one.
 
     With `durable` the file and its folder are on the disk before this returns. With `once` a file that is there stays, and of several
@@ -193,12 +242,17 @@ def _linked(temporary: Path, path: Path) -> bool:
     return True
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
+) -> None:
     """Write tensors with what `open_tensors` says about them."""
     from safetensors.torch import save
 
     # One entry of metadata: safetensors writes several in any order. And copies: it refuses two names of one storage.
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    plain = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in tensors.items()
+    }
     content = save(plain, metadata={"coterie": json.dumps(metadata)})
     # `save_file` makes files that only their owner may read; a run directory is for colleagues.
     write_atomically(path, lambda p: p.write_bytes(content))
@@ -216,7 +270,11 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        match = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+        match = (
+            re.search(r"\(os error (\d+)\)", str(error))
+            if type(error).__name__ == "SafetensorError"
+            else None
+        )
         number = int(match[1]) if match else getattr(error, "errno", None)
         if not isinstance(number, int):
             raise
@@ -240,7 +298,12 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(
-    path: Path, state: tuple[Any, ...], memory: Mapping[str, Tensor], meta: Mapping[str, Any], *, durable: bool = False
+    path: Path,
+    state: tuple[Any, ...],
+    memory: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    durable: bool = False,
 ) -> None:
     """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file.
 
@@ -254,15 +317,31 @@ def write_checkpoint(
             f"a state must be a NamedTuple to be saved, not a {type(state).__name__}; declare one in the method"
         )
     values = state._asdict()
-    tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
+    tensors = {
+        f"state/{k}": v.detach().cpu().contiguous().clone()
+        for k, v in values.items()
+        if isinstance(v, Tensor)
+    }
     values_beside = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
-    tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
+    tensors.update(
+        {
+            f"memory/{k}": v.detach().cpu().contiguous().clone()
+            for k, v in memory.items()
+        }
+    )
     description = {"rest": values_beside, "fields": list(values), "meta": dict(meta)}
-    sources = {**{f"state/{k}": v for k, v in values.items()}, **{f"memory/{k}": v for k, v in memory.items()}}
+    sources = {
+        **{f"state/{k}": v for k, v in values.items()},
+        **{f"memory/{k}": v for k, v in memory.items()},
+    }
     if on_device := [name for name in tensors if sources[name].device.type != "cpu"]:
         description["on_device"] = on_device
     text = json.dumps({**description, SEAL: _seal(description, tensors)})
-    write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}), durable=durable)
+    write_atomically(
+        path,
+        lambda p: save_file(tensors, p, metadata={"coterie": text}),
+        durable=durable,
+    )
 
 
 def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
@@ -275,11 +354,26 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
     with open_tensors(path, "pt", "delete it and start again") as (file, header):
         tensors = {k: align(file.get_tensor(k)) for k in file.keys()}  # noqa: SIM118 - not a dict
     if header.pop(SEAL, None) != _seal(header, tensors):
-        raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")
-    tensors.update({name: tensors[name].to(device) for name in header.get("on_device", ())})
-    state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
-    values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}
-    memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}
+        raise InputError(
+            f"{path} is damaged, or of another version of coterie; delete it and start again"
+        )
+    tensors.update(
+        {name: tensors[name].to(device) for name in header.get("on_device", ())}
+    )
+    state = {
+        k.removeprefix("state/"): v
+        for k, v in tensors.items()
+        if k.startswith("state/")
+    }
+    values = {
+        k: state[k] if k in state else _tuples(header["rest"][k])
+        for k in header["fields"]
+    }
+    memory = {
+        k.removeprefix("memory/"): v
+        for k, v in tensors.items()
+        if k.startswith("memory/")
+    }
     return Checkpoint(values, memory, header["meta"])
 
 
@@ -288,18 +382,27 @@ def _seal(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     import torch
 
     # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
-    digest = hashlib.blake2b(json.dumps(json.loads(json.dumps(description)), sort_keys=True).encode(), digest_size=16)
+    digest = hashlib.blake2b(
+        json.dumps(json.loads(json.dumps(description)), sort_keys=True).encode(),
+        digest_size=16,
+    )
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)  # numpy has no bfloat16
+        digest.update(
+            tensor.reshape(-1).view(torch.uint8).numpy().data
+        )  # numpy has no bfloat16
     return digest.hexdigest()
 
 
 def state_type(method: Any) -> type[Any] | None:
     """The NamedTuple that `method.init` declares to return, if it does."""
     declared = get_type_hints(method.init).get("return")
-    return declared if isinstance(declared, type) and hasattr(declared, "_fields") else None
+    return (
+        declared
+        if isinstance(declared, type) and hasattr(declared, "_fields")
+        else None
+    )
 
 
 def _tuples(value: Any) -> Any:

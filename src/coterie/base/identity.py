@@ -27,10 +27,19 @@ def identity(value: Any, containers: tuple[int, ...] = ()) -> Any:
         return "itself"
     containers = (*containers, id(value))
     if isinstance(value, functools.partial):
-        return ["partial", *(identity(v, containers) for v in (value.func, value.args, value.keywords))]
+        return [
+            "partial",
+            *(
+                identity(v, containers)
+                for v in (value.func, value.args, value.keywords)
+            ),
+        ]
     fields = _fields_of(value)
     if fields is not None:
-        return [type(value).__qualname__, {str(k): identity(v, containers) for k, v in fields.items()}]
+        return [
+            type(value).__qualname__,
+            {str(k): identity(v, containers) for k, v in fields.items()},
+        ]
     if isinstance(value, Mapping):
         return {str(k): identity(v, containers) for k, v in value.items()}
     if isinstance(value, tuple | list):
@@ -39,8 +48,14 @@ def identity(value: Any, containers: tuple[int, ...] = ()) -> Any:
         return sorted(map(repr, value))
     if hasattr(value, "tolist"):  # a tensor or an array
         return [str(value.dtype), value.tolist()]
-    has_repr = any("__repr__" in vars(cls) for cls in type(value).__mro__[:-1])  # object's own says where it lies
-    return repr(value) if has_repr and not callable(value) else getattr(value, "__qualname__", type(value).__qualname__)
+    has_repr = any(
+        "__repr__" in vars(cls) for cls in type(value).__mro__[:-1]
+    )  # object's own says where it lies
+    return (
+        repr(value)
+        if has_repr and not callable(value)
+        else getattr(value, "__qualname__", type(value).__qualname__)
+    )
 
 
 def code_hash(value: Any) -> str:

@@ -19,7 +19,9 @@ Personal = str | tuple[str, ...]
 def is_personal_setting(value: Any) -> bool:
     """Return True for "head", "norm" or a tuple of patterns of names."""
     if isinstance(value, tuple):
-        return bool(value) and all(isinstance(pattern, str) and pattern for pattern in value)
+        return bool(value) and all(
+            isinstance(pattern, str) and pattern for pattern in value
+        )
     return value in ("head", "norm")
 
 
@@ -66,7 +68,10 @@ def personal_entries(layout: Layout, personal: Personal, norms: str) -> Tensor:
 def last_layers(layout: Layout, count: int) -> Tensor:
     """Positions of the parameters of the last `count` layers of a forward pass, int64; of all where there are no more layers."""
     trained_layers = set(layout.layers[max(0, len(layout.layers) - count) :])
-    chosen = [torch.full((shape.numel(),), owner_of(name) in trained_layers) for name, shape in layout.parameters]
+    chosen = [
+        torch.full((shape.numel(),), owner_of(name) in trained_layers)
+        for name, shape in layout.parameters
+    ]
     return torch.cat(chosen).nonzero().flatten()
 
 
@@ -74,7 +79,10 @@ def last_layers(layout: Layout, count: int) -> Tensor:
 def _entries(layout: Layout, personal: Personal, norms: str) -> tuple[Tensor, Tensor]:
     travelling = shared_layout(layout, personal, norms)
     shared = {name for name, _ in (*travelling.parameters, *travelling.buffers)}
-    is_shared = [torch.full((shape.numel(),), name in shared) for name, shape in (*layout.parameters, *layout.buffers)]
+    is_shared = [
+        torch.full((shape.numel(),), name in shared)
+        for name, shape in (*layout.parameters, *layout.buffers)
+    ]
     mask = torch.cat(is_shared)
     return mask.nonzero().flatten(), (~mask).nonzero().flatten()
 
@@ -84,15 +92,24 @@ def _private_names(layout: Layout, personal: Personal, norms: str) -> frozenset[
     if personal == "head":
         modules: Sequence[str] = layout.layers[-1:]
     elif personal == "norm":
-        modules = [name for name, is_batch_norm in layout.norms if is_batch_norm or norms == "all"]
+        modules = [
+            name
+            for name, is_batch_norm in layout.norms
+            if is_batch_norm or norms == "all"
+        ]
     else:
-        return frozenset(name for name in names if any(_fits(name, pattern) for pattern in personal))
+        return frozenset(
+            name for name in names if any(_fits(name, pattern) for pattern in personal)
+        )
     return frozenset(name for name in names if owner_of(name) in modules)
 
 
 def _fits(name: str, pattern: str) -> bool:
     parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+    return any(
+        fnmatchcase(".".join(parts[:count]), pattern)
+        for count in range(1, len(parts) + 1)
+    )
 
 
 def _spell(personal: Personal) -> str:

@@ -32,10 +32,17 @@ class Loss:
         last: the C logits lie in the last dimension, not in dimension 1.
     """
 
-    def __init__(self, kind: Kind, own: RowLoss | None = None, *, last: bool = False) -> None:
+    def __init__(
+        self, kind: Kind, own: RowLoss | None = None, *, last: bool = False
+    ) -> None:
         self.kind, self.own, self.last = kind, own, last
 
-    def meaning(self, classes: tuple[str, ...], scale: LabelScale, recipe: Mapping[str, Any] | None) -> Meaning:
+    def meaning(
+        self,
+        classes: tuple[str, ...],
+        scale: LabelScale,
+        recipe: Mapping[str, Any] | None,
+    ) -> Meaning:
         """Return the meaning of outputs that were trained with this loss, on clients with these classes, scale and recipe."""
         return Meaning(self.kind, classes, scale, recipe, self.last)
 
@@ -53,13 +60,22 @@ class Loss:
                 )
             return per_row
         if self.kind == "classes":
-            values = F.cross_entropy(self.align_classes(outputs), labels.long(), reduction="none", ignore_index=IGNORED)
+            values = F.cross_entropy(
+                self.align_classes(outputs),
+                labels.long(),
+                reduction="none",
+                ignore_index=IGNORED,
+            )
             if values.ndim == 1:
                 return values
             counted = (labels != IGNORED).flatten(1).sum(1)
-            return values.flatten(1).mean(1) * (labels[0].numel() / counted.clamp(min=1))
+            return values.flatten(1).mean(1) * (
+                labels[0].numel() / counted.clamp(min=1)
+            )
         if self.kind == "regression":
-            values = F.mse_loss(_squeeze(outputs, labels), labels.to(outputs.dtype), reduction="none")
+            values = F.mse_loss(
+                _squeeze(outputs, labels), labels.to(outputs.dtype), reduction="none"
+            )
         else:
             values = F.binary_cross_entropy_with_logits(
                 _squeeze(outputs, labels), labels.to(outputs.dtype), reduction="none"
@@ -72,10 +88,13 @@ class Loss:
         ragged = labels.ndim > 1 and (labels.is_cuda or bool((labels == IGNORED).any()))
         if self.own is None and self.kind == "classes" and not ragged:
             return F.cross_entropy(
-                self.align_classes(outputs), labels if labels.dtype == torch.int64 else labels.long()
+                self.align_classes(outputs),
+                labels if labels.dtype == torch.int64 else labels.long(),
             )
         if self.own is None and self.kind in ("binary", "multilabel"):
-            return F.binary_cross_entropy_with_logits(_squeeze(outputs, labels), labels.to(outputs.dtype))
+            return F.binary_cross_entropy_with_logits(
+                _squeeze(outputs, labels), labels.to(outputs.dtype)
+            )
         return self.rows(outputs, labels).mean()
 
 
@@ -115,7 +134,11 @@ class TorchLoss:
                 f"{name}(weight=...) divides by the weights of a batch, so clients could not be averaged; leave weight out, or give "
                 "a function (outputs, labels) -> loss of each row"
             )
-        self.kind: Kind = next(kind for module_class, kind in _KINDS.items() if isinstance(module, module_class))
+        self.kind: Kind = next(
+            kind
+            for module_class, kind in _KINDS.items()
+            if isinstance(module, module_class)
+        )
         copy: Any = deepcopy(module)
         copy.reduction = "none"
         self.module: Any = copy
@@ -129,7 +152,9 @@ class TorchLoss:
         values: Tensor = self.module(outputs, labels)
         if values.ndim == 1:
             return values
-        counted = (labels != getattr(self.module, "ignore_index", IGNORED)).flatten(1).sum(1)
+        counted = (
+            (labels != getattr(self.module, "ignore_index", IGNORED)).flatten(1).sum(1)
+        )
         return values.flatten(1).sum(1) / counted.clamp(min=1)
 
 
@@ -156,12 +181,20 @@ _FUNCTIONS: dict[Any, type[nn.Module]] = {
 
 
 def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
-    return outputs.squeeze(1) if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1 else outputs
+    return (
+        outputs.squeeze(1)
+        if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1
+        else outputs
+    )
 
 
 def is_multi_hot(labels: Tensor) -> bool:
     """Return True if labels [rows, C] say 0 or 1 for each of C > 1 classes."""
-    return labels.ndim == 2 and labels.shape[1] > 1 and bool(((labels == 0) | (labels == 1)).all())
+    return (
+        labels.ndim == 2
+        and labels.shape[1] > 1
+        and bool(((labels == 0) | (labels == 1)).all())
+    )
 
 
 def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
@@ -172,26 +205,49 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
 
     Raises `InputError` if outputs and labels do not fit, or fit in two ways.
     """
-    loss = next((module() for function, module in _FUNCTIONS.items() if loss is function), loss)
+    loss = next(
+        (module() for function, module in _FUNCTIONS.items() if loss is function), loss
+    )
     if isinstance(loss, type):
-        raise InputError(f"the loss is the class {loss.__name__}; write {loss.__name__}()")
+        raise InputError(
+            f"the loss is the class {loss.__name__}; write {loss.__name__}()"
+        )
     if isinstance(loss, nn.Module) and isinstance(loss, tuple(_KINDS)):
         per_row = TorchLoss(loss)
-        return Loss("multilabel" if per_row.kind == "binary" and is_multi_hot(labels) else per_row.kind, per_row)
+        return Loss(
+            "multilabel"
+            if per_row.kind == "binary" and is_multi_hot(labels)
+            else per_row.kind,
+            per_row,
+        )
     if callable(loss):
         return Loss(_kind_of_own(loss, outputs, labels), loss)
     if loss not in LOSSES:
-        raise InputError(f"loss must be a name or a callable (outputs, labels) -> [rows]; {nearest(str(loss), LOSSES)}")
+        raise InputError(
+            f"loss must be a name or a callable (outputs, labels) -> [rows]; {nearest(str(loss), LOSSES)}"
+        )
     shapes = f"outputs of shape {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}"
-    one_logit = outputs.shape == labels.shape or (outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1)
-    classes_first = outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
-    classes_last = outputs.ndim == labels.ndim + 1 and outputs.ndim > 2 and outputs.shape[:-1] == labels.shape
+    one_logit = outputs.shape == labels.shape or (
+        outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1
+    )
+    classes_first = (
+        outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
+    )
+    classes_last = (
+        outputs.ndim == labels.ndim + 1
+        and outputs.ndim > 2
+        and outputs.shape[:-1] == labels.shape
+    )
     if loss == "squared" or (loss == "auto" and labels.is_floating_point()):
         if not one_logit:
-            raise InputError(f"the model gives {shapes}; for regression they must agree")
+            raise InputError(
+                f"the model gives {shapes}; for regression they must agree"
+            )
         return Loss("regression")
     if one_logit and loss in ("auto", "binary"):
-        several_classes = outputs.shape == labels.shape and labels.ndim == 2 and labels.shape[1] > 1
+        several_classes = (
+            outputs.shape == labels.shape and labels.ndim == 2 and labels.shape[1] > 1
+        )
         return Loss("multilabel" if several_classes else "binary")
     if loss == "auto" and classes_first and classes_last:
         raise InputError(
@@ -215,11 +271,19 @@ def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
     kind: Kind | None = getattr(loss, "kind", None)
     if kind is not None:
         if kind not in get_args(Kind):
-            raise InputError(f"the loss has a kind {kind!r}; {nearest(str(kind), get_args(Kind))}")
+            raise InputError(
+                f"the loss has a kind {kind!r}; {nearest(str(kind), get_args(Kind))}"
+            )
         return kind
     if labels.is_floating_point():
-        return "regression" if outputs.numel() == labels.numel() == len(labels) else "own"
-    if outputs.ndim == labels.ndim + 1 and outputs.shape[1] > 1 and outputs.shape[2:] == labels.shape[1:]:
+        return (
+            "regression" if outputs.numel() == labels.numel() == len(labels) else "own"
+        )
+    if (
+        outputs.ndim == labels.ndim + 1
+        and outputs.shape[1] > 1
+        and outputs.shape[2:] == labels.shape[1:]
+    ):
         return "classes"
     if outputs.numel() == labels.numel():
         raise InputError(

@@ -12,7 +12,19 @@ LOSSES = ("auto", "binary", "classes", "classes-last", "squared")
 """Losses by name: binary cross-entropy of each output, cross-entropy with C logits in dimension 1 or in the last, squared error."""
 
 BOUNDS = dict.fromkeys(
-    ("accuracy", "balanced_accuracy", "auc", "auprc", "top5", "sensitivity", "specificity", "ppv", "npv", "f1", "ece"),
+    (
+        "accuracy",
+        "balanced_accuracy",
+        "auc",
+        "auprc",
+        "top5",
+        "sensitivity",
+        "specificity",
+        "ppv",
+        "npv",
+        "f1",
+        "ece",
+    ),
     (0.0, 1.0),
 ) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
 BOUNDS |= {"class_error": (0.0, inf), "poisson_deviance": (0.0, inf)}

@@ -63,11 +63,15 @@ def user_module(path: str) -> ModuleType:
     while getattr(sys.modules.get(name), "__file__", str(file)) != str(file):
         name += "_"  # another file of this name; tasks are known by their module
     if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # as for a program, files beside it can be imported
+        sys.path.append(
+            str(file.parent)
+        )  # as for a program, files beside it can be imported
     try:
         module = import_source(ModuleSource(name, str(file), file.read_bytes()))
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     _refuse_namesakes(module, file.parent)
     return module
 
@@ -75,9 +79,20 @@ def user_module(path: str) -> ModuleType:
 def _refuse_namesakes(module: ModuleType, folder: Path) -> None:
     """Raise `InputError` if a file got another module than the file of that name beside it."""
     for value in vars(module).values():
-        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        own_file, imported_file = folder / f"{name}.py", getattr(sys.modules.get(str(name)), "__file__", None)
-        if imported_file is not None and own_file.is_file() and not own_file.samefile(imported_file):
+        name = (
+            value.__name__
+            if isinstance(value, ModuleType)
+            else getattr(value, "__module__", None)
+        )
+        own_file, imported_file = (
+            folder / f"{name}.py",
+            getattr(sys.modules.get(str(name)), "__file__", None),
+        )
+        if (
+            imported_file is not None
+            and own_file.is_file()
+            and not own_file.samefile(imported_file)
+        ):
             raise InputError(
                 f"{module.__file__} got {imported_file} as {name}, and not {own_file}; rename one of the two"
             )
@@ -102,13 +117,17 @@ def import_source(source: ModuleSource) -> ModuleType:
         return sys.modules[source.name]
     if source.text is None:
         return importlib.import_module(source.name)
-    spec = importlib.util.spec_from_file_location(source.name, source.file, loader=_Text(source))
+    spec = importlib.util.spec_from_file_location(
+        source.name, source.file, loader=_Text(source)
+    )
     if spec is None or spec.loader is None:
         raise ImportError(f"{source.file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[source.name] = module
     try:
-        with fork_generators(0):  # a model that the file makes is the same in every process
+        with fork_generators(
+            0
+        ):  # a model that the file makes is the same in every process
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[source.name]

@@ -35,7 +35,9 @@ _HASHES = 1 << 16
 
 @lru_cache(maxsize=65536)
 def _name_key(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"
+    )
 
 
 def _mix(key: int, counter: int) -> int:
@@ -50,7 +52,9 @@ _GOLDEN_64, _FIRST_64, _SECOND_64 = np.array([_GOLDEN, _FIRST, _SECOND], np.uint
 _30, _27, _31 = np.array([30, 27, 31], np.uint64)
 
 
-def _mix_arrays(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_arrays(
+    keys: NDArray[np.uint64], counters: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
     """Return `_mix` of arrays, broadcast."""
     z: NDArray[np.uint64] = (counters + np.uint64(1)) * _GOLDEN_64 + keys
     shifted = z >> _30
@@ -92,7 +96,9 @@ class Rng:
 
     def integers(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit numbers of the stream; a longer draw begins with the shorter one."""
-        return _mix_arrays(np.array([self.key], np.uint64), np.arange(count, dtype=np.uint64))
+        return _mix_arrays(
+            np.array([self.key], np.uint64), np.arange(count, dtype=np.uint64)
+        )
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """The first `count` numbers in [0, 1), float64."""
@@ -110,7 +116,9 @@ class Rng:
         """Return what `child(k).permutation(count)` gives for each k from `low` to `high` - 1, int64 [high - low, count]."""
         numbers = np.arange(max(high, count), dtype=np.uint64)
         keys = _mix_arrays(np.array([self.key], np.uint64), numbers[low:high])
-        return _mix_arrays(keys[:, None], numbers[:count]).argsort(axis=1, kind="stable")
+        return _mix_arrays(keys[:, None], numbers[:count]).argsort(
+            axis=1, kind="stable"
+        )
 
     def seed(self) -> int:
         """A seed for a library's own generator, in [0, 2^63)."""
@@ -173,7 +181,9 @@ def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
 
     A seed is mixed as numpy's `SeedSequence` does, for all digests at once, since making one takes longer than a client's draws.
     """
-    words = np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 4).T.astype(np.uint32)
+    words = (
+        np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 4).T.astype(np.uint32)
+    )
     state, word = np.uint32(_HASH_A[0]), np.uint32
 
     def mix(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:
@@ -187,11 +197,15 @@ def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
     for source in range(4):
         for target in range(4):
             if source != target:
-                value = pool[target] * word(0xCA01F9DD) - mix(pool[source], _HASH_A[1]) * word(0x4973F715)
+                value = pool[target] * word(0xCA01F9DD) - mix(
+                    pool[source], _HASH_A[1]
+                ) * word(0x4973F715)
                 pool[target] = value ^ (value >> word(16))
     state = word(_HASH_B[0])
     halves = [mix(pool[k % 4], _HASH_B[1]).astype(np.uint64) for k in range(8)]
-    numbers = [(halves[k] | halves[k + 1] << np.uint64(32)).tolist() for k in (0, 2, 4, 6)]
+    numbers = [
+        (halves[k] | halves[k + 1] << np.uint64(32)).tolist() for k in (0, 2, 4, 6)
+    ]
     bits = np.random.PCG64(0)
     generator, form = np.random.Generator(bits), bits.state
     for high, low, increment_high, increment_low in zip(*numbers, strict=True):
@@ -204,14 +218,21 @@ def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
 def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
     """N(0, I) in the form of `like`, a row from each stream."""
     drawn = [
-        torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)
+        torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype)
+        for row, rng in zip(like, rngs, strict=True)
     ]
     return torch.stack(drawn).to(like.device)
 
 
-Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+Generator = (
+    torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+)
 
-_GLOBAL: tuple[Generator, ...] = (torch.default_generator, np.random.mtrand._rand, random._inst)
+_GLOBAL: tuple[Generator, ...] = (
+    torch.default_generator,
+    np.random.mtrand._rand,
+    random._inst,
+)
 
 
 class Generators(NamedTuple):
@@ -222,7 +243,11 @@ class Generators(NamedTuple):
     @classmethod
     def now(cls, generators: tuple[Generator, ...] = ()) -> Generators:
         """As they stand."""
-        return cls(tuple((generator, _state(generator)) for generator in (*_GLOBAL, *generators)))
+        return cls(
+            tuple(
+                (generator, _state(generator)) for generator in (*_GLOBAL, *generators)
+            )
+        )
 
     def restore(self) -> None:
         """Let them stand there again."""
@@ -231,12 +256,19 @@ class Generators(NamedTuple):
 
     def differ(self) -> bool:
         """Return True if anything was drawn since."""
-        return not all(_same(state, _state(generator)) for generator, state in self.states)
+        return not all(
+            _same(state, _state(generator)) for generator, state in self.states
+        )
 
 
 def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ...]:
     """The generators, beside the global ones of a CPU, that a model on this device can draw from: the device's, and those it holds."""
-    attributes = [v for module in model.modules() for v in vars(module).values() if isinstance(v, Generator)]
+    attributes = [
+        v
+        for module in model.modules()
+        for v in vars(module).values()
+        if isinstance(v, Generator)
+    ]
     seeded = {id(v): v for v in attributes if not isinstance(v, random.SystemRandom)}
     if device.type != "cuda":
         return tuple(seeded.values())
@@ -253,7 +285,9 @@ def seed_noise(seed: int, generators: tuple[Generator, ...] = ()) -> None:
 
 
 @contextmanager
-def fork_generators(seed: int | None = None, generators: tuple[Generator, ...] = ()) -> Iterator[None]:
+def fork_generators(
+    seed: int | None = None, generators: tuple[Generator, ...] = ()
+) -> Iterator[None]:
     """Within it the generators are of this `seed` (None: go on as they are); behind it they stand where they stood."""
     old_states = Generators.now(generators)
     try:
@@ -269,7 +303,11 @@ def _state(generator: Generator) -> Any:
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state(legacy=False)
+    return (
+        generator.getstate()
+        if isinstance(generator, random.Random)
+        else generator.get_state(legacy=False)
+    )
 
 
 def _set_state(generator: Generator, state: Any) -> None:
@@ -293,4 +331,8 @@ def _seed(generator: Generator, seed: int) -> None:
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(_same(value, b[key]) for key, value in a.items())
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray | torch.Tensor) else bool(a == b)
+    return (
+        bool(np.array_equal(a, b))
+        if isinstance(a, np.ndarray | torch.Tensor)
+        else bool(a == b)
+    )

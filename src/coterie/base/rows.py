@@ -35,7 +35,13 @@ class Source:
         what: the rows are called in errors.
     """
 
-    def __init__(self, count: int, open: Callable[[], Read], mark: str, contents: str = "the data set") -> None:
+    def __init__(
+        self,
+        count: int,
+        open: Callable[[], Read],
+        mark: str,
+        contents: str = "the data set",
+    ) -> None:
         self.count, self.mark = count, mark
         self._open, self._what = open, contents
         self._opened: tuple[int, Read] | None = None
@@ -48,14 +54,19 @@ class Source:
         inputs = self._read(numbers)
         for key, value in tensors_by_name(inputs).items():
             expected = tensors_by_name(self.sample).get(key)
-            same_form = expected is not None and (value.shape[1:], value.dtype) == (expected.shape[1:], expected.dtype)
+            same_form = expected is not None and (value.shape[1:], value.dtype) == (
+                expected.shape[1:],
+                expected.dtype,
+            )
             if not same_form or len(value) != len(numbers):
                 raise InputError(
                     f"rows {numbers[0]} to {numbers[-1]} of {self._what}: {key} are {value.dtype} of shape {list(value.shape)}; "
                     "every row must have the shape of row 0"
                 )
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                bad = int((~torch.isfinite(value)).reshape(len(value), -1).any(1).nonzero()[0])
+                bad = int(
+                    (~torch.isfinite(value)).reshape(len(value), -1).any(1).nonzero()[0]
+                )
                 raise InputError(
                     f"row {numbers[bad]} of {self._what}: {key} contain NaN or Inf; impute or drop that row first"
                 )
@@ -93,7 +104,11 @@ class LazyInputs:
     def read(self, index: Tensor | slice) -> Inputs:
         """The rows `index` of these."""
         numbers = self.source_numbers(index)
-        return self.source.read(numbers) if len(numbers) else take(self.source.sample, slice(0, 0))
+        return (
+            self.source.read(numbers)
+            if len(numbers)
+            else take(self.source.sample, slice(0, 0))
+        )
 
     def source_numbers(self, index: Tensor | slice = slice(None)) -> Array:
         """The numbers of the rows `index` of these in the source, int64."""
@@ -131,20 +146,32 @@ def _describe(tensor: Tensor) -> str:
 
 def rows(inputs: Held) -> int:
     """Number of rows of `inputs`."""
-    return len(inputs) if isinstance(inputs, LazyInputs) else len(next(iter(tensors_by_name(inputs).values())))
+    return (
+        len(inputs)
+        if isinstance(inputs, LazyInputs)
+        else len(next(iter(tensors_by_name(inputs).values())))
+    )
 
 
 def take(inputs: Held, index: Tensor | slice) -> Inputs:
     """The rows `index` (int64 numbers, or a slice) of `inputs`, read if they are not in memory."""
     if isinstance(inputs, LazyInputs):
         return inputs.read(index)
-    return {k: take_rows(v, index) for k, v in inputs.items()} if isinstance(inputs, dict) else take_rows(inputs, index)
+    return (
+        {k: take_rows(v, index) for k, v in inputs.items()}
+        if isinstance(inputs, dict)
+        else take_rows(inputs, index)
+    )
 
 
 def take_rows(value: Tensor, index: Tensor | slice) -> Tensor:
     """The rows `index` of a tensor."""
     # `value[index]` takes up to fifteen times as long.
-    return value[index] if isinstance(index, slice) else value.index_select(0, index.to(value.device))
+    return (
+        value[index]
+        if isinstance(index, slice)
+        else value.index_select(0, index.to(value.device))
+    )
 
 
 def join_inputs(parts: Sequence[Held]) -> Held:
@@ -157,7 +184,9 @@ def join_inputs(parts: Sequence[Held]) -> Held:
             raise InputError(
                 "unread rows of several data sets cannot be joined; make them one, e.g. by torch.utils.data.ConcatDataset"
             )
-        return LazyInputs(source, np.concatenate([part.source_numbers() for part in lazy]))
+        return LazyInputs(
+            source, np.concatenate([part.source_numbers() for part in lazy])
+        )
     if isinstance(example, dict):
         return {k: torch.cat([part[k] for part in parts]) for k in example}  # type: ignore[index]
     return torch.cat(parts)  # type: ignore[arg-type]
@@ -165,7 +194,11 @@ def join_inputs(parts: Sequence[Held]) -> Held:
 
 def sample(inputs: Held) -> Inputs:
     """The first row [1, ...], or none [0, ...] of none: what shapes and types can be read from."""
-    return inputs.source.sample if isinstance(inputs, LazyInputs) else take(inputs, slice(0, 1))
+    return (
+        inputs.source.sample
+        if isinstance(inputs, LazyInputs)
+        else take(inputs, slice(0, 1))
+    )
 
 
 def row_shapes(inputs: Held) -> dict[str, tuple[int, ...]]:
@@ -173,7 +206,10 @@ def row_shapes(inputs: Held) -> dict[str, tuple[int, ...]]:
     if isinstance(inputs, Tensor):
         return {"inputs": tuple(inputs.shape[1:])}
     stored = inputs.source.sample if isinstance(inputs, LazyInputs) else inputs
-    return {name: tuple(tensor.shape[1:]) for name, tensor in tensors_by_name(stored).items()}
+    return {
+        name: tuple(tensor.shape[1:])
+        for name, tensor in tensors_by_name(stored).items()
+    }
 
 
 def row_size(inputs: Held) -> int:
@@ -191,7 +227,9 @@ def tensors_by_name(inputs: Inputs) -> Mapping[str, Tensor]:
 def check_plain(value: object, where: str) -> None:
     """Raise `InputError` that begins with `where` unless `value` is a dense tensor of real numbers with rows."""
     if not isinstance(value, Tensor):
-        raise InputError(f"{where} is a {type(value).__name__}; give a tensor [rows, ...]")
+        raise InputError(
+            f"{where} is a {type(value).__name__}; give a tensor [rows, ...]"
+        )
     kinds = {
         "nested": value.is_nested,
         "without values (device meta)": value.is_meta,
@@ -219,7 +257,9 @@ class LabelScale(NamedTuple):
 
     def undo(self, values: Tensor) -> Tensor:
         """Stored labels, or outputs of a model [...], in the unit of the label; float64 unless nothing is to be done."""
-        return values if self == LabelScale() else values.double() * self.scale + self.mean
+        return (
+            values if self == LabelScale() else values.double() * self.scale + self.mean
+        )
 
 
 CHUNK = 4096
@@ -255,26 +295,41 @@ class Part(NamedTuple):
 
     def select(self, index: Tensor | slice) -> Part:
         """The rows `index` of this part; unread ones stay so."""
-        inputs = self.inputs.at(index) if isinstance(self.inputs, LazyInputs) else take(self.inputs, index)
+        inputs = (
+            self.inputs.at(index)
+            if isinstance(self.inputs, LazyInputs)
+            else take(self.inputs, index)
+        )
         return Part(inputs, take_rows(self.labels, index))
 
     def read(self) -> Inputs:
         """The inputs, read if they are not in memory."""
-        return self.inputs.read(slice(None)) if isinstance(self.inputs, LazyInputs) else self.inputs
+        return (
+            self.inputs.read(slice(None))
+            if isinstance(self.inputs, LazyInputs)
+            else self.inputs
+        )
 
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
         chunk_rows = max(1, min(CHUNK, ELEMENTS // row_size(self.inputs)))
         count = len(self)
         for low in range(0, count, chunk_rows):
-            yield self if count <= chunk_rows else self.select(slice(low, low + chunk_rows))
+            yield (
+                self
+                if count <= chunk_rows
+                else self.select(slice(low, low + chunk_rows))
+            )
 
     def map_tensors(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
         """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
         if isinstance(self.inputs, LazyInputs):
             return Part(self.inputs, change(self.labels, None))
         if isinstance(self.inputs, dict):
-            return Part({k: change(v, k) for k, v in self.inputs.items()}, change(self.labels, None))
+            return Part(
+                {k: change(v, k) for k, v in self.inputs.items()},
+                change(self.labels, None),
+            )
         return Part(change(self.inputs, "inputs"), change(self.labels, None))
 
     def check(self, where: str) -> None:
@@ -283,18 +338,31 @@ class Part(NamedTuple):
         for key, value in tensors.items():
             check_plain(value, f"{where}: {key}")
         counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
-        counts = {"inputs": rows(self.inputs)} if isinstance(self.inputs, LazyInputs) else counts
+        counts = (
+            {"inputs": rows(self.inputs)}
+            if isinstance(self.inputs, LazyInputs)
+            else counts
+        )
         if {*counts.values()} != {len(self)}:
             raise InputError(
                 f"{where}: inputs have {counts} rows but there are {len(self)} labels; give one label per row"
             )
         for key, value in tensors.items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
+                raise InputError(
+                    f"{where}: {key} contain NaN or Inf; impute or drop those rows first"
+                )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what of it is in memory, by name: inputs that are read, and `labels`."""
-        return {**({} if isinstance(self.inputs, LazyInputs) else tensors_by_name(self.inputs)), "labels": self.labels}
+        return {
+            **(
+                {}
+                if isinstance(self.inputs, LazyInputs)
+                else tensors_by_name(self.inputs)
+            ),
+            "labels": self.labels,
+        }
 
 
 @dataclass(frozen=True)
@@ -321,11 +389,15 @@ class Rows:
         inputs = join_inputs([p.inputs for p in present])
         sizes = [0 if p is None else len(p) for p in parts]
         return cls(
-            inputs, torch.cat([p.labels for p in present]), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+            inputs,
+            torch.cat([p.labels for p in present]),
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         )
 
     @classmethod
-    def from_indices(cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
+    def from_indices(
+        cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]
+    ) -> Rows:
         """Client i has the rows `lists[i]` of a data set that all clients share in memory."""
         sizes = np.array([len(part) for part in lists], dtype=np.int64)
         index = (
@@ -334,20 +406,40 @@ class Rows:
             else np.zeros(0, np.int64)
         )
         if index.size and (index.min() < 0 or index.max() >= len(labels)):
-            raise InputError(f"index lists name row {int(index.max())} of a data set with {len(labels)} rows")
-        return cls(inputs, labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), index)
+            raise InputError(
+                f"index lists name row {int(index.max())} of a data set with {len(labels)} rows"
+            )
+        return cls(
+            inputs,
+            labels,
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            index,
+        )
 
     def absorb(self, other: Rows, moves: NDArray[np.bool_]) -> tuple[Rows, Rows | None]:
         """Return these rows with those of `other` added at the clients that `moves` [clients] marks, and the rows left in `other`."""
         inputs, labels, shift = self.inputs, self.labels, 0
         if other.inputs is not inputs or other.labels is not labels:
-            inputs, labels, shift = join_inputs([inputs, other.inputs]), torch.cat([labels, other.labels]), len(labels)
+            inputs, labels, shift = (
+                join_inputs([inputs, other.inputs]),
+                torch.cat([labels, other.labels]),
+                len(labels),
+            )
         owners, numbers = other.owners(), other.all_numbers() + shift
         moved_rows = moves[owners]
-        order = np.argsort(np.concatenate([self.owners(), owners[moved_rows]]), kind="stable")
+        order = np.argsort(
+            np.concatenate([self.owners(), owners[moved_rows]]), kind="stable"
+        )
         joined = np.concatenate([self.all_numbers(), numbers[moved_rows]])[order]
-        ends = [np.concatenate([[0], np.cumsum(n)]) for n in (self.sizes + other.sizes * moves, other.sizes * ~moves)]
-        remaining = Rows(inputs, labels, ends[1].astype(np.int64), numbers[~moved_rows]) if ends[1][-1] else None
+        ends = [
+            np.concatenate([[0], np.cumsum(n)])
+            for n in (self.sizes + other.sizes * moves, other.sizes * ~moves)
+        ]
+        remaining = (
+            Rows(inputs, labels, ends[1].astype(np.int64), numbers[~moved_rows])
+            if ends[1][-1]
+            else None
+        )
         return Rows(inputs, labels, ends[0].astype(np.int64), joined), remaining
 
     @property
@@ -363,7 +455,11 @@ class Rows:
     def numbers(self, client: int) -> Array:
         """The same as an array of row numbers."""
         positions = self.positions(client)
-        return np.arange(positions.start, positions.stop, dtype=np.int64) if isinstance(positions, slice) else positions
+        return (
+            np.arange(positions.start, positions.stop, dtype=np.int64)
+            if isinstance(positions, slice)
+            else positions
+        )
 
     def owners(self) -> Array:
         """Return the number of the client to which each position belongs."""
@@ -376,13 +472,17 @@ class Rows:
     def part(self, client: int) -> Part:
         """The rows of client number `client` (a view where they lie together, else a copy; unread ones stay so)."""
         place = self.positions(client)
-        return Part(self.inputs, self.labels).select(place if isinstance(place, slice) else torch.from_numpy(place))
+        return Part(self.inputs, self.labels).select(
+            place if isinstance(place, slice) else torch.from_numpy(place)
+        )
 
     def subset(self, clients: Sequence[int]) -> Rows:
         """Copies of the rows of some clients, by number, and no others."""
         lists = [self.numbers(i) for i in clients]
         numbers = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
+        offsets = np.concatenate(
+            [[0], np.cumsum([len(part) for part in lists])]
+        ).astype(np.int64)
         return Rows(*Part(self.inputs, self.labels).select(numbers), offsets)
 
     def evidence(self) -> Callable[[int], dict[str, Tensor]]:
@@ -399,10 +499,18 @@ class Rows:
             if not len(part) or not isinstance(part.inputs, LazyInputs):
                 return part.tensors() if len(part) else {}
             positions = (
-                sampled[(sampled >= self.offsets[client]) & (sampled < self.offsets[client + 1])] - self.offsets[client]
+                sampled[
+                    (sampled >= self.offsets[client])
+                    & (sampled < self.offsets[client + 1])
+                ]
+                - self.offsets[client]
             )
             numbers = torch.from_numpy(part.inputs.source_numbers())
             mark = {f"numbers of {part.inputs.source.mark}": numbers}
-            return {**mark, **part.tensors(), **tensors_by_name(part.inputs.read(torch.from_numpy(positions)))}
+            return {
+                **mark,
+                **part.tensors(),
+                **tensors_by_name(part.inputs.read(torch.from_numpy(positions))),
+            }
 
         return of_client

@@ -13,14 +13,30 @@ from functools import lru_cache
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
 
-_NUMBERS = frozenset({"id", "idx", "index", "key", "uuid", "guid", "mrn", "nr", "no", "num", "number"})
+_NUMBERS = frozenset(
+    {"id", "idx", "index", "key", "uuid", "guid", "mrn", "nr", "no", "num", "number"}
+)
 _SUBJECTS = frozenset(
-    {"patient", "case", "record", "subject", "participant", "person", "sample", "specimen", "encounter", "admission"}
+    {
+        "patient",
+        "case",
+        "record",
+        "subject",
+        "participant",
+        "person",
+        "sample",
+        "specimen",
+        "encounter",
+        "admission",
+    }
     | {"accession", "study", "row", "unnamed"}
 )
 """Words for whom or what a row is about, and for its number among others."""
 
-_ENDPOINT, _UNIT_OF_TIME = "(overall|os|pfs|dfs|rfs|efs)", "(time|days|weeks|months|years)"
+_ENDPOINT, _UNIT_OF_TIME = (
+    "(overall|os|pfs|dfs|rfs|efs)",
+    "(time|days|weeks|months|years)",
+)
 _EVENTS = re.compile(
     f"({_ENDPOINT}[ .])?(event|status)|(vital|survival) status|death( event)?|died|dead|deceased|relapse|recurrence"
     "|censored|fustat"
@@ -38,7 +54,11 @@ def spell(value: float) -> str:
     >>> spell(3.0), spell(.5)
     ('3', '0.5')
     """
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+    return (
+        str(int(value))
+        if value == int(value) and abs(value) < 1e15
+        else repr(float(value))
+    )
 
 
 def count(amount: int, noun: str) -> str:
@@ -74,7 +94,9 @@ def duration(seconds: float) -> str:
 
 def html_table(title: str, lines: Iterable[Sequence[str]]) -> str:
     """A table for a notebook under its title; every text is escaped."""
-    cells = (("".join(f"<td>{html.escape(cell)}</td>" for cell in line)) for line in lines)
+    cells = (
+        ("".join(f"<td>{html.escape(cell)}</td>" for cell in line)) for line in lines
+    )
     return f"<p>{html.escape(title)}</p><table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
 
@@ -85,7 +107,9 @@ def legible(text: str) -> str:
     'left arm'
     """
     if not text.isascii():
-        kinds = ((c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text))
+        kinds = (
+            (c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text)
+        )
         text = "".join(" " if kind == "Zs" else c for c, kind in kinds if kind != "Cf")
     return text.strip()
 
@@ -97,7 +121,9 @@ def fold(text: str) -> str:
     >>> fold(" Left-  Arm. "), fold("NON_smoker"), fold("A-")
     ('left- arm', 'non smoker', 'a-')
     """
-    words = re.sub(r"(?<=\w)[-_](?=\w)", " ", unicodedata.normalize("NFKC", text).casefold()).split()
+    words = re.sub(
+        r"(?<=\w)[-_](?=\w)", " ", unicodedata.normalize("NFKC", text).casefold()
+    ).split()
     return " ".join(words).rstrip(".") or text
 
 
@@ -119,13 +145,20 @@ def alike(name_a: str, name_b: str) -> bool:
     >>> alike("MEAN_RADIUS", "mean radius (mm)"), alike("colour", "coulour"), alike("x1", "x2")
     (True, True, False)
     """
-    plain, compared = (re.sub(r"(?<=.)[(\[].*[)\]]|[\W_]", "", name.casefold()) for name in (name_a, name_b))
+    plain, compared = (
+        re.sub(r"(?<=.)[(\[].*[)\]]|[\W_]", "", name.casefold())
+        for name in (name_a, name_b)
+    )
     if plain == compared:
         return True
     if re.findall(r"\d+", name_a) != re.findall(r"\d+", name_b):
         return False
     match = difflib.SequenceMatcher(None, plain, compared)
-    return match.real_quick_ratio() >= _ALIKE and match.quick_ratio() >= _ALIKE and match.ratio() >= _ALIKE
+    return (
+        match.real_quick_ratio() >= _ALIKE
+        and match.quick_ratio() >= _ALIKE
+        and match.ratio() >= _ALIKE
+    )
 
 
 @lru_cache(maxsize=1 << 14)
@@ -135,7 +168,10 @@ def names_rows(column: str) -> bool:
     >>> [names_rows(name) for name in ("PatientID", "case", "record number", "id_patient", "id_ratio", "caseload")]
     [True, True, True, True, False, False]
     """
-    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column)]
+    words = [
+        word.lower()
+        for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column)
+    ]
     if not words:
         return False
     joined = words[-1].endswith("id") and words[-1][:-2] in _SUBJECTS

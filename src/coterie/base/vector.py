@@ -58,7 +58,11 @@ def lasting_copy(value: Tensor) -> Tensor:
     if value.device.type == "cpu" and size >= LASTING:
         with contextlib.suppress(OSError):
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            return torch.frombuffer(pages, dtype=value.dtype).view(value.shape).copy_(value)
+            return (
+                torch.frombuffer(pages, dtype=value.dtype)
+                .view(value.shape)
+                .copy_(value)
+            )
     return value.clone()
 
 
@@ -97,23 +101,47 @@ class Layout:
         """The layout of `model`. Raises `InputError` if nothing is trainable, dtypes are mixed, or a tensor has no values yet."""
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if nn.parameter.is_lazy(value):
-                raise InputError(f"{name!r} of the model is not made yet (a lazy layer); call the model once on a row")
+                raise InputError(
+                    f"{name!r} of the model is not made yet (a lazy layer); call the model once on a row"
+                )
             dense = not value.is_nested and value.layout == torch.strided
-            if value.is_meta or not dense or (value.requires_grad and value.is_complex()):
+            if (
+                value.is_meta
+                or not dense
+                or (value.requires_grad and value.is_complex())
+            ):
                 raise InputError(
                     f"{name!r} of the model is {value.dtype}, {value.layout}, on {value.device}; train dense real numbers"
                 )
         trainable = [(k, v) for k, v in model.named_parameters() if v.requires_grad]
-        require(bool(trainable), "the model has no trainable parameter; unfreeze at least one")
-        frozen_ids = {id(b) for m in model.modules() if keeps_statistics(m) for b in m.buffers(recurse=False)}
-        floats = [(k, v) for k, v in model.named_buffers() if id(v) not in frozen_ids and _averages(v)]
+        require(
+            bool(trainable),
+            "the model has no trainable parameter; unfreeze at least one",
+        )
+        frozen_ids = {
+            id(b)
+            for m in model.modules()
+            if keeps_statistics(m)
+            for b in m.buffers(recurse=False)
+        }
+        floats = [
+            (k, v)
+            for k, v in model.named_buffers()
+            if id(v) not in frozen_ids and _averages(v)
+        ]
         dtypes = {v.dtype for _, v in (*trainable, *floats)}
         if len(dtypes) > 1:
             raise InputError(
                 f"the model mixes {', '.join(sorted(map(str, dtypes)))}; give all trainable tensors one dtype"
             )
-        shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
-        norms = [(k, isinstance(m, _BatchNorm)) for k, m in model.named_modules() if isinstance(m, _NORMS)]
+        shapes = [
+            tuple((k, v.shape) for k, v in group) for group in (trainable, floats)
+        ]
+        norms = [
+            (k, isinstance(m, _BatchNorm))
+            for k, m in model.named_modules()
+            if isinstance(m, _NORMS)
+        ]
         layers = _order_layers(model, trainable) if model._modules else ("",)
         return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms), layers)
 
@@ -137,10 +165,16 @@ def owner_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _order_layers(model: nn.Module, parameters: list[tuple[str, nn.Parameter]]) -> tuple[str, ...]:
+def _order_layers(
+    model: nn.Module, parameters: list[tuple[str, nn.Parameter]]
+) -> tuple[str, ...]:
     """Return the modules that have these parameters in the order in which a forward pass uses them for the last time."""
     registered = dict.fromkeys(owner_of(name) for name, _ in parameters)
-    containers = [type(module) for module in model.modules() if any(True for _ in module.children())]
+    containers = [
+        type(module)
+        for module in model.modules()
+        if any(True for _ in module.children())
+    ]
     if all(kind is nn.Sequential for kind in containers):
         return tuple(registered)
     order: dict[str, None] = {}
@@ -161,9 +195,15 @@ def _trace_modules(model: nn.Module) -> list[str]:
         with warnings.catch_warnings(), fork_generators():
             warnings.simplefilter("ignore")
             graph = fx.Tracer().trace(traced)
-    except Exception:  # a forward of a user's own may raise anything when it is given no rows
+    except (
+        Exception
+    ):  # a forward of a user's own may raise anything when it is given no rows
         return []
-    calls = [(node.op, str(node.target)) for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    calls = [
+        (node.op, str(node.target))
+        for node in graph.nodes
+        if node.op in ("call_module", "get_attr")
+    ]
     return [target if op == "call_module" else owner_of(target) for op, target in calls]
 
 
@@ -172,7 +212,9 @@ def keeps_statistics(module: nn.Module) -> bool:
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
     parameters = list(module.parameters(recurse=False))
-    return FROZEN in vars(module) or (bool(parameters) and not any(p.requires_grad for p in parameters))
+    return FROZEN in vars(module) or (
+        bool(parameters) and not any(p.requires_grad for p in parameters)
+    )
 
 
 def freeze_statistics(module: nn.Module) -> None:
@@ -182,7 +224,11 @@ def freeze_statistics(module: nn.Module) -> None:
 
 def _averages(buffer: Tensor) -> bool:
     """Return True if a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
-    return buffer.is_floating_point() and buffer.dtype.itemsize > 1 and bool(torch.isfinite(buffer).all())
+    return (
+        buffer.is_floating_point()
+        and buffer.dtype.itemsize > 1
+        and bool(torch.isfinite(buffer).all())
+    )
 
 
 def copy_model(model: nn.Module) -> nn.Module:
@@ -190,24 +236,37 @@ def copy_model(model: nn.Module) -> nn.Module:
     try:
         return deepcopy(model)
     except Exception as error:
-        computed = any(isinstance(v, Tensor) and not v.is_leaf for m in model.modules() for v in vars(m).values())
+        computed = any(
+            isinstance(v, Tensor) and not v.is_leaf
+            for m in model.modules()
+            for v in vars(m).values()
+        )
         why = (
             "it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do; compute it in forward, or use "
             "torch.nn.utils.parametrizations"
         )
-        raise InputError(f"the model cannot be copied: {why if computed else plain(str(error), 150)}") from error
+        raise InputError(
+            f"the model cannot be copied: {why if computed else plain(str(error), 150)}"
+        ) from error
 
 
 def flatten(model: nn.Module, layout: Layout) -> Tensor:
     """The vector [d + b] of a model, a copy."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return torch.cat([state[k].detach().reshape(-1) for k, _ in (*layout.parameters, *layout.buffers)])
+    return torch.cat(
+        [
+            state[k].detach().reshape(-1)
+            for k, _ in (*layout.parameters, *layout.buffers)
+        ]
+    )
 
 
 def unflatten(x: Tensor, layout: Layout) -> dict[str, Tensor]:
     """The named tensors of a vector [d + b], as views."""
     if x.shape != (layout.size,):
-        raise InputError(f"a model vector has shape ({layout.size},), got {tuple(x.shape)}")
+        raise InputError(
+            f"a model vector has shape ({layout.size},), got {tuple(x.shape)}"
+        )
     named = {}
     low = 0
     for name, shape in (*layout.parameters, *layout.buffers):
@@ -236,7 +295,9 @@ class Sum:
         """Add `weights[k] * vectors[k]` for each of the vectors [n, ...]; weights [n]."""
         if self._total is None:
             self._dtype = vectors.dtype
-            self._total = vectors.new_zeros(vectors.shape[1:], dtype=torch.promote_types(self._dtype, torch.float32))
+            self._total = vectors.new_zeros(
+                vectors.shape[1:], dtype=torch.promote_types(self._dtype, torch.float32)
+            )
         for weight, vector in zip(weights.tolist(), vectors, strict=True):
             self._total.add_(vector, alpha=weight)
 
@@ -273,7 +334,9 @@ def _shift_in_place(x: Tensor, step: Tensor, lr: float, dim: int | None) -> Tens
     return step.add_(x)
 
 
-def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
+def move(
+    x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int | None = None
+) -> Tensor:
     """A model moved by updates with any weights: parameters by `lr * weights @ updates`, buffers to their weighted mean.
 
     For methods that hold all updates: a product takes half the time of an `average`, and less where vectors are short.
@@ -292,7 +355,9 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     step = weights.to(updates) @ updates
     if dim is not None and dim < x.shape[-1]:
         total = float(weights.sum())
-        step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
+        step[dim:].copy_(
+            step[dim:] / total if total != 0 else torch.zeros_like(step[dim:])
+        )
     return _shift_in_place(x, step, lr, dim)
 
 
@@ -305,28 +370,55 @@ def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:
             yield first_name, name
 
 
-def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False) -> Mapping[str, Tensor]:
+def export(
+    x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False
+) -> Mapping[str, Tensor]:
     """A state dict: the vector's tensors under each of their names, and unless `trained_only` what is frozen or counted."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values_by_id = {id(tensors[name]): value for name, value in unflatten(x, layout).items()}
-    state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
-    exported = {k: v for k, v in state.items() if id(v) in values_by_id or not trained_only}
-    return {k: values_by_id.get(id(v), v).detach().cpu().contiguous() for k, v in exported.items()}
+    values_by_id = {
+        id(tensors[name]): value for name, value in unflatten(x, layout).items()
+    }
+    state = model.state_dict(
+        keep_vars=True
+    )  # the tensors themselves, by which names of one tensor are known
+    exported = {
+        k: v for k, v in state.items() if id(v) in values_by_id or not trained_only
+    }
+    return {
+        k: values_by_id.get(id(v), v).detach().cpu().contiguous()
+        for k, v in exported.items()
+    }
 
 
 def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
     """Return what a state dict holds and a vector does not, by name: all that is frozen or counted."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    moving_ids = {id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)}
-    return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moving_ids}
+    moving_ids = {
+        id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)
+    }
+    return {
+        k: v.detach()
+        for k, v in model.state_dict(keep_vars=True).items()
+        if id(v) not in moving_ids
+    }
 
 
 def add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
     """Let a hash know names, shapes, types and numbers of tensors; without those that have no numbers or cannot be trained with."""
     for name, value in sorted(state.items()):
         readable = (
-            isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not (value.is_meta or value.is_nested)
+            isinstance(value, Tensor)
+            and not nn.parameter.is_lazy(value)
+            and not (value.is_meta or value.is_nested)
         )
         if readable and value.layout == torch.strided and not value.is_quantized:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(
+                value.detach()
+                .cpu()
+                .contiguous()
+                .reshape(-1)
+                .view(torch.uint8)
+                .numpy()
+                .data
+            )

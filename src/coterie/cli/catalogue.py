@@ -70,13 +70,18 @@ class Entry:
     def paragraph(self, word: str) -> str:
         """Return what stands behind `word: ` in the text of the class, or of the file, up to the next such line or a blank one."""
         for text in (self.own_text, self.text):
-            if match := re.search(rf"^{word}: (.*?)(?:\n\n|\n(?=[A-Z]\w+: )|\Z)", text, re.S | re.M):
+            if match := re.search(
+                rf"^{word}: (.*?)(?:\n\n|\n(?=[A-Z]\w+: )|\Z)", text, re.S | re.M
+            ):
                 return " ".join(match.group(1).split())
         return ""
 
     def row(self) -> dict[str, Any]:
         """Return name, one line, paper, year, what it optimises, floats sent, client memory, and what the server needs of updates."""
-        paragraphs = {key: self.paragraph(key.capitalize()) for key in ("optimises", "sends", "memory")}
+        paragraphs = {
+            key: self.paragraph(key.capitalize())
+            for key in ("optimises", "sends", "memory")
+        }
         return {
             "name": self.name,
             "summary": self.summary,
@@ -91,7 +96,10 @@ def entries() -> dict[str, Entry]:
     """Return all methods that can be imported by name, in the order in which they are listed."""
     methods, _ = METHODS.importable()
     modules = [cls.__module__ for cls in methods.values()]
-    return {name: Entry(name, cls, modules.count(cls.__module__) > 1) for name, cls in methods.items()}
+    return {
+        name: Entry(name, cls, modules.count(cls.__module__) > 1)
+        for name, cls in methods.items()
+    }
 
 
 def entry_of(name: str) -> Entry:
@@ -106,5 +114,7 @@ def traffic(sends: str) -> dict[str, tuple[str, str]]:
     >>> traffic("d + 1 up, d down (local_update); 1 up, 2 d down (distances: external clients).")
     {'local_update': ('d + 1', 'd'), 'distances': ('1', '2 d')}
     """
-    clauses = re.findall(r"(?:^|; )([^;(]*(?:\([^)]*\) d)?[^;(]*?) up, ([^;]+?) down \((\w+)", sends)
+    clauses = re.findall(
+        r"(?:^|; )([^;(]*(?:\([^)]*\) d)?[^;(]*?) up, ([^;]+?) down \((\w+)", sends
+    )
     return {task: (up.strip(), down) for up, down, task in clauses}

@@ -59,7 +59,10 @@ def _say_imports(path: Path, trusted: list[str]) -> None:
     if path.name == "experiment.toml" or is_run(folder):
         trusted_files = {Path(name).resolve() for name in trusted}
         for name in files:
-            if folder in Path(name).resolve().parents and Path(name).resolve() not in trusted_files:
+            if (
+                folder in Path(name).resolve().parents
+                and Path(name).resolve() not in trusted_files
+            ):
                 raise InputError(
                     f"{name} lies in the run directory {path.parent}, so whoever made that wrote it; look at it, then say "
                     f"--trust {name}"
@@ -77,7 +80,9 @@ def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
     clients = None
     for table in tables["methods"]:
         try:
-            one_method = Experiment.from_tables({**tables, "methods": [table], "tune": {}}, "the command line")
+            one_method = Experiment.from_tables(
+                {**tables, "methods": [table], "tune": {}}, "the command line"
+            )
             if clients is None:
                 clients = one_method.load_data(one_method.run.seeds[0])
             check_method(one_method, one_method.methods[0], clients)
@@ -93,7 +98,11 @@ MENDED = "once this is mended, go on"
 
 def _rounds_on_disk(every: int = 1) -> str:
     """Say which complete rounds are saved."""
-    return "every complete round is saved" if every == 1 else f"one round in {every} is saved"
+    return (
+        "every complete round is saved"
+        if every == 1
+        else f"one round in {every} is saved"
+    )
 
 
 def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
@@ -125,29 +134,43 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
         except Exception as error:
             if is_run(folder) and not isinstance(error, InputError | OSError):
                 args.run = folder
-                error.add_note(f"{_rounds_on_disk(experiment.run.save_every)}; {MENDED} {_goes_on(folder)}")
+                error.add_note(
+                    f"{_rounds_on_disk(experiment.run.save_every)}; {MENDED} {_goes_on(folder)}"
+                )
             raise
     return _present(folder, args, html=not args.no_report)
 
 
 def _goes_on(folder: Path, *command: str) -> str:
     """Say by which command a run that stopped goes on: this one, or one that names the file in its folder."""
-    command_line = shlex.join(["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"])
+    command_line = shlex.join(
+        ["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"]
+    )
     return f"with:\n  {command_line}"
 
 
-def _choose_settings(experiment: Experiment, folder: Path, args: argparse.Namespace, progress: Progress) -> Experiment:
+def _choose_settings(
+    experiment: Experiment, folder: Path, args: argparse.Namespace, progress: Progress
+) -> Experiment:
     from coterie.study.search import choose_settings
 
-    chosen, trials = choose_settings(experiment, folder, grid=args.tune, resume=args.resume, notify=progress.tuning)
+    chosen, trials = choose_settings(
+        experiment, folder, grid=args.tune, resume=args.resume, notify=progress.tuning
+    )
     for trial in trials:
         if args.tune and trial.chosen and trial.setting:
-            progress.say(f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}")
+            progress.say(
+                f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}"
+            )
     return chosen
 
 
 def _present(
-    folder: Path, args: argparse.Namespace, html: bool, insist: bool = False, threshold: float | str | None = None
+    folder: Path,
+    args: argparse.Namespace,
+    html: bool,
+    insist: bool = False,
+    threshold: float | str | None = None,
 ) -> int:
     from coterie.base.files import read_json
     from coterie.report.answer import answer_lines
@@ -174,7 +197,9 @@ def _present(
             missing = f"{folder} cannot be written ({error.strerror})"
     if args.json:
         rows = read_json(folder / "summary.json", list)
-        verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
+        verdicts = {
+            client: verdict(results, client)._asdict() for client in results.clients
+        }
         answer = {
             "folder": str(folder),
             "runs": results.runs,
@@ -182,7 +207,16 @@ def _present(
             "rows": rows,
             "verdicts": verdicts,
         }
-        say(json.dumps({**answer, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
+        say(
+            json.dumps(
+                {
+                    **answer,
+                    "differences": results.comparisons.rows,
+                    "notes": results.notes,
+                },
+                indent=1,
+            )
+        )
         return 0
     if args.tables:
         say(render(results).rstrip())
@@ -198,7 +232,11 @@ def _present(
 
 
 def _mend(folder: Path) -> None:
-    from coterie.run.hashes import is_intact, refuse_damaged_outcomes, refuse_other_records
+    from coterie.run.hashes import (
+        is_intact,
+        refuse_damaged_outcomes,
+        refuse_other_records,
+    )
 
     refuse_damaged_outcomes(folder)
     refuse_other_records(folder)
@@ -206,7 +244,9 @@ def _mend(folder: Path) -> None:
         from coterie.study.tables import mend_tables
 
         for name in mend_tables(folder):
-            sys.stderr.write(f"note: {folder / name} was damaged; it is made again from the rounds that were saved\n")
+            sys.stderr.write(
+                f"note: {folder / name} was damaged; it is made again from the rounds that were saved\n"
+            )
 
 
 # ---- sites elsewhere
@@ -223,7 +263,9 @@ def _submit(args: argparse.Namespace) -> int:
     path = Path(args.plan)
     experiment = read_plan(path).experiment
     if args.out is not None:
-        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, out=args.out))
+        experiment = dataclasses.replace(
+            experiment, run=dataclasses.replace(experiment.run, out=args.out)
+        )
     folder = choose_folder(experiment, args.resume)
     with raise_interrupts(), Progress(quiet=args.json) as progress:
         try:
@@ -261,8 +303,12 @@ def _report(args: argparse.Namespace) -> int:
         folder = default_folder(runs) if args.out is None else Path(args.out)
         combine_runs(runs, folder, new_rows=args.new_rows)
     elif args.out is not None or args.new_rows:
-        raise InputError("--out and --new-rows are for several runs; name them behind each other")
-    return _present(folder, args, html=not args.no_html, insist=True, threshold=args.threshold)
+        raise InputError(
+            "--out and --new-rows are for several runs; name them behind each other"
+        )
+    return _present(
+        folder, args, html=not args.no_html, insist=True, threshold=args.threshold
+    )
 
 
 def _plan_rows(args: argparse.Namespace) -> int:
@@ -275,13 +321,20 @@ def _plan_rows(args: argparse.Namespace) -> int:
     texts = [text for text in (args.rows or "").split(",") if text]
     for text in texts:
         if not (text.isdecimal() and SIZE.test(int(text))):
-            raise InputError(f"--rows must be numbers of rows, such as 100,500; got {text!r}")
+            raise InputError(
+                f"--rows must be numbers of rows, such as 100,500; got {text!r}"
+            )
     numbers = [int(text) for text in texts]
     plan = plan_rows(results, client, numbers)
     if args.json:
         say(
             json.dumps(
-                {"client": client, "today": plan.verdict._asdict(), "own": plan.own, "everybody": plan.everybody}
+                {
+                    "client": client,
+                    "today": plan.verdict._asdict(),
+                    "own": plan.own,
+                    "everybody": plan.everybody,
+                }
             )
         )
     else:
@@ -318,26 +371,48 @@ def _finalise(args: argparse.Namespace) -> int:
     best = recommend(results, args.client)
     method = args.method or best
     threshold = _threshold(args, results, method)
-    target = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
-    final = finalise(
-        run, target, client=args.client, method=method, threshold=threshold, accept_change=args.accept_change
+    target = (
+        Path("final") / safe_name(f"{results.title}-{args.client}")
+        if args.out is None
+        else Path(args.out)
     )
-    text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
+    final = finalise(
+        run,
+        target,
+        client=args.client,
+        method=method,
+        threshold=threshold,
+        accept_change=args.accept_change,
+    )
+    text = card(
+        results, args.client, method, final.rows, threshold, rounds=final.rounds
+    )
     write_atomically(target / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
-    except_tuning = " but those that choose how it is tuned" if results.personal_part(method) else ""
-    say(f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}")
+    except_tuning = (
+        " but those that choose how it is tuned"
+        if results.personal_part(method)
+        else ""
+    )
+    say(
+        f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"
+    )
     say(f"what to expect of it: {target / 'card.md'}")
     for note in final.notes:
         sys.stderr.write(f"note: {note}\n")
     return 0
 
 
-def _threshold(args: argparse.Namespace, results: Results, method: str, seed: int | None = None) -> float | None:
+def _threshold(
+    args: argparse.Namespace, results: Results, method: str, seed: int | None = None
+) -> float | None:
     """From which risk the client's model calls a row positive; None, which nobody may ask for, unless there are two classes."""
     from coterie.report.diagnosis import operating_point
 
     threshold = operating_point(results, method, args.client, seed)
-    require(args.threshold is None or threshold is not None, "a threshold needs two classes; leave it out")
+    require(
+        args.threshold is None or threshold is not None,
+        "a threshold needs two classes; leave it out",
+    )
     return threshold
 
 
@@ -351,7 +426,9 @@ def _predict(args: argparse.Namespace) -> int:
     folder, method, threshold = Path(args.folder), args.method, args.threshold
     if is_final(folder):
         if threshold == "validation":
-            raise InputError(f"{folder} holds one model and its threshold; give a risk, say 0.3")
+            raise InputError(
+                f"{folder} holds one model and its threshold; give a risk, say 0.3"
+            )
         threshold = None if threshold is None else float(threshold_of(threshold))
     else:
         _mend(folder)
@@ -363,23 +440,35 @@ def _predict(args: argparse.Namespace) -> int:
         threshold = _threshold(args, results, method, seed)
     trust = None if args.trust is None else Path(args.trust)
     chosen = {"client": args.client, "method": method, "seed": args.seed}
-    prediction = predict(folder, Path(args.file), **chosen, threshold=threshold, trust=trust)
+    prediction = predict(
+        folder, Path(args.file), **chosen, threshold=threshold, trust=trust
+    )
     table = prediction.table()
     if args.out:
-        write_atomically(Path(args.out), lambda p: p.write_text(table, encoding="utf-8"))
+        write_atomically(
+            Path(args.out), lambda p: p.write_text(table, encoding="utf-8")
+        )
     else:
         sys.stdout.write(table)
-    cut = f", {prediction.classes[1]} from {prediction.threshold:g} on" if len(prediction.classes) == 2 else ""
+    cut = (
+        f", {prediction.classes[1]} from {prediction.threshold:g} on"
+        if len(prediction.classes) == 2
+        else ""
+    )
     sys.stderr.write(f"model: {prediction.method} for {prediction.client}{cut}\n")
     for note in prediction.notes:
         sys.stderr.write(f"note: {note}\n")
     accuracy = prediction.accuracy()
     if accuracy is not None:
-        sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(prediction.values)} rows\n")
+        sys.stderr.write(
+            f"the file has labels: accuracy {accuracy:.3f} on {len(prediction.values)} rows\n"
+        )
     errors = prediction.errors()
     if errors is not None:
         sizes = "MAE {:.4g}, RMSE {:.4g} in the unit of the label".format(*errors)
-        sys.stderr.write(f"the file has labels: {sizes} on {len(prediction.values)} rows\n")
+        sys.stderr.write(
+            f"the file has labels: {sizes} on {len(prediction.values)} rows\n"
+        )
     return 0
 
 
@@ -397,13 +486,22 @@ def _check(args: argparse.Namespace) -> int:
     if not (args.partners and args.data in DATASETS):  # whose tables need no check
         settings = build(Tables, tables["data"], "[data]", named="data")
         checked = check_folder(args.data, tables=settings, split=tables.get("split"))
-        printed, answer, problems = [*lines(checked), ""], checked.to_json(), checked.problems
+        printed, answer, problems = (
+            [*lines(checked), ""],
+            checked.to_json(),
+            checked.problems,
+        )
     if args.partners and not problems:
         from coterie.data.registry import load
         from coterie.study.partners import forecast_partners
 
-        forecast = forecast_partners(load(args.data, split=tables.get("split"), **tables["data"]))
-        printed, answer = [*printed, *partner_lines(forecast)], {**answer, "partners": forecast.to_json()}
+        forecast = forecast_partners(
+            load(args.data, split=tables.get("split"), **tables["data"])
+        )
+        printed, answer = (
+            [*printed, *partner_lines(forecast)],
+            {**answer, "partners": forecast.to_json()},
+        )
     say(json.dumps(answer, indent=1) if args.json else "\n".join(printed).rstrip())
     return 2 if problems else 0
 

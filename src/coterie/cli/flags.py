@@ -10,10 +10,14 @@ from typing import Any
 from coterie.config.keys import keys_with_flags
 
 
-def add_command(commands: Any, name: str, summary: str, command: str = "") -> argparse.ArgumentParser:
+def add_command(
+    commands: Any, name: str, summary: str, command: str = ""
+) -> argparse.ArgumentParser:
     """Add a command with what it does in one line; `command` is its key of `commands.COMMANDS`, if not its name."""
     description = f"{summary[:1].upper()}{summary[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description
+    )
     parser.add_argument(
         "--debug",
         action="store_true",
@@ -26,13 +30,22 @@ def add_command(commands: Any, name: str, summary: str, command: str = "") -> ar
 
 def add_flags(parser: argparse.ArgumentParser, *tables: str) -> None:
     """Add the flags of these tables, or of all, in a group for each table; what is typed is found by `flag_texts`."""
-    for table, keys in itertools.groupby(keys_with_flags(*tables), key=lambda key: key.table):
+    for table, keys in itertools.groupby(
+        keys_with_flags(*tables), key=lambda key: key.table
+    ):
         group = parser.add_argument_group(f"[{table}]")
         for key in keys:
             metavar = (key.option.flag and key.option.flag.metavar) or key.name.upper()
-            group.add_argument(key.flag, dest=key.path, metavar=metavar, help=key.help.replace("%", "%%"))
+            group.add_argument(
+                key.flag,
+                dest=key.path,
+                metavar=metavar,
+                help=key.help.replace("%", "%%"),
+            )
 
 
 def flag_texts(args: argparse.Namespace) -> Mapping[str, Any]:
     """The texts that were typed for flags of settings, by key such as `run.rounds`."""
-    return {key: text for key, text in vars(args).items() if "." in key and text is not None}
+    return {
+        key: text for key, text in vars(args).items() if "." in key and text is not None
+    }

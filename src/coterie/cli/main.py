@@ -40,8 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: {error.strerror}; check the path", 2)
         if error.filename is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try again when it ends
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror}; what was saved before stays", 1)
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # Python would try again when it ends
+        return _fail(
+            f"{error.filename or 'standard output'}: {error.strerror}; what was saved before stays",
+            1,
+        )
     except KeyboardInterrupt:
         return _fail("stopped", 130)
     except Exception as error:

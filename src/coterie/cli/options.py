@@ -9,7 +9,12 @@ from typing import Any, NoReturn
 from coterie import __version__
 from coterie.base.errors import InputError, nearest
 from coterie.cli.flags import add_command, add_flags
-from coterie.cli.site import add_operator_commands, add_purge, add_site_commands, add_wheels
+from coterie.cli.site import (
+    add_operator_commands,
+    add_purge,
+    add_site_commands,
+    add_wheels,
+)
 
 EPILOG = """examples:
   coterie compare heart-disease                     does federating help four real hospitals, and with whom?
@@ -46,11 +51,15 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         parsed, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
             flag = word.partition("=")[0]
-            hint = nearest(flag, {a.option_strings[-1] for a in self._actions if a.option_strings})
+            hint = nearest(
+                flag, {a.option_strings[-1] for a in self._actions if a.option_strings}
+            )
             self.error(
                 f"there is no option {flag}; {hint}"
                 if flag[:1] == "-"
@@ -61,16 +70,25 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if unknown is not None:
-            commands = next(action.choices for action in self._actions if action.metavar == "COMMAND")
+            commands = next(
+                action.choices
+                for action in self._actions
+                if action.metavar == "COMMAND"
+            )
             message = f"there is no command {unknown[1]!r}; {nearest(unknown[1], commands or ())}"
         raise InputError(f"{message}; see {self.prog} --help")
 
 
 def _add_experiments(commands: Any) -> None:
     compare = add_command(
-        commands, "compare", "compare methods on the same clients: who gains by joining, and with whom"
+        commands,
+        "compare",
+        "compare methods on the same clients: who gains by joining, and with whom",
     )
-    compare.add_argument("data", help="a data set (see: coterie data), a folder with one file per client, or one table")
+    compare.add_argument(
+        "data",
+        help="a data set (see: coterie data), a folder with one file per client, or one table",
+    )
     compare.add_argument(
         "--methods",
         metavar="A,B",
@@ -78,7 +96,10 @@ def _add_experiments(commands: Any) -> None:
         "each client tunes that part of its model after training (all, last or bias)",
     )
     run = add_command(commands, "run", "run an experiment from a TOML file")
-    run.add_argument("experiment", help="the TOML file (a run directory's experiment.toml repeats that run)")
+    run.add_argument(
+        "experiment",
+        help="the TOML file (a run directory's experiment.toml repeats that run)",
+    )
     run.add_argument(
         "--trust",
         metavar="FILE",
@@ -88,7 +109,9 @@ def _add_experiments(commands: Any) -> None:
     )
     for parser in (compare, run):
         parser.add_argument(
-            "--tune", action="store_true", help="first choose each method's settings on validation rows"
+            "--tune",
+            action="store_true",
+            help="first choose each method's settings on validation rows",
         )
         _add_set(parser, "any key: meritfed.md_step=.3, run.evaluate=5")
         _add_resume(parser)
@@ -97,9 +120,14 @@ def _add_experiments(commands: Any) -> None:
         add_flags(parser)
 
     check = add_command(
-        commands, "check", "check a folder of tables: what is wrong, and how alike its clients are; nothing is trained"
+        commands,
+        "check",
+        "check a folder of tables: what is wrong, and how alike its clients are; nothing is trained",
     )
-    check.add_argument("data", help="a folder with one file per client, or one table, which --split deals to clients")
+    check.add_argument(
+        "data",
+        help="a folder with one file per client, or one table, which --split deals to clients",
+    )
     check.add_argument(
         "--partners",
         action="store_true",
@@ -111,11 +139,20 @@ def _add_experiments(commands: Any) -> None:
 
 
 def _add_set(parser: argparse.ArgumentParser, explanation: str) -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help=explanation)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help=explanation,
+    )
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--resume", action="store_true", help="resume where this run stopped")
+    parser.add_argument(
+        "--resume", action="store_true", help="resume where this run stopped"
+    )
 
 
 def _add_accept_change(parser: argparse.ArgumentParser) -> None:
@@ -130,26 +167,40 @@ def _add_accept_change(parser: argparse.ArgumentParser) -> None:
 
 def _add_printing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--json", action="store_true", help="print rows, verdicts, differences and notes as JSON, and nothing else"
+        "--json",
+        action="store_true",
+        help="print rows, verdicts, differences and notes as JSON, and nothing else",
     )
     parser.add_argument("--no-report", action="store_true", help="write no HTML report")
     _add_tables_flag(parser)
 
 
 def _add_tables_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", action="store_true", help="print the tables of all metrics before the answer")
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="print the tables of all metrics before the answer",
+    )
 
 
 def _add_listings(commands: Any) -> None:
     methods = add_command(commands, "methods", "list the methods")
     methods.add_argument("--json", action="store_true", help="print JSON")
 
-    data = add_command(commands, "data", "list the data sets, or write one as CSV files")
+    data = add_command(
+        commands, "data", "list the data sets, or write one as CSV files"
+    )
     data.add_argument("--json", action="store_true", help="print JSON")
     data.add_argument("name", nargs="?", help="a data set to export")
-    data.add_argument("--export", metavar="FOLDER", help="write its files there, one CSV per client")
     data.add_argument(
-        "--server-rows", type=int, default=0, metavar="N", help="take N rows out for a server: FOLDER/../server.csv"
+        "--export", metavar="FOLDER", help="write its files there, one CSV per client"
+    )
+    data.add_argument(
+        "--server-rows",
+        type=int,
+        default=0,
+        metavar="N",
+        help="take N rows out for a server: FOLDER/../server.csv",
     )
 
     show = add_command(
@@ -157,21 +208,32 @@ def _add_listings(commands: Any) -> None:
         "show",
         "explain a method (fields, defaults, paper), a data set, a model, an engine, an attack, ... or a table of settings",
     )
-    show.add_argument("name", help="such as meritfed, heart-disease, mlp, ray, ipm, run or FILE.py:NAME")
+    show.add_argument(
+        "name",
+        help="such as meritfed, heart-disease, mlp, ray, ipm, run or FILE.py:NAME",
+    )
     show.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_site_commands(commands: Any) -> None:
-    deploy = add_command(commands, "deploy", "make the kits with which sites join a plan (NVIDIA FLARE)")
+    deploy = add_command(
+        commands, "deploy", "make the kits with which sites join a plan (NVIDIA FLARE)"
+    )
     deploy.add_argument("plan", help="an experiment's TOML file with a [deploy] table")
-    deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; default: kits of [deploy]")
+    deploy.add_argument(
+        "--kits",
+        metavar="FOLDER",
+        help="where to write them; default: kits of [deploy]",
+    )
     deploy.add_argument(
         "--keys-at-sites",
         action="store_true",
         help="make no kits of sites: each makes its own key (coterie site request)",
     )
     deploy.add_argument(
-        "--authority", metavar="FOLDER", help="where to keep the key that signs certificates; default: ca of the kits"
+        "--authority",
+        metavar="FOLDER",
+        help="where to keep the key that signs certificates; default: ca of the kits",
     )
     deploy.add_argument(
         "--described",
@@ -182,15 +244,25 @@ def _add_site_commands(commands: Any) -> None:
     )
     add_wheels(deploy)
 
-    site = commands.add_parser("site", help="at a site: check, approve and audit what a plan asks of it")
-    add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))
+    site = commands.add_parser(
+        "site", help="at a site: check, approve and audit what a plan asks of it"
+    )
+    add_site_commands(
+        site.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    )
 
     add_operator_commands(commands)
     add_purge(commands)
 
-    submit = add_command(commands, "submit", "run a plan on its sites and bring the run directory back")
+    submit = add_command(
+        commands, "submit", "run a plan on its sites and bring the run directory back"
+    )
     submit.add_argument("plan", help="the TOML file with the [deploy] table")
-    submit.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+    submit.add_argument(
+        "--kits",
+        metavar="FOLDER",
+        help="the folder of the kits; default: kits of [deploy]",
+    )
     submit.add_argument("--out", help="run directory; default: runs/NAME")
     _add_resume(submit)
     _add_accept_change(submit)
@@ -210,58 +282,101 @@ def _add_results(commands: Any) -> None:
         "report",
         "print the answer of a run again and rebuild its HTML report, or those of several runs together",
     )
-    report.add_argument("folders", nargs="+", metavar="folder", help="the run directory; several are combined")
     report.add_argument(
-        "--new-rows", action="store_true", help="no patient is in two of the runs, whose tables may then differ"
+        "folders",
+        nargs="+",
+        metavar="folder",
+        help="the run directory; several are combined",
     )
     report.add_argument(
-        "--out", metavar="FOLDER", help="where several runs are combined; default: their names, joined by +"
+        "--new-rows",
+        action="store_true",
+        help="no patient is in two of the runs, whose tables may then differ",
     )
-    report.add_argument("--json", action="store_true", help="print rows, verdicts, differences and notes as JSON")
+    report.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="where several runs are combined; default: their names, joined by +",
+    )
+    report.add_argument(
+        "--json",
+        action="store_true",
+        help="print rows, verdicts, differences and notes as JSON",
+    )
     report.add_argument("--no-html", action="store_true", help="print the answer only")
     _add_threshold(report)
     _add_tables_flag(report)
 
     plan = add_command(
-        commands, "plan-rows", "say what further rows would probably settle for one client of a finished run"
+        commands,
+        "plan-rows",
+        "say what further rows would probably settle for one client of a finished run",
     )
     plan.add_argument("folder", help="the run directory")
-    plan.add_argument("--for", dest="client", metavar="CLIENT", required=True, help="the client that asks")
     plan.add_argument(
-        "--rows", metavar="N,N", help="numbers of further rows; default: half, 1, 2, 4 and 8 times those that it has"
+        "--for",
+        dest="client",
+        metavar="CLIENT",
+        required=True,
+        help="the client that asks",
     )
-    plan.add_argument("--json", action="store_true", help="print the verdict and the probabilities as JSON")
+    plan.add_argument(
+        "--rows",
+        metavar="N,N",
+        help="numbers of further rows; default: half, 1, 2, 4 and 8 times those that it has",
+    )
+    plan.add_argument(
+        "--json",
+        action="store_true",
+        help="print the verdict and the probabilities as JSON",
+    )
 
     verify = add_command(
-        commands, "verify", "compare every file of a run directory with the hash that the run recorded"
+        commands,
+        "verify",
+        "compare every file of a run directory with the hash that the run recorded",
     )
     verify.add_argument("folder", help="the run directory")
     verify.add_argument(
-        "--explain", action="store_true", help="print what the numbers of each method and seed depend on"
+        "--explain",
+        action="store_true",
+        help="print what the numbers of each method and seed depend on",
     )
 
     finalise = add_command(
-        commands, "finalise", "train a finished run's method again on all rows, and write a model with its card"
+        commands,
+        "finalise",
+        "train a finished run's method again on all rows, and write a model with its card",
     )
     finalise.add_argument("folder", help="the run directory")
-    finalise.add_argument("--client", required=True, help="the client whose model is written")
     finalise.add_argument(
-        "--method", help="label of the method; default: the one that the run recommends to this client"
+        "--client", required=True, help="the client whose model is written"
+    )
+    finalise.add_argument(
+        "--method",
+        help="label of the method; default: the one that the run recommends to this client",
     )
     finalise.add_argument("--out", metavar="FOLDER", help="default: final/RUN-CLIENT")
     _add_accept_change(finalise)
     _add_threshold(finalise)
 
     predict = add_command(
-        commands, "predict", "predict new rows with a client's model of a finished run, or with a finalised model"
+        commands,
+        "predict",
+        "predict new rows with a client's model of a finished run, or with a finalised model",
     )
     predict.add_argument("folder", help="the run directory, or what finalise wrote")
-    predict.add_argument("file", help="CSV, Excel, Parquet or npz file with the client's columns")
+    predict.add_argument(
+        "file", help="CSV, Excel, Parquet or npz file with the client's columns"
+    )
     predict.add_argument("--client", help="the client whose model of a run predicts")
     predict.add_argument(
-        "--method", help="label of the method; default: the one that the run recommends to this client"
+        "--method",
+        help="label of the method; default: the one that the run recommends to this client",
     )
-    predict.add_argument("--seed", type=int, help="seed of the model; default: the first of the run")
+    predict.add_argument(
+        "--seed", type=int, help="seed of the model; default: the first of the run"
+    )
     predict.add_argument(
         "--trust",
         metavar="FILE",
@@ -273,11 +388,19 @@ def _add_results(commands: Any) -> None:
 
 def _add_track(commands: Any) -> None:
     track = add_command(
-        commands, "track", "send what a finished run measured to MLflow, TensorBoard or Weights & Biases"
+        commands,
+        "track",
+        "send what a finished run measured to MLflow, TensorBoard or Weights & Biases",
     )
     track.add_argument("folder", help="the run directory")
-    track.add_argument("--to", required=True, metavar="LOGGER", help="mlflow, tensorboard or wandb")
-    track.add_argument("--at", metavar="WHERE", help="tracking URI or folder; default: the logger's default")
+    track.add_argument(
+        "--to", required=True, metavar="LOGGER", help="mlflow, tensorboard or wandb"
+    )
+    track.add_argument(
+        "--at",
+        metavar="WHERE",
+        help="tracking URI or folder; default: the logger's default",
+    )
 
 
 def _add_threshold(parser: argparse.ArgumentParser) -> None:

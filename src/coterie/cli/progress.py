@@ -34,14 +34,26 @@ class Progress:
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bars
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"))
-            self._live = Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[left]}"),
+            )
+            self._live = Bars(
+                *columns,
+                console=Console(stderr=True),
+                transient=True,
+                refresh_per_second=8,
+            )
             self._live.start()
             self._bar = self._live.add_task("loading data", total=None, left="")
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -55,7 +67,11 @@ class Progress:
         """One setting out of `total` is tried."""
         if self._live is not None:
             self._live.update(
-                self._bar, description=f"tuning {label}", total=total, completed=number, left=f"{number}/{total}"
+                self._bar,
+                description=f"tuning {label}",
+                total=total,
+                completed=number,
+                left=f"{number}/{total}",
             )
         elif not self._quiet and number % 5 == 0:
             self._line(f"tuning: setting {number + 1} of {total} ({label})")
@@ -66,12 +82,22 @@ class Progress:
         if event.seconds_left is not None and event.done < event.pairs:
             status += f", {duration(event.seconds_left)} left"
         if self._live is not None:
-            completed = event.done * event.rounds + (0 if event.finished else event.round)
+            completed = event.done * event.rounds + (
+                0 if event.finished else event.round
+            )
             text = f"{_turn(event)}  {event.label}  round {event.round}/{event.rounds}"
             total = max(1, event.pairs * event.rounds)
-            self._live.update(self._bar, description=text, total=total, completed=completed, left=status)
+            self._live.update(
+                self._bar,
+                description=text,
+                total=total,
+                completed=completed,
+                left=status,
+            )
         elif event.finished and not self._quiet:
-            self._line(f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {status}")
+            self._line(
+                f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {status}"
+            )
 
     def show_sites(self, watched: Watched) -> None:
         """Show where a run on sites elsewhere stands; a site that is slow or gone is named once."""
@@ -80,13 +106,23 @@ class Progress:
             self.event(watched.event)
             if self._live is None and not watched.event.finished and not self._quiet:
                 event = watched.event
-                self._line(f"{_turn(event)}  {event.label:<12} round {event.round}/{event.rounds}")
+                self._line(
+                    f"{_turn(event)}  {event.label:<12} round {event.round}/{event.rounds}"
+                )
         now = time.monotonic()
-        slow = {n for n in watched.waiting if now - self._waited.setdefault((n, watched.ask), now) >= SLOW}
-        self._waited = {key: since for key, since in self._waited.items() if key[1] == watched.ask}
+        slow = {
+            n
+            for n in watched.waiting
+            if now - self._waited.setdefault((n, watched.ask), now) >= SLOW
+        }
+        self._waited = {
+            key: since for key, since in self._waited.items() if key[1] == watched.ask
+        }
         for state, names in (("slow", slow), ("gone", set(watched.gone))):
             for name in sorted(names - self._named[state]):
-                self.say(f"{name} is {state}: asked for {watched.task.rpartition('.')[2]}")
+                self.say(
+                    f"{name} is {state}: asked for {watched.task.rpartition('.')[2]}"
+                )
             self._named[state] = names
 
     def say(self, text: str) -> None:

@@ -30,19 +30,34 @@ def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
     if args.methods is not None:
         tables["methods"] = _method_tables(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
-        tables["tune"] = {k: v for k, v in tables.get("tune", {}).items() if k.partition(".")[0] in names}
-    named = start == "folder" and "folder" not in tables["data"]  # by a program, which may have split its rows
+        tables["tune"] = {
+            k: v
+            for k, v in tables.get("tune", {}).items()
+            if k.partition(".")[0] in names
+        }
+    named = (
+        start == "folder" and "folder" not in tables["data"]
+    )  # by a program, which may have split its rows
     preset_folds = tables.get("split", {}).pop("folds", 0)
     override(tables, args)
-    tested_elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})} or "split_column" in tables["data"]
-    if preset_folds and not named and not tested_elsewhere and tables.get("split", {}).get("kind") != "target-groups":
+    tested_elsewhere = {"parts", "unseen", "test"} & {
+        *tables.get("split", {})
+    } or "split_column" in tables["data"]
+    if (
+        preset_folds
+        and not named
+        and not tested_elsewhere
+        and tables.get("split", {}).get("kind") != "target-groups"
+    ):
         tables["split"] = {"folds": preset_folds, **tables.get("split", {})}
     elif preset_folds and "run.seeds" not in flag_texts(args):
         tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
     return tables
 
 
-def _method_tables(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _method_tables(
+    methods: str, presets: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     from coterie.run.method_tables import label_of, method_table
 
     names = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
@@ -64,7 +79,9 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     for key in (key for key in keys_with_flags() if key.path in texts):
         same_option = by_option.setdefault((key.table, key.option.name), key)
         if same_option.path != key.path:
-            raise InputError(f"{same_option.flag} and {key.flag} exclude each other; give one")
+            raise InputError(
+                f"{same_option.flag} and {key.flag} exclude each other; give one"
+            )
         _put(tables, key.table, key.name, key.parse(texts[key.path]))
     for setting in args.settings:
         set_key(tables, setting)
@@ -74,10 +91,16 @@ def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
     """Write a key. Another `name` or kind leaves of a table what belongs to all, since the rest belongs to the one before."""
     from coterie.config.keys import CHOICES, keys_of, lasting
 
-    value = next((key.meant(value) for key in keys_of(table) if key.name == path), value)
+    value = next(
+        (key.meant(value) for key in keys_of(table) if key.name == path), value
+    )
     old_table = tables.setdefault(table, {})
     if table == "local":
-        local_tables = (m["local"] for m in tables.get("methods", ()) if isinstance(m.get("local"), dict))
+        local_tables = (
+            m["local"]
+            for m in tables.get("methods", ())
+            if isinstance(m.get("local"), dict)
+        )
         put_local(old_table, path, value, local_tables)
         return
     if path == CHOICES.get(table) and value != old_table.get(path):
@@ -86,16 +109,28 @@ def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
     _put_within(tables[table], path, value)
 
 
-def put_local(local: dict[str, Any], path: str, value: Any, local_tables: Iterable[dict[str, Any]] = ()) -> None:
+def put_local(
+    local: dict[str, Any],
+    path: str,
+    value: Any,
+    local_tables: Iterable[dict[str, Any]] = (),
+) -> None:
     """Write a setting of local training, and into each of the methods' tables that says the same otherwise."""
     from coterie.config.local import LocalSGD
     from coterie.config.schema import options_of
 
     name, _, inner = path.partition(".")
-    keys = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
-    for table in (local, *(candidate for candidate in local_tables if {*keys} & {*candidate})):
+    keys = next(
+        (option.keys for option in options_of(LocalSGD) if name in option.keys), (name,)
+    )
+    for table in (
+        local,
+        *(candidate for candidate in local_tables if {*keys} & {*candidate}),
+    ):
         nested = table.get(name)
-        another_sampler = inner == "name" and isinstance(nested, dict) and nested.get("name") != value
+        another_sampler = (
+            inner == "name" and isinstance(nested, dict) and nested.get("name") != value
+        )
         for key in keys:
             if key != name or another_sampler:  # another sampler has other fields
                 table.pop(key, None)
@@ -108,7 +143,11 @@ def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
     old_table = table.get(outer) if dot else None
     if isinstance(old_table, str):  # a name alone stands for the table that has it
         old_table = {"name": old_table}
-    table[outer] = {**(old_table if isinstance(old_table, dict) else {}), inner: value} if dot else value
+    table[outer] = (
+        {**(old_table if isinstance(old_table, dict) else {}), inner: value}
+        if dot
+        else value
+    )
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
@@ -124,28 +163,39 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     head = label or head
     listed = head in LISTED
     if not (equals and (key_path or listed)):
-        raise InputError(f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
+        raise InputError(
+            f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5"
+        )
     value = _value(text)
     table_names = {*DECLARED, *LISTED, "tune"}
     if listed:
         tables[head] = _set_in_list(
-            tables.get(head, []), key_path, value, f"--set {setting!r} must say which: {LISTED[head]}"
+            tables.get(head, []),
+            key_path,
+            value,
+            f"--set {setting!r} must say which: {LISTED[head]}",
         )
     elif label and not (label == "local" and not key_path.startswith("local.")):
         target = labels[label]
         if key_path.startswith("local."):
-            put_local(target.setdefault("local", {}), key_path.removeprefix("local."), value)
+            put_local(
+                target.setdefault("local", {}), key_path.removeprefix("local."), value
+            )
         else:
             _put_within(target, key_path, _of_method(target["name"], key_path, value))
     elif head == "tune":
         # Lists, as everywhere on the command line, need no brackets; one value alone is none.
         unquoted_list = not isinstance(value, list) and "," in text
-        tables.setdefault("tune", {})[key_path] = [_value(word) for word in text.split(",")] if unquoted_list else value
+        tables.setdefault("tune", {})[key_path] = (
+            [_value(word) for word in text.split(",")] if unquoted_list else value
+        )
     elif head in table_names:
         _put(tables, head, key_path, value)
     else:
         hint = nearest(head, {*labels, *table_names})
-        raise InputError(f"--set {setting!r} names no method of this run and no table; {hint}")
+        raise InputError(
+            f"--set {setting!r} names no method of this run and no table; {hint}"
+        )
 
 
 def _of_method(name: str, field: str, value: Any) -> Any:
@@ -153,8 +203,13 @@ def _of_method(name: str, field: str, value: Any) -> Any:
     from coterie.config.schema import options_of
 
     if isinstance(value, str) and "," in value and name in METHODS:
-        options = (option for option in options_of(METHODS.find(name)) if field in option.keys)
-        return next((value.split(",") for option in options if tuple[str, ...] in option.kinds), value)
+        options = (
+            option for option in options_of(METHODS.find(name)) if field in option.keys
+        )
+        return next(
+            (value.split(",") for option in options if tuple[str, ...] in option.kinds),
+            value,
+        )
     return value
 
 
@@ -165,7 +220,9 @@ LISTED = {
 """Tables of which an experiment has several, each with a name, and how to spell one."""
 
 
-def _set_in_list(tables: list[dict[str, Any]], path: str, value: Any, refusal: str) -> list[dict[str, Any]]:
+def _set_in_list(
+    tables: list[dict[str, Any]], path: str, value: Any, refusal: str
+) -> list[dict[str, Any]]:
     """Such tables once `path`, NAME.KEY, has a value in that of its name; without a path the names, or the tables, themselves."""
     if not path:
         return [
@@ -175,8 +232,15 @@ def _set_in_list(tables: list[dict[str, Any]], path: str, value: Any, refusal: s
     name, dot, key = path.rpartition(".")
     if not dot:
         raise InputError(refusal)
-    entries = tables if any(entry.get("name") == name for entry in tables) else [*tables, {"name": name}]
-    return [{**entry, key: value} if entry.get("name") == name else entry for entry in entries]
+    entries = (
+        tables
+        if any(entry.get("name") == name for entry in tables)
+        else [*tables, {"name": name}]
+    )
+    return [
+        {**entry, key: value} if entry.get("name") == name else entry
+        for entry in entries
+    ]
 
 
 def _value(text: str) -> Any:
@@ -190,5 +254,7 @@ def _value(text: str) -> Any:
     except InputError as error:
         if text[:1] in "[{":
             hint = "write 0.5 for .5, and texts in quotes"
-            raise InputError(f"{plain(text, 60)!r} is not a TOML value ({error}); {hint}") from error
+            raise InputError(
+                f"{plain(text, 60)!r} is not a TOML value ({error}); {hint}"
+            ) from error
         return text

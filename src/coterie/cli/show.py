@@ -33,17 +33,34 @@ def fields_of(cls: type[Any]) -> list[Field]:
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
         text = "" if default is dataclasses.MISSING else repr(default)
-        rows.append((field.name, _plain_type(field.type), text, explanation_of.get(field.name, "")))
+        rows.append(
+            (
+                field.name,
+                _plain_type(field.type),
+                text,
+                explanation_of.get(field.name, ""),
+            )
+        )
     return rows
 
 
 def _plain_type(annotation: Any) -> str:
     """A type without its rules: `float` for `Annotated[float, POSITIVE]`."""
-    if not isinstance(annotation, str):  # of a file without `from __future__ import annotations`
-        bare = getattr(annotation, "__origin__", annotation) if hasattr(annotation, "__metadata__") else annotation
+    if not isinstance(
+        annotation, str
+    ):  # of a file without `from __future__ import annotations`
+        bare = (
+            getattr(annotation, "__origin__", annotation)
+            if hasattr(annotation, "__metadata__")
+            else annotation
+        )
         return bare.__name__ if isinstance(bare, type) else str(bare)
     node = ast.parse(annotation, mode="eval").body
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and ast.unparse(node.value) == "Annotated":
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Tuple)
+        and ast.unparse(node.value) == "Annotated"
+    ):
         return ast.unparse(node.slice.elts[0])
     return annotation
 
@@ -52,7 +69,12 @@ def describe(name: str) -> dict[str, Any]:
     """Name, kind, text, and fields of what an experiment can name: a method, a model, a table, ..., or FILE.py:NAME."""
     kind, text, fields = _parts_of(name)
     keys = ("name", "type", "default", "explanation")
-    return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}
+    return {
+        "name": name,
+        "kind": kind,
+        "text": text,
+        "fields": [dict(zip(keys, f, strict=True)) for f in fields],
+    }
 
 
 def _parts_of(name: str) -> tuple[str, str, list[Field]]:
@@ -66,43 +88,79 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
         candidate = load_object(name)
         return _kind_of(candidate), *_of_class(candidate)
     if name in METHODS:
-        pointer = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
+        pointer = (
+            "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
+        )
         entry = entry_of(name)
         return "method", entry.about + pointer, _fields_of(entry.cls)
     if name in DATASETS:
         return "data", *_of_data(DATASETS[name])
-    if registry := next((registry for registry in KINDS.values() if name in registry), None):
+    if registry := next(
+        (registry for registry in KINDS.values() if name in registry), None
+    ):
         return registry.kind, *_of_class(registry[name])
     if name in values:
         return "settings", *_of_class(values[name])
     if name in SEVERAL:
-        entries = [(entry, "", "", _text(SEVERAL[name][entry]).splitlines()[0]) for entry in SEVERAL[name]]
-        return "table", f"[[{name}]] tables of an experiment, each with one of these names.", entries
+        entries = [
+            (entry, "", "", _text(SEVERAL[name][entry]).splitlines()[0])
+            for entry in SEVERAL[name]
+        ]
+        return (
+            "table",
+            f"[[{name}]] tables of an experiment, each with one of these names.",
+            entries,
+        )
     if name == "methods":
-        return "table", "[[methods]] tables of an experiment, one for each method.", fields_of(MethodEntry)
+        return (
+            "table",
+            "[[methods]] tables of an experiment, one for each method.",
+            fields_of(MethodEntry),
+        )
     if name == "tune":
         return "table", *_of_tuning()
     if name in DECLARED:
         return "table", f"The [{name}] table of an experiment.", _keys_of(name)
-    known_names = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*KINDS.values())
-    raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known_names)}")
+    known_names = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(
+        *KINDS.values()
+    )
+    raise InputError(
+        f"there is nothing called {name!r} to show; {nearest(name, known_names)}"
+    )
 
 
 def _kind_of(candidate: Any) -> str:
     """The kind whose base the class derives from; `type` or `function` where that tells nothing."""
-    bases = {registry.kind: registry.base for registry in KINDS.values() if registry.base is not None}
+    bases = {
+        registry.kind: registry.base
+        for registry in KINDS.values()
+        if registry.base is not None
+    }
     is_class = isinstance(candidate, type)
     return next(
-        (kind for kind, base in bases.items() if is_class and issubclass(candidate, base)), type(candidate).__name__
+        (
+            kind
+            for kind, base in bases.items()
+            if is_class and issubclass(candidate, base)
+        ),
+        type(candidate).__name__,
     )
 
 
 def _of_class(candidate: Any) -> tuple[str, list[Field]]:
-    return _text(candidate) or f"{getattr(candidate, '__name__', candidate)} has no docstring.", _fields_of(candidate)
+    return _text(
+        candidate
+    ) or f"{getattr(candidate, '__name__', candidate)} has no docstring.", _fields_of(
+        candidate
+    )
 
 
 def _fields_of(candidate: Any) -> list[Field]:
-    return fields_of(candidate) if isinstance(candidate, type) and dataclasses.is_dataclass(candidate) else []
+    return (
+        fields_of(candidate)
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate)
+        else []
+    )
 
 
 def _text(candidate: Any) -> str:
@@ -113,18 +171,28 @@ def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:
     description = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
     options = {f"data.{k}": v for k, v in dataset.defaults.items() if k != "split"}
     options |= {f"split.{k}": v for k, v in dataset.defaults.get("split", {}).items()}
-    fields = [(key, type(value).__name__, repr(value), "") for key, value in options.items()]
+    fields = [
+        (key, type(value).__name__, repr(value), "") for key, value in options.items()
+    ]
     return f"{description}\n\n{inspect.cleandoc(dataset.details)}", fields
 
 
 def _of_tuning() -> tuple[str, list[Field]]:
     from coterie.run.method_tables import LOCAL_GRID, METHOD_GRIDS
 
-    grids = {**LOCAL_GRID, **{f"{name}.{key}": v for name, grid in METHOD_GRIDS.items() for key, v in grid.items()}}
-    description = (
-        "The [tune] table of an experiment: lists of values by METHOD.FIELD or local.FIELD, among which --tune chooses."
-    )
-    return description, [(f"tune.{k}", "a list", repr(v), "Tried where [tune] is empty.") for k, v in grids.items()]
+    grids = {
+        **LOCAL_GRID,
+        **{
+            f"{name}.{key}": v
+            for name, grid in METHOD_GRIDS.items()
+            for key, v in grid.items()
+        },
+    }
+    description = "The [tune] table of an experiment: lists of values by METHOD.FIELD or local.FIELD, among which --tune chooses."
+    return description, [
+        (f"tune.{k}", "a list", repr(v), "Tried where [tune] is empty.")
+        for k, v in grids.items()
+    ]
 
 
 def _keys_of(table: str) -> list[Field]:
@@ -133,12 +201,23 @@ def _keys_of(table: str) -> list[Field]:
     rows = []
     for key in keys_of(table):
         option = key.option
-        default = "" if option.default in (dataclasses.MISSING, None) else repr(option.default)
+        default = (
+            ""
+            if option.default in (dataclasses.MISSING, None)
+            else repr(option.default)
+        )
         allowed = (
-            option.in_files.allowed if option.in_files is not None else " | ".join(k.__name__ for k in option.kinds)
+            option.in_files.allowed
+            if option.in_files is not None
+            else " | ".join(k.__name__ for k in option.kinds)
         )
         rows.append(
-            (key.path, allowed, default, f"{key.help}.{f' On the command line: {key.flag}.' if key.flag else ''}")
+            (
+                key.path,
+                allowed,
+                default,
+                f"{key.help}.{f' On the command line: {key.flag}.' if key.flag else ''}",
+            )
         )
     return rows
 
@@ -152,9 +231,17 @@ def show(name: str) -> str:
         lines.append("options (--set KEY=VALUE)" if data else "fields")
     for field in described["fields"]:
         long = field["default"].startswith("LocalSGD(")
-        default = "see: coterie show LocalSGD" if long else field["default"] and f"= {field['default']}"
-        lines.append(f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip())
-        lines += textwrap.wrap(field["explanation"], 76, initial_indent="    ", subsequent_indent="    ")
+        default = (
+            "see: coterie show LocalSGD"
+            if long
+            else field["default"] and f"= {field['default']}"
+        )
+        lines.append(
+            f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip()
+        )
+        lines += textwrap.wrap(
+            field["explanation"], 76, initial_indent="    ", subsequent_indent="    "
+        )
     return "\n".join(lines).rstrip()
 
 
@@ -177,19 +264,30 @@ def list_methods(args: argparse.Namespace) -> int:
     width = max(12, *(len(row["name"]) for row in rows))
     for row in rows:
         say(f"{row['name']:<{width}} {row['summary']}")
-        lines = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
+        lines = (
+            row["paper"],
+            *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")),
+        )
         lines = (*lines, f"needs: {row['needs']}")
         for line in (line for text in lines for line in _wrap(text, width + 1)):
             say(line)
-    say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
-    say("needs: of updates their sum, which takes least memory here, coordinates, pairs, or all of them at once")
-    say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
+    say(
+        "\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps"
+    )
+    say(
+        "needs: of updates their sum, which takes least memory here, coordinates, pairs, or all of them at once"
+    )
+    say(
+        "coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own"
+    )
     return 0
 
 
 def _wrap(text: str, indent: int) -> list[str]:
     width = min(100, shutil.get_terminal_size((80, 24)).columns)
-    return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
+    return textwrap.wrap(
+        text, width, initial_indent=" " * indent, subsequent_indent=" " * indent
+    )
 
 
 def list_data(args: argparse.Namespace) -> int:
@@ -198,7 +296,9 @@ def list_data(args: argparse.Namespace) -> int:
         from coterie.data.sets.heart_disease import export
 
         if args.name != "heart-disease":
-            raise InputError(f"only heart-disease can be exported, with a name; got {args.name!r}")
+            raise InputError(
+                f"only heart-disease can be exported, with a name; got {args.name!r}"
+            )
         require(args.export is not None, "say where to with --export FOLDER")
         for file in export(Path(args.export), server_rows=args.server_rows):
             say(str(file))
@@ -208,13 +308,25 @@ def list_data(args: argparse.Namespace) -> int:
         sys.stderr.write(f"left out: {problem}\n")
     if args.json:
         keys = ("summary", "clients", "task", "licence")
-        say(json.dumps([{"name": name, **{k: getattr(d, k) for k in keys}} for name, d in datasets.items()], indent=1))
+        say(
+            json.dumps(
+                [
+                    {"name": name, **{k: getattr(d, k) for k in keys}}
+                    for name, d in datasets.items()
+                ],
+                indent=1,
+            )
+        )
         return 0
     for name, dataset in datasets.items():
         say(f"{name:<16} {dataset.summary}")
-        for line in _wrap(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
+        for line in _wrap(
+            f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17
+        ):
             say(line)
-    say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
+    say(
+        "\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN"
+    )
     return 0
 
 

@@ -13,11 +13,24 @@ from coterie.cli.flags import add_command
 
 def add_site_commands(jobs: Any) -> None:
     """Add `coterie site ...` to the parser."""
-    check = add_command(jobs, "check", "read the site's file as the plan would, without sending anything", "site check")
+    check = add_command(
+        jobs,
+        "check",
+        "read the site's file as the plan would, without sending anything",
+        "site check",
+    )
     check.add_argument("place", help="the site's kit, or a plan")
-    check.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
-    check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
-    check.add_argument("--connect", action="store_true", help="also try the server's port and both certificates")
+    check.add_argument(
+        "--site", metavar="NAME", help="which site of the plan; default: the kit's"
+    )
+    check.add_argument(
+        "--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's"
+    )
+    check.add_argument(
+        "--connect",
+        action="store_true",
+        help="also try the server's port and both certificates",
+    )
 
     describe = add_command(
         jobs,
@@ -26,38 +39,94 @@ def add_site_commands(jobs: Any) -> None:
         "site describe",
     )
     describe.add_argument("plan", help="the TOML file with the [deploy] table")
-    describe.add_argument("--site", metavar="NAME", required=True, help="which site of the plan")
-    describe.add_argument("--settings", metavar="FILE", required=True, help="the site's coterie.toml")
-    describe.add_argument("--out", metavar="FILE", help="where to write it; default: NAME.described.toml")
+    describe.add_argument(
+        "--site", metavar="NAME", required=True, help="which site of the plan"
+    )
+    describe.add_argument(
+        "--settings", metavar="FILE", required=True, help="the site's coterie.toml"
+    )
+    describe.add_argument(
+        "--out", metavar="FILE", help="where to write it; default: NAME.described.toml"
+    )
 
     approve = add_command(
-        jobs, "approve", "say in words what a plan asks and what leaves; with --yes, allow it", "site approve"
+        jobs,
+        "approve",
+        "say in words what a plan asks and what leaves; with --yes, allow it",
+        "site approve",
     )
     approve.add_argument("plan", help="the plan, or the kit that holds it")
-    approve.add_argument("--kit", metavar="FOLDER", help="whose site approves; default: the kit that holds the plan")
-    approve.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
-    approve.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
-    approve.add_argument("--yes", action="store_true", help="approve: the site answers this plan, and no other")
+    approve.add_argument(
+        "--kit",
+        metavar="FOLDER",
+        help="whose site approves; default: the kit that holds the plan",
+    )
+    approve.add_argument(
+        "--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's"
+    )
+    approve.add_argument(
+        "--site", metavar="NAME", help="which site of the plan; default: the kit's"
+    )
+    approve.add_argument(
+        "--yes",
+        action="store_true",
+        help="approve: the site answers this plan, and no other",
+    )
 
-    log = add_command(jobs, "log", "show what the site was asked, by whom, and what became of it", "site log")
+    log = add_command(
+        jobs,
+        "log",
+        "show what the site was asked, by whom, and what became of it",
+        "site log",
+    )
     log.add_argument("place", help="the site's kit, or its coterie.toml")
-    log.add_argument("--check", action="store_true", help="verify that no line was changed, removed or added")
-    log.add_argument("--last", type=int, default=20, metavar="N", help="how many lines to show (default: 20)")
+    log.add_argument(
+        "--check",
+        action="store_true",
+        help="verify that no line was changed, removed or added",
+    )
+    log.add_argument(
+        "--last",
+        type=int,
+        default=20,
+        metavar="N",
+        help="how many lines to show (default: 20)",
+    )
 
     ask = add_command(
-        jobs, "request", "make the site's key here, and a request that the operator signs", "site request"
+        jobs,
+        "request",
+        "make the site's key here, and a request that the operator signs",
+        "site request",
     )
     ask.add_argument("plan", help="the TOML file with the [deploy] table")
-    ask.add_argument("--site", metavar="NAME", required=True, help="which site of the plan")
-    ask.add_argument("--out", metavar="FOLDER", help="where to write the key and the request; default: NAME-key")
+    ask.add_argument(
+        "--site", metavar="NAME", required=True, help="which site of the plan"
+    )
+    ask.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="where to write the key and the request; default: NAME-key",
+    )
 
-    join = add_command(jobs, "join", "build the site's kit from what the operator has signed", "site join")
+    join = add_command(
+        jobs,
+        "join",
+        "build the site's kit from what the operator has signed",
+        "site join",
+    )
     join.add_argument("signed", help="the file NAME.signed.zip")
     join.add_argument(
-        "--fingerprint", required=True, help="the fingerprint of the operator's authority, told over another channel"
+        "--fingerprint",
+        required=True,
+        help="the fingerprint of the operator's authority, told over another channel",
     )
     join.add_argument("--plan", required=True, help="the plan")
-    join.add_argument("--key", metavar="FOLDER", help="what `coterie site request` made; default: NAME-key")
+    join.add_argument(
+        "--key",
+        metavar="FOLDER",
+        help="what `coterie site request` made; default: NAME-key",
+    )
     join.add_argument("--kit", metavar="FOLDER", help="the new kit; default: NAME")
     add_wheels(join)
 
@@ -70,13 +139,28 @@ def add_wheels(parser: Any) -> None:
 
 def add_operator_commands(commands: Any) -> None:
     """Add `coterie sign`, `coterie revoke`, `coterie attack` and `coterie status` to the parser."""
-    sign = add_command(commands, "sign", "sign a plan, or the request of a site that has made its own key")
+    sign = add_command(
+        commands,
+        "sign",
+        "sign a plan, or the request of a site that has made its own key",
+    )
     sign.add_argument("plan", help="the TOML file with the [deploy] table")
-    sign.add_argument("request", nargs="?", help="the file NAME.request.zip; without it the plan is signed")
-    sign.add_argument("--fingerprint", help="SHA-256 of the site's key, as a person there says it over another channel")
+    sign.add_argument(
+        "request",
+        nargs="?",
+        help="the file NAME.request.zip; without it the plan is signed",
+    )
+    sign.add_argument(
+        "--fingerprint",
+        help="SHA-256 of the site's key, as a person there says it over another channel",
+    )
     _add_authority(sign)
 
-    revoke = add_command(commands, "revoke", "revoke the certificates of a site, which the server then lets in no more")
+    revoke = add_command(
+        commands,
+        "revoke",
+        "revoke the certificates of a site, which the server then lets in no more",
+    )
     revoke.add_argument("plan", help="the TOML file with the [deploy] table")
     revoke.add_argument("site", help="its name")
     _add_authority(revoke)
@@ -87,32 +171,64 @@ def add_operator_commands(commands: Any) -> None:
         "try how many rows of a site's table a dishonest server could find under a plan; nothing is sent",
     )
     attack.add_argument("plan", help="the plan, or the kit that holds it")
-    attack.add_argument("--kit", metavar="FOLDER", help="whose table; default: the kit that holds the plan")
-    attack.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
-    attack.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
     attack.add_argument(
-        "--seconds", type=float, default=120.0, metavar="S", help="after which nothing more is asked (default: 120)"
+        "--kit",
+        metavar="FOLDER",
+        help="whose table; default: the kit that holds the plan",
+    )
+    attack.add_argument(
+        "--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's"
+    )
+    attack.add_argument(
+        "--site", metavar="NAME", help="which site of the plan; default: the kit's"
+    )
+    attack.add_argument(
+        "--seconds",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="after which nothing more is asked (default: 120)",
     )
 
     status = add_command(
-        commands, "status", "show which sites are connected, what runs, and when each site last answered"
+        commands,
+        "status",
+        "show which sites are connected, what runs, and when each site last answered",
     )
     status.add_argument("plan", help="the TOML file with the [deploy] table")
-    status.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+    status.add_argument(
+        "--kits",
+        metavar="FOLDER",
+        help="the folder of the kits; default: kits of [deploy]",
+    )
 
 
 def _add_authority(parser: Any) -> None:
-    parser.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
     parser.add_argument(
-        "--authority", metavar="FOLDER", help="what `coterie deploy --authority` made; default: ca of the kits"
+        "--kits",
+        metavar="FOLDER",
+        help="the folder of the kits; default: kits of [deploy]",
+    )
+    parser.add_argument(
+        "--authority",
+        metavar="FOLDER",
+        help="what `coterie deploy --authority` made; default: ca of the kits",
     )
 
 
 def add_purge(commands: Any) -> None:
     """Add `coterie purge` to the parser."""
-    purge = add_command(commands, "purge", "list what finished runs left in a site's or the server's kit, or remove it")
+    purge = add_command(
+        commands,
+        "purge",
+        "list what finished runs left in a site's or the server's kit, or remove it",
+    )
     purge.add_argument("kit", help="the folder of the site or of the server")
-    purge.add_argument("--yes", action="store_true", help="remove it; these runs can then not be resumed")
+    purge.add_argument(
+        "--yes",
+        action="store_true",
+        help="remove it; these runs can then not be resumed",
+    )
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -144,7 +260,9 @@ def _approve(args: argparse.Namespace) -> int:
     _say(f"signed    {signature_words(approved, plan, settings_file)}")
     for line in in_words(approved, settings, site):
         _say(line)
-    check_file(approved.plan.deployment.descriptions, approved.plan.experiment, settings, site)
+    check_file(
+        approved.plan.deployment.descriptions, approved.plan.experiment, settings, site
+    )
     said, rows = _danger(site, approved, settings, 120.0)
     _say(said[-1])
     fits(approved, settings, model_of(approved, settings, site))
@@ -175,10 +293,17 @@ def _describe(args: argparse.Namespace) -> int:
 
     _register()
     file = Path(args.out or f"{args.site}.described.toml")
-    text = write_description(read_plan(Path(args.plan)).experiment, read_settings(Path(args.settings)), args.site, file)
+    text = write_description(
+        read_plan(Path(args.plan)).experiment,
+        read_settings(Path(args.settings)),
+        args.site,
+        file,
+    )
     for line in text.splitlines():
         _say(line)
-    _say(f"{file} has these lines; read them, and send the file to the operator, who appends it to the plan")
+    _say(
+        f"{file} has these lines; read them, and send the file to the operator, who appends it to the plan"
+    )
     return 0
 
 
@@ -189,7 +314,12 @@ def _attack(args: argparse.Namespace) -> int:
     _register()
     plan, settings_file = _plan_and_settings(args)
     approved = Approved.read(plan)
-    said, _ = _danger(_site_of(args, approved, settings_file), approved, read_settings(settings_file), args.seconds)
+    said, _ = _danger(
+        _site_of(args, approved, settings_file),
+        approved,
+        read_settings(settings_file),
+        args.seconds,
+    )
     for line in said:
         _say(line)
     return 0
@@ -199,14 +329,21 @@ def _site_of(args: argparse.Namespace, approved: Any, settings_file: Path) -> st
     """Return which site of a plan these settings are about."""
     from coterie.base.errors import InputError
 
-    sites, kit = approved.plan.deployment.sites, settings_file.resolve().parent.parent.name
+    sites, kit = (
+        approved.plan.deployment.sites,
+        settings_file.resolve().parent.parent.name,
+    )
     name = args.site or (kit if kit in sites else sites[0] if len(sites) == 1 else None)
     if name not in sites:
-        raise InputError(f"which site of the plan is this? Give --site NAME, one of {', '.join(sites)}")
+        raise InputError(
+            f"which site of the plan is this? Give --site NAME, one of {', '.join(sites)}"
+        )
     return str(name)
 
 
-def _danger(site: str, approved: Any, settings: Any, seconds: float) -> tuple[list[str], int]:
+def _danger(
+    site: str, approved: Any, settings: Any, seconds: float
+) -> tuple[list[str], int]:
     """Say what a dishonest server finds in this site's table, attack by attack, the worst of it at the end, and how many rows that is.
 
     Also of a plan that the site refuses for its `largest_layer`, so that whoever thinks of lifting that reads the number before.
@@ -219,14 +356,22 @@ def _danger(site: str, approved: Any, settings: Any, seconds: float) -> tuple[li
 
     begun = time.monotonic()
     try:
-        attempts = list(attack(approved, replace(settings, largest_layer=2**62), site, seconds))
+        attempts = list(
+            attack(approved, replace(settings, largest_layer=2**62), site, seconds)
+        )
     except InputError as error:
         return [f"danger    not tried: {error}"], 0
     worst = max(attempts, key=lambda attempt: attempt.rows)
     requests = (
-        f"{worst.requests} requests" if worst.rows else f"{sum(attempt.requests for attempt in attempts)} requests"
+        f"{worst.requests} requests"
+        if worst.rows
+        else f"{sum(attempt.requests for attempt in attempts)} requests"
     )
-    ended = f"; {seconds:g} s were over before all attacks had ended" if time.monotonic() - begun >= seconds else ""
+    ended = (
+        f"; {seconds:g} s were over before all attacks had ended"
+        if time.monotonic() - begun >= seconds
+        else ""
+    )
     caveat = f"others may know better attacks{ended}"
     danger = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} ({caveat})"
     return [*map(str, attempts), danger], worst.rows
@@ -238,7 +383,13 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
     from coterie.sites.settings import SETTINGS_FILE
 
     plan = Path(args.plan)
-    local = plan / "local" if plan.is_dir() else None if args.kit is None else Path(args.kit) / "local"
+    local = (
+        plan / "local"
+        if plan.is_dir()
+        else None
+        if args.kit is None
+        else Path(args.kit) / "local"
+    )
     if plan.is_dir():
         plan = plan / "local" / PLAN_FILE
     elif local is None and plan.parent.name == "local":
@@ -263,15 +414,36 @@ def _log(args: argparse.Namespace) -> int:
         log = verify_log(path)
         check_index(path)
         kit = Path(args.place)
-        for line in heads_in_words(path, kit / "local" / SETTINGS_FILE) if kit.is_dir() else ():
+        for line in (
+            heads_in_words(path, kit / "local" / SETTINGS_FILE) if kit.is_dir() else ()
+        ):
             _say(line)
         for number, size in log.torn:
-            _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
-        _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")
+            _say(
+                f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart"
+            )
+        _say(
+            f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}"
+        )
         return 0
-    shown = ("time", "caller", "what", "pair", "round", "outcome", "rows", "bytes_up", "refused", "error")
+    shown = (
+        "time",
+        "caller",
+        "what",
+        "pair",
+        "round",
+        "outcome",
+        "rows",
+        "bytes_up",
+        "refused",
+        "error",
+    )
     for entry in list(entries(path))[-args.last :]:
-        _say("  ".join(f"{entry[key]}" for key in shown if entry.get(key) not in (None, "")))
+        _say(
+            "  ".join(
+                f"{entry[key]}" for key in shown if entry.get(key) not in (None, "")
+            )
+        )
     return 0
 
 
@@ -297,16 +469,24 @@ def _sign(args: argparse.Namespace) -> int:
     plan, (kits, authority) = Path(args.plan), _authority_of(args)
     if args.request is None:
         deployment = read_plan(plan).deployment
-        signature = sign_plan(plan, (kits or plan.parent / deployment.kits) / deployment.admin)
-        _say(f"signed for {deployment.admin}: send {signature} with the plan to the sites")
+        signature = sign_plan(
+            plan, (kits or plan.parent / deployment.kits) / deployment.admin
+        )
+        _say(
+            f"signed for {deployment.admin}: send {signature} with the plan to the sites"
+        )
         return 0
     if args.fingerprint is None:
         raise InputError(
             "a request is signed with --fingerprint KEY: ask the site for the SHA-256 of its key by telephone"
         )
-    signed, request_details, fingerprint = sign(plan, Path(args.request), args.fingerprint, kits, authority)
+    signed, request_details, fingerprint = sign(
+        plan, Path(args.request), args.fingerprint, kits, authority
+    )
     _say(f"signed for {request_details.subject}, with the key {request_details.key}")
-    _say(f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:")
+    _say(
+        f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:"
+    )
     _say(fingerprint)
     return 0
 
@@ -334,18 +514,35 @@ def _deploy(args: argparse.Namespace) -> int:
         state_sites(path, [Path(file) for file in args.described])
     plan = read_plan(path)
     deployment = plan.deployment
-    folders = [None if text is None else Path(text) for text in (args.kits, args.wheels, args.authority)]
-    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1], authority=folders[2])
+    folders = [
+        None if text is None else Path(text)
+        for text in (args.kits, args.wheels, args.authority)
+    ]
+    kits = provision(
+        path,
+        folders[0],
+        keys_at_sites=args.keys_at_sites,
+        wheels=folders[1],
+        authority=folders[2],
+    )
     private = "the operator's and the server's" if args.keys_at_sites else "each"
-    _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
-    _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
+    _say(
+        f"kits in {kits}: {private} holds a private key; hand it over a private channel"
+    )
+    _say(
+        f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}"
+    )
     for name in deployment.sites:
         kit = kits / name
         if args.keys_at_sites:
-            _say(f"  site     {name}: there, coterie site request {path.name} --site {name};")
+            _say(
+                f"  site     {name}: there, coterie site request {path.name} --site {name};"
+            )
             _say(f"           here, coterie sign {path} FILE --fingerprint KEY")
         else:
-            _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
+            _say(
+                f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},"
+            )
             _say(f"           then {kit}/startup/start.sh")
     _say(f"  operator {deployment.admin}: coterie submit {path}")
     _say(
@@ -358,7 +555,9 @@ def _deploy(args: argparse.Namespace) -> int:
 
 def _authority_of(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the folders of the kits and of the authority that were given."""
-    return None if args.kits is None else Path(args.kits), None if args.authority is None else Path(args.authority)
+    return None if args.kits is None else Path(
+        args.kits
+    ), None if args.authority is None else Path(args.authority)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -374,9 +573,14 @@ def _join(args: argparse.Namespace) -> int:
 
     name = Path(args.signed).name.removesuffix(".signed.zip")
     kit = Path(args.kit or name)
-    key, wheels = Path(args.key or f"{name}-key"), None if args.wheels is None else Path(args.wheels)
+    key, wheels = (
+        Path(args.key or f"{name}-key"),
+        None if args.wheels is None else Path(args.wheels),
+    )
     join(Path(args.signed), args.fingerprint, Path(args.plan), key, kit, wheels)
-    _say(f"the kit is {kit}: edit local/coterie.toml, then coterie site check {kit} and coterie site approve {kit}")
+    _say(
+        f"the kit is {kit}: edit local/coterie.toml, then coterie site check {kit} and coterie site approve {kit}"
+    )
     return 0
 
 
@@ -391,9 +595,13 @@ def _purge(args: argparse.Namespace) -> int:
         _say(f"{kit}: nothing is left of any run")
     elif args.yes:
         purge(kit)
-        _say(f"{len(files)} files removed; the log, the settings and the approved plan stay")
+        _say(
+            f"{len(files)} files removed; the log, the settings and the approved plan stay"
+        )
     else:
-        _say("nothing is removed yet; with --yes these files are, and these runs can then not be resumed")
+        _say(
+            "nothing is removed yet; with --yes these files are, and these runs can then not be resumed"
+        )
     return 0
 
 
@@ -416,7 +624,9 @@ def _register() -> None:
 def _say(text: str) -> None:
     from coterie.base.errors import visible
 
-    sys.stdout.write(visible(text) + "\n")  # plans and other parties write parts of what is said
+    sys.stdout.write(
+        visible(text) + "\n"
+    )  # plans and other parties write parts of what is said
 
 
 SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

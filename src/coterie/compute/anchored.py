@@ -42,11 +42,18 @@ class Offsets(NamedTuple):
     @classmethod
     def start(cls, x: Tensor, targets: int, clients: int) -> Offsets:
         """Return no offsets, as while all models are the parameters x [d]."""
-        return cls(x.new_zeros(targets, clients, len(x)), x.expand(targets, clients, -1).clone())
+        return cls(
+            x.new_zeros(targets, clients, len(x)),
+            x.expand(targets, clients, -1).clone(),
+        )
 
 
 def anchored_updates(
-    federation: Federation, x: Tensor, weights: Tensor, offsets: Offsets, local: LocalSGD
+    federation: Federation,
+    x: Tensor,
+    weights: Tensor,
+    offsets: Offsets,
+    local: LocalSGD,
 ) -> tuple[Replies[OwnUpdate], Tensor, Tensor, Offsets]:
     """Train the clients of this round from the anchor, and one client for each target from its model.
 
@@ -65,16 +72,26 @@ def anchored_updates(
     anchor = x.mean(0)
     replies = federation.ask(federation.clients, own_update, x=anchor, local=local)
     positions = federation.positions(replies.clients)
-    models = torch.cat([x[:, :dim].expand(count, -1), anchor[dim:].expand(count, -1)], dim=1)
+    models = torch.cat(
+        [x[:, :dim].expand(count, -1), anchor[dim:].expand(count, -1)], dim=1
+    )
     values, visited = offsets.values.clone(), offsets.visited.clone()
     if len(x) > 1:  # in the first round all models are the anchor
-        for visits in _turns(models[:, :dim], weights[:, positions], visited[:, positions]):
-            of_targets, places = (torch.tensor(column) for column in zip(*visits, strict=True))
-            for t, client, delta in _visit(federation, replies, models, of_targets, places, local):
+        for visits in _turns(
+            models[:, :dim], weights[:, positions], visited[:, positions]
+        ):
+            of_targets, places = (
+                torch.tensor(column) for column in zip(*visits, strict=True)
+            )
+            for t, client, delta in _visit(
+                federation, replies, models, of_targets, places, local
+            ):
                 values[t, positions[client]] = (delta - replies.delta[client])[:dim]
                 visited[t, positions[client]] = models[t, :dim]
     deltas = replies.delta.expand(count, -1, -1).clone()
-    for t in range(count):  # of all targets at once the gathered offsets would take as much memory as the updates
+    for t in range(
+        count
+    ):  # of all targets at once the gathered offsets would take as much memory as the updates
         deltas[t, :, :dim] += values[t, positions]
     return replies, models, deltas, Offsets(values, visited)
 
@@ -83,7 +100,8 @@ def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, 
     """Visits (target, client), the largest weight times distance moved since then, in turns that visit a client once."""
     # One target at a time: of all at once the differences would take more memory than the offsets.
     distances = [
-        torch.linalg.vector_norm((model - at_visit).double(), dim=1) for model, at_visit in zip(x, visited, strict=True)
+        torch.linalg.vector_norm((model - at_visit).double(), dim=1)
+        for model, at_visit in zip(x, visited, strict=True)
     ]
     distance_moved = torch.stack(distances).cpu()
     need = weights.clamp(min=least_weight(weights.shape[1])) * distance_moved
@@ -108,8 +126,15 @@ def _visit(
     """Updates (target, client, delta) of clients at these places among those that replied; without those that fail now."""
     names = [replies.clients[place] for place in places.tolist()]
     try:
-        answers = federation.ask(names, own_update, need=0.0, x=PerClient(models[targets]), local=local)
+        answers = federation.ask(
+            names, own_update, need=0.0, x=PerClient(models[targets]), local=local
+        )
     except QuorumError:
         return []
-    visits = dict(zip(names, zip(targets.tolist(), places.tolist(), strict=True), strict=True))
-    return [(*visits[name], delta) for name, delta in zip(answers.clients, answers.delta, strict=True)]
+    visits = dict(
+        zip(names, zip(targets.tolist(), places.tolist(), strict=True), strict=True)
+    )
+    return [
+        (*visits[name], delta)
+        for name, delta in zip(answers.clients, answers.delta, strict=True)
+    ]

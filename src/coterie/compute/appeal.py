@@ -54,7 +54,9 @@ def _are_requirements(value: Any) -> bool:
     )  # fmt: skip
 
 
-REQUIREMENTS = Rule(_are_requirements, '"train", "validation", or a table of a loss by client')
+REQUIREMENTS = Rule(
+    _are_requirements, '"train", "validation", or a table of a loss by client'
+)
 
 
 def as_pairs(owner: Any) -> None:
@@ -68,7 +70,9 @@ def check_names(owner: Any, everyone: tuple[str, ...]) -> None:
     for name in _by_client(owner.requirements):
         if name not in everyone:
             method = type(owner).__name__
-            raise InputError(f"{method}.requirements names {name!r}, which is not a client; {nearest(name, everyone)}")
+            raise InputError(
+                f"{method}.requirements names {name!r}, which is not a client; {nearest(name, everyone)}"
+            )
 
 
 def _by_client(requirements: Requirements) -> dict[str, float]:
@@ -76,7 +80,11 @@ def _by_client(requirements: Requirements) -> dict[str, float]:
 
 
 def requirement_payload(
-    requirements: Requirements, clients: tuple[str, ...], start: Tensor, ready: Collection[str], warm: LocalSGD
+    requirements: Requirements,
+    clients: tuple[str, ...],
+    start: Tensor,
+    ready: Collection[str],
+    warm: LocalSGD,
 ) -> dict[str, Any]:
     """Return what a task sends so that `requirement` can be computed; the initial model `start` only if a client is not `ready`.
 
@@ -95,7 +103,10 @@ def requirement_payload(
 def asks_of_requirements(owner: Any, *tasks: Task[Any]) -> tuple[Asks, ...]:
     """Declare tasks of a method whose payload is that of `requirement_payload`."""
     rows = owner.requirements if isinstance(owner.requirements, str) else "train"
-    return tuple(asks(task, rows=rows, warm=with_steps(owner.local, owner.warmup_steps)) for task in tasks)
+    return tuple(
+        asks(task, rows=rows, warm=with_steps(owner.local, owner.warmup_steps))
+        for task in tasks
+    )
 
 
 def _measure_shape(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
@@ -122,23 +133,54 @@ Required = Annotated[Tensor, Holds((), torch.float64, each=True, finite=False)]
 
 
 @task
-def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str) -> Gaps:
+def gaps(
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    start: Start | None,
+    required: Required,
+    warm: LocalSGD,
+    rows: str,
+) -> Gaps:
     """Return F_k(x) - rho_k on all training rows of each client; the model appeals to a client where this is below 0."""
     return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task
-def measure(cohort: Cohort, *, x: OneModel, start: Start, required: Required, warm: LocalSGD, rows: str) -> Measured:
+def measure(
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    start: Start,
+    required: Required,
+    warm: LocalSGD,
+    rows: str,
+) -> Measured:
     """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
-    rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
+    rho, solo = (
+        requirement(cohort, start, required, warm, rows),
+        _solo(cohort, start, warm, rows),
+    )
     blocks = []
     for positions in _chunks(range(len(cohort.names))):
-        part = cohort.only(positions).without_billing()  # looking is not part of the method's work
+        part = cohort.only(
+            positions
+        ).without_billing()  # looking is not part of the method's work
         need, solo_values = rho[positions], solo[positions]
         tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
         train, (test, right) = part.loss(x), _on_test(part, x)
-        columns = [train - need, (need - train).clamp(min=0), train, (train < solo_values[:, 1]).double(), test, right]
-        columns += [*_preferences(test, right, solo_values), *_preferences(*_on_test(part, tuned), solo_values)]
+        columns = [
+            train - need,
+            (need - train).clamp(min=0),
+            train,
+            (train < solo_values[:, 1]).double(),
+            test,
+            right,
+        ]
+        columns += [
+            *_preferences(test, right, solo_values),
+            *_preferences(*_on_test(part, tuned), solo_values),
+        ]
         blocks.append(torch.stack(columns, dim=1))
     table = torch.cat(blocks)
     return Measured(table.nan_to_num(0.0), ~table.isnan())
@@ -156,17 +198,25 @@ def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
     return evaluated["loss"], evaluated["accuracy"]
 
 
-def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Tensor:
+def requirement(
+    cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str
+) -> Tensor:
     """rho_k [n]: the user's where there is one, else that of the warm-up."""
-    return torch.where(required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required)
+    return torch.where(
+        required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required
+    )
 
 
 def _solo(cohort: Cohort, start: Tensor | None, warmup: LocalSGD, rows: str) -> Tensor:
     """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
-    solo, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
+    solo, rounds, _ = cohort.state(
+        KEPT, torch.full((4,), math.nan, dtype=torch.float64)
+    )
     new_clients = torch.nonzero(rounds < 0).flatten().tolist()
     if new_clients and start is None:
-        raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
+        raise RuntimeError(
+            "the requirement is lost (a process ended?); it is computed anew when next asked"
+        )
     for positions in _chunks(new_clients):
         part = replace(cohort.only(positions), round=0)
         models = part.train(start, warmup, purpose="warmup")  # type: ignore[arg-type]
@@ -198,7 +248,9 @@ def solve_gaps(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> 
     try:
         return function(gap, surrogate=surrogate)
     except NotFiniteError as error:
-        raise RunError(f'MaxFL.surrogate = "{surrogate}" cannot weigh these gaps ({error}); "sigmoid" can') from error
+        raise RunError(
+            f'MaxFL.surrogate = "{surrogate}" cannot weigh these gaps ({error}); "sigmoid" can'
+        ) from error
 
 
 def staying(
@@ -207,10 +259,16 @@ def staying(
 ) -> tuple[str, ...]:  # fmt: skip
     """Clients to whom the model x [d + b] appeals in this round. Arguments as for `measure_appeal`."""
     everyone, warm = federation.everyone, with_steps(local, warmup_steps)
-    payload = requirement_payload(requirements, everyone, start, federation.holders(KEPT), warm)
+    payload = requirement_payload(
+        requirements, everyone, start, federation.holders(KEPT), warm
+    )
     replies = federation.ask(everyone, gaps, x=x, **payload)
     federation.discard(KEPT, replies.failed)
-    return tuple(name for name, gap in zip(replies.clients, replies.gap.tolist(), strict=True) if gap < 0)
+    return tuple(
+        name
+        for name, gap in zip(replies.clients, replies.gap.tolist(), strict=True)
+        if gap < 0
+    )
 
 
 def measure_appeal(
@@ -237,11 +295,17 @@ def measure_appeal(
     for names, suffix in ((federation.everyone, ""), (federation.unseen, "_unseen")):
         if not names:
             continue
-        payload = requirement_payload(requirements, names, start, (), with_steps(local, warmup_steps))
+        payload = requirement_payload(
+            requirements, names, start, (), with_steps(local, warmup_steps)
+        )
         replies = federation.ask(names, measure, x=x, **payload)
-        for column, values, defined in zip(_MEASURED, replies.values.T, replies.defined.T, strict=True):
+        for column, values, defined in zip(
+            _MEASURED, replies.values.T, replies.defined.T, strict=True
+        ):
             if column == "gap":
-                log[f"objective_everyone{suffix}"] = float(solve_gaps(appeal.objective, values, surrogate))
+                log[f"objective_everyone{suffix}"] = float(
+                    solve_gaps(appeal.objective, values, surrogate)
+                )
             elif bool(defined.any()):
                 log[column + suffix] = float(values[defined].mean())
     return log

@@ -23,7 +23,12 @@ from coterie.base.rows import Inputs, check_plain, take
 from coterie.base.vector import LASTING, trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import CohortRows, answers_of
-from coterie.compute.local_training import LocalTraining, StepBatches, TrainOptions, of_client
+from coterie.compute.local_training import (
+    LocalTraining,
+    StepBatches,
+    TrainOptions,
+    of_client,
+)
 from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD
 from coterie.contract.filters import apply_filters
@@ -49,7 +54,9 @@ class Cohort(CohortRows):
     >>> engine.close()
     """
 
-    def train(self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> Tensor:
+    def train(
+        self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]
+    ) -> Tensor:
         """Train locally from x.
 
         Args:
@@ -69,7 +76,9 @@ class Cohort(CohortRows):
         """
         return LocalTraining(self, x, local, **options).models()
 
-    def updates(self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> Tensor:
+    def updates(
+        self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]
+    ) -> Tensor:
         """Train locally as `train` does, and return the models minus x, [n, d + b].
 
         A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
@@ -108,7 +117,9 @@ class Cohort(CohortRows):
     def steps(self, local: LocalSGD) -> Tensor:
         """Number of batches that each client's training with these settings has, int64 [n]."""
         every = StepBatches(self, local, local.sampler)
-        return torch.tensor([every.count(i) for i in range(len(self.names))], dtype=torch.int64)
+        return torch.tensor(
+            [every.count(i) for i in range(len(self.names))], dtype=torch.int64
+        )
 
     # ---- gradients and losses at given models
 
@@ -161,28 +172,58 @@ class Cohort(CohortRows):
         for i, name in enumerate(self.names):
             rows = self.batch_rows(i, part, batch_size)
             if not 1 <= parts <= rows:
-                raise InputError(f"client {name!r}: a batch of {rows} rows cannot have {parts} parts")
+                raise InputError(
+                    f"client {name!r}: a batch of {rows} rows cannot have {parts} parts"
+                )
         shares = [slice(k, None, parts) if parts > 1 else None for k in range(parts)]
-        return torch.stack([self._gradient(x, part, batch_size, purpose, mode, share) for share in shares], dim=1)
+        return torch.stack(
+            [
+                self._gradient(x, part, batch_size, purpose, mode, share)
+                for share in shares
+            ],
+            dim=1,
+        )
 
     def _gradient(
-        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None
+        self,
+        x: Tensor,
+        part: str,
+        batch_size: int | None,
+        purpose: str,
+        mode: str,
+        share: slice | None,
     ) -> Tensor:
-        result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        result = torch.empty(
+            len(self.names),
+            self.layout.size,
+            dtype=self.layout.dtype,
+            device=self.workspace.device,
+        )
         if self.layout.size > self.layout.dim:
             result[:, self.layout.dim :] = 0
         kernel = self.workspace.batched
         x = x if kernel is None else x.to(self.workspace.x)
         begun = -1
         with self.workspace.training() if mode == "train" else contextlib.nullcontext():
-            for i, inputs, labels in self.chunks(x, part, batch_size, purpose, mode, share, load=kernel is None):
-                count, head = self.batch_rows(i, part, batch_size), result[i, : self.layout.dim]
-                weight = len(labels) / (count if share is None else len(range(count)[share]))
+            for i, inputs, labels in self.chunks(
+                x, part, batch_size, purpose, mode, share, load=kernel is None
+            ):
+                count, head = (
+                    self.batch_rows(i, part, batch_size),
+                    result[i, : self.layout.dim],
+                )
+                weight = len(labels) / (
+                    count if share is None else len(range(count)[share])
+                )
                 if kernel is None:
                     grad = self.workspace.flat_gradient(inputs, labels)
                 else:
-                    inputs = cast("Tensor", inputs)  # a kernel is found for no other inputs
-                    grad = kernel.gradient(of_client(x, i), inputs, labels, out=head if i > begun else None)
+                    inputs = cast(
+                        "Tensor", inputs
+                    )  # a kernel is found for no other inputs
+                    grad = kernel.gradient(
+                        of_client(x, i), inputs, labels, out=head if i > begun else None
+                    )
                 grad = grad if weight == 1 else grad.mul_(weight)
                 if grad is not head:
                     head.copy_(grad) if i > begun else head.add_(grad)
@@ -190,7 +231,9 @@ class Cohort(CohortRows):
                 self.spent["row_gradients"] += len(labels)
         return result
 
-    def sample_gradients(self, xs: Tensor, *, part: str = "train") -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    def sample_gradients(
+        self, xs: Tensor, *, part: str = "train"
+    ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Gradient of each row at each of several models, in eval mode.
 
         Args:
@@ -208,49 +251,89 @@ class Cohort(CohortRows):
                 for number, x in enumerate(xs):
                     self.workspace.load(x)
                     self.spent["row_gradients"] += len(piece_labels)
-                    yield i, number, piece_labels, self.workspace.row_gradients(piece_inputs, piece_labels)
+                    yield (
+                        i,
+                        number,
+                        piece_labels,
+                        self.workspace.row_gradients(piece_inputs, piece_labels),
+                    )
 
     @torch.no_grad()
-    def loss(self, x: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round") -> Tensor:
+    def loss(
+        self,
+        x: Tensor,
+        *,
+        part: str = "train",
+        batch_size: int | None = None,
+        purpose: str = "round",
+    ) -> Tensor:
         """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
         for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
-            result[i] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
+            result[i] += self._loss_of(inputs, labels) / self.batch_rows(
+                i, part, batch_size
+            )
         for i in range(len(self.names)) if self.workspace.veil else ():
             result[i] = self._veil_loss(result[i], i, of_client(x, i), part, batch_size)
         return result
 
     def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
         self.spent["row_losses"] += len(labels)
-        losses, veil = self.workspace.loss.rows(self.workspace.model(inputs), labels).double(), self.workspace.veil
+        losses, veil = (
+            self.workspace.loss.rows(self.workspace.model(inputs), labels).double(),
+            self.workspace.veil,
+        )
         return (losses if veil is None else veil.bound_losses(losses)).sum().cpu()
 
-    def _veil_loss(self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None) -> float:
+    def _veil_loss(
+        self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None
+    ) -> float:
         """The mean loss of a client as it may be told."""
         loss, veil = float(mean), self.workspace.veil
-        return loss if veil is None else veil.loss(loss, self.batch_rows(client, part, batch_size), x)
+        return (
+            loss
+            if veil is None
+            else veil.loss(loss, self.batch_rows(client, part, batch_size), x)
+        )
 
     @torch.no_grad()
     def losses(
-        self, xs: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round"
+        self,
+        xs: Tensor,
+        *,
+        part: str = "train",
+        batch_size: int | None = None,
+        purpose: str = "round",
     ) -> Tensor:
         """Mean losses of many candidate models, float64 [n, q]: candidates [q, d + b], or [n, q, d + b] for each client its own."""
         result = torch.zeros(len(self.names), xs.shape[-2], dtype=torch.float64)
-        if xs.ndim == 2 and len(self.names) > 1:  # so that each candidate is loaded once
+        if (
+            xs.ndim == 2 and len(self.names) > 1
+        ):  # so that each candidate is loaded once
             for q, x in enumerate(xs):
-                result[:, q] = self.loss(x, part=part, batch_size=batch_size, purpose=purpose)
+                result[:, q] = self.loss(
+                    x, part=part, batch_size=batch_size, purpose=purpose
+                )
             return result
-        for i, inputs, labels in self.chunks(xs, part, batch_size, purpose, "eval", load=False):
+        for i, inputs, labels in self.chunks(
+            xs, part, batch_size, purpose, "eval", load=False
+        ):
             for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
                 self.workspace.load(x)
-                result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
+                result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(
+                    i, part, batch_size
+                )
         for i in range(len(self.names)) if self.workspace.veil else ():
             for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
                 result[i, q] = self._veil_loss(result[i, q], i, x, part, batch_size)
         return result
 
     def evaluate(
-        self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, Kind], float | None]], *, part: str = "test"
+        self,
+        x: Tensor,
+        metrics: Mapping[str, Callable[[Tensor, Tensor, Kind], float | None]],
+        *,
+        part: str = "test",
     ) -> dict[str, Tensor]:
         """Loss and metrics of x, per client.
 
@@ -265,14 +348,24 @@ class Cohort(CohortRows):
         Returns:
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
-        count, loss, scale = len(self.names), self.workspace.loss, self.clients.label_scale
+        count, loss, scale = (
+            len(self.names),
+            self.workspace.loss,
+            self.clients.label_scale,
+        )
         veil = self.workspace.veil
-        columns = {k: torch.full((count,), nan, dtype=torch.float64) for k in ("loss", *metrics)}
+        columns = {
+            k: torch.full((count,), nan, dtype=torch.float64)
+            for k in ("loss", *metrics)
+        }
         columns["n"] = torch.zeros(count, dtype=torch.float64)
         for group in self.groups(part):
             labels, segments = self.labels_of(group, part)
             outputs, losses = self.answers(group, x, part)
-            columns["n"][group], columns["loss"][group] = segments.sizes, segments.mean(losses)
+            columns["n"][group], columns["loss"][group] = (
+                segments.sizes,
+                segments.mean(losses),
+            )
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.align_classes(outputs)
@@ -283,18 +376,31 @@ class Cohort(CohortRows):
                     sizes = segments.sizes.long().tolist()
                     pairs = zip(outputs.split(sizes), labels.split(sizes), strict=True)
                     of_clients = [metric(*pair, loss.kind) for pair in pairs]
-                    measured = torch.tensor([nan if v is None else v for v in of_clients], dtype=torch.float64)
+                    measured = torch.tensor(
+                        [nan if v is None else v for v in of_clients],
+                        dtype=torch.float64,
+                    )
                 if measured is not None:
                     columns[name][group] = measured
             if veil is not None:
-                for i, client_labels in zip(group, labels.split(segments.sizes.long().tolist()), strict=True):
-                    values = {name: float(column[i]) for name, column in columns.items() if name != "n"}
-                    for name, veiled_value in veil.evaluation(values, client_labels, of_client(x, i)).items():
+                for i, client_labels in zip(
+                    group, labels.split(segments.sizes.long().tolist()), strict=True
+                ):
+                    values = {
+                        name: float(column[i])
+                        for name, column in columns.items()
+                        if name != "n"
+                    }
+                    for name, veiled_value in veil.evaluation(
+                        values, client_labels, of_client(x, i)
+                    ).items():
                         columns[name][i] = veiled_value
         return columns
 
     @torch.no_grad()
-    def answers(self, group: Sequence[int], x: Tensor, part: str) -> tuple[Tensor, Tensor]:
+    def answers(
+        self, group: Sequence[int], x: Tensor, part: str
+    ) -> tuple[Tensor, Tensor]:
         """Outputs and losses of all rows of some clients, one client behind the other, on the CPU."""
         workspace, all_rows, pairs = self.workspace, getattr(self.clients, part), []
         for i in group:
@@ -302,7 +408,9 @@ class Cohort(CohortRows):
         for start, run in [(x, group)] if x.ndim == 1 else [(x[i], [i]) for i in group]:
             workspace.load(start)
             if not workspace.always_random:
-                pairs.append(answers_of(workspace, all_rows, [self.index[i] for i in run]))
+                pairs.append(
+                    answers_of(workspace, all_rows, [self.index[i] for i in run])
+                )
                 continue
             with workspace.noise():
                 for i in run:
@@ -311,7 +419,9 @@ class Cohort(CohortRows):
         outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
         self.spent["row_losses"] += len(losses)
         return (
-            (outputs, losses) if workspace.veil is None else (outputs.nan_to_num(), workspace.veil.bound_losses(losses))
+            (outputs, losses)
+            if workspace.veil is None
+            else (outputs.nan_to_num(), workspace.veil.bound_losses(losses))
         )
 
     # ---- rows
@@ -321,7 +431,16 @@ class Cohort(CohortRows):
         names = tuple([self.names[i] for i in positions])
         index = tuple([self.index[i] for i in positions])
         memory = self.memory.only(names)
-        return Cohort(names, self.workspace, self.clients, index, memory, self.seed, self.round, self.spent)
+        return Cohort(
+            names,
+            self.workspace,
+            self.clients,
+            index,
+            memory,
+            self.seed,
+            self.round,
+            self.spent,
+        )
 
 
 # ---- where a task meets its cohort
@@ -343,8 +462,16 @@ class Shard:
         self._last: tuple[Any, ...] = ()
         self._exchange: tuple[Any, ...] = ()
         self._before: dict[str, dict[str, Tensor]] = {}
-        self._server = None if clients.server is None else Clients.of_server(clients.server, clients.transform)
-        self._unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
+        self._server = (
+            None
+            if clients.server is None
+            else Clients.of_server(clients.server, clients.transform)
+        )
+        self._unseen = (
+            frozenset(clients.unseen.names)
+            if clients.unseen is not None
+            else frozenset()
+        )
 
     def answer(self, ask: Ask) -> Answer:
         """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name."""
@@ -353,7 +480,11 @@ class Shard:
         for group in self._groups(ask.names):
             group_answer = self._run(ask if group == ask.names else ask.to(group))
             one_by_one = group_answer.failed and len(group) > 1
-            answers += [self._run(ask.to((name,))) for name in group] if one_by_one else [group_answer]
+            answers += (
+                [self._run(ask.to((name,))) for name in group]
+                if one_by_one
+                else [group_answer]
+            )
         if self.workspace.x.nbytes >= LASTING:
             trim_heap()
         return Answer.join(answers)
@@ -369,7 +500,12 @@ class Shard:
         self.memory.begin(ask.context.round, ask.context.attempt)
         if self.memory.unasked:
             self.memory.drop_late(ask.names, ask.rounds_by_client())
-        exchange = (ask.context.round, ask.context.attempt, ask.task, ask.context.stream)
+        exchange = (
+            ask.context.round,
+            ask.context.attempt,
+            ask.task,
+            ask.context.stream,
+        )
         if exchange != self._exchange:
             self._exchange, self._before = exchange, {}
         if ask.repeats:
@@ -386,7 +522,11 @@ class Shard:
         """Clients that train, clients that are unseen, and the server: each a cohort of its own."""
         unseen = tuple(n for n in names if n in self._unseen)
         server = ("server",) if "server" in names else ()
-        trained = tuple(n for n in names if n != "server" and n not in self._unseen) if unseen or server else names
+        trained = (
+            tuple(n for n in names if n != "server" and n not in self._unseen)
+            if unseen or server
+            else names
+        )
         return [group for group in (trained, unseen, server) if group]
 
     def _rows_of(self, group: tuple[str, ...]) -> Clients:
@@ -406,25 +546,48 @@ class Shard:
         spent = {"row_gradients": 0, "row_losses": 0}
         try:
             block = self._reply(ask, view, spent)
-        except BaseException as error:  # `sys.exit` in a task is a failure of this client too
+        except (
+            BaseException
+        ) as error:  # `sys.exit` in a task is a failure of this client too
             if is_interrupt(error):
                 raise
             # What a failed attempt did would depend on who shared its cohort.
-            return Answer(failed=dict.fromkeys(ask.names, _reason(error)), forgot=_sort_names(view.forgot))
+            return Answer(
+                failed=dict.fromkeys(ask.names, _reason(error)),
+                forgot=_sort_names(view.forgot),
+            )
         view.commit()
-        remembered = {key: tuple(rounds.items()) for key, rounds in view.rounds().items()}
+        remembered = {
+            key: tuple(rounds.items()) for key, rounds in view.rounds().items()
+        }
         return Answer((block,), {}, spent, (), _sort_names(view.forgot), remembered)
 
     def _reply(self, ask: Ask, view: MemoryView, spent: dict[str, int]) -> Block:
         clients, names, task = self._rows_of(ask.names), ask.names, ask.function
-        index = tuple(range(len(names)) if names == clients.names else map(clients.number, names))
-        cohort = Cohort(names, self.workspace, clients, index, view, ask.context.seed, ask.context.round, spent)
+        index = tuple(
+            range(len(names)) if names == clients.names else map(clients.number, names)
+        )
+        cohort = Cohort(
+            names,
+            self.workspace,
+            clients,
+            index,
+            view,
+            ask.context.seed,
+            ask.context.round,
+            spent,
+        )
         with torch.enable_grad():  # whatever the caller has chosen
             reply: tuple[Any, ...] = task(cohort, **ask.arguments)
         fields = task.reply._fields
         if not isinstance(reply, tuple) or len(reply) != len(fields):
-            raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
-        block, layout = Block(names, dict(zip(fields, reply, strict=True))), self.workspace.layout
+            raise TypeError(
+                f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}"
+            )
+        block, layout = (
+            Block(names, dict(zip(fields, reply, strict=True))),
+            self.workspace.layout,
+        )
         for key, value in block.values.items():
             # What could not be sent is refused also where nothing is sent.
             if isinstance(value, Tensor):
@@ -432,8 +595,12 @@ class Shard:
             else:
                 to_json(value)
         for key, value in block.values.items():
-            if len(names) > 1 and not has_form(value, task.kinds[key], len(names), layout):
-                raise ValueError("the reply does not fit")  # asked one by one, a client that is wrong has a name
+            if len(names) > 1 and not has_form(
+                value, task.kinds[key], len(names), layout
+            ):
+                raise ValueError(
+                    "the reply does not fit"
+                )  # asked one by one, a client that is wrong has a name
         return apply_filters(block, ask, task, layout, view) if ask.filters else block
 
 

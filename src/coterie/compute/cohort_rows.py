@@ -60,7 +60,9 @@ class CohortRows:
     @property
     def sizes(self) -> Tensor:
         """Training rows of each client, float64 [n]."""
-        return torch.tensor([self.size(i) for i in range(len(self.names))], dtype=torch.float64)
+        return torch.tensor(
+            [self.size(i) for i in range(len(self.names))], dtype=torch.float64
+        )
 
     def rng(self, client: int, purpose: str) -> Rng:
         """Return the stream of (seed, round, client, purpose)."""
@@ -110,7 +112,11 @@ class CohortRows:
 
     def has(self, client: int, part: str) -> bool:
         """Return True if the client has rows of this part."""
-        return self.clients.draw is not None if part == "fresh" else self.size(client, part) > 0
+        return (
+            self.clients.draw is not None
+            if part == "fresh"
+            else self.size(client, part) > 0
+        )
 
     def batch_rows(self, client: int, part: str, batch_size: int | None) -> int:
         """Return the number of rows of a batch of this size; None: of all rows."""
@@ -119,11 +125,21 @@ class CohortRows:
         size = self.size(client, part)
         return size if batch_size is None else min(size, batch_size)
 
-    def require_enough(self, client: int, numbers: NDArray[np.int64] | None, part: str = "train") -> None:
+    def require_enough(
+        self, client: int, numbers: NDArray[np.int64] | None, part: str = "train"
+    ) -> None:
         """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part)."""
         fewest = self.workspace.fewest_rows
-        if fewest > 1 and (self.size(client, part) if numbers is None else len(np.unique(numbers))) < fewest:
-            raise InputError(f"client {self.names[client]!r} computes nothing of fewer than {fewest} different rows")
+        if (
+            fewest > 1
+            and (
+                self.size(client, part) if numbers is None else len(np.unique(numbers))
+            )
+            < fewest
+        ):
+            raise InputError(
+                f"client {self.names[client]!r} computes nothing of fewer than {fewest} different rows"
+            )
 
     # ---- which
 
@@ -157,24 +173,43 @@ class CohortRows:
         """Return the labels of some clients on the CPU, and whose they are."""
         all_rows: Rows = getattr(self.clients, part)
         places = np.array([self.index[i] for i in group])
-        low, sizes = all_rows.offsets[places], all_rows.offsets[places + 1] - all_rows.offsets[places]
-        row_numbers = _runs(low, sizes) if all_rows.index is None else all_rows.index[_runs(low, sizes)]
-        return take_rows(all_rows.labels, torch.from_numpy(row_numbers)).cpu(), Segments.of(sizes)
+        low, sizes = (
+            all_rows.offsets[places],
+            all_rows.offsets[places + 1] - all_rows.offsets[places],
+        )
+        row_numbers = (
+            _runs(low, sizes)
+            if all_rows.index is None
+            else all_rows.index[_runs(low, sizes)]
+        )
+        return take_rows(
+            all_rows.labels, torch.from_numpy(row_numbers)
+        ).cpu(), Segments.of(sizes)
 
     def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
         """Return a client's training rows of these numbers, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
 
-    def _select(self, part: Rows, client: int, numbers: NDArray[np.int64] | None) -> Part:
+    def _select(
+        self, part: Rows, client: int, numbers: NDArray[np.int64] | None
+    ) -> Part:
         places = part.positions(self.index[client])
         if numbers is not None:
-            places = numbers + places.start if isinstance(places, slice) else places[numbers]
-        return Part(part.inputs, part.labels).select(places if isinstance(places, slice) else torch.from_numpy(places))
+            places = (
+                numbers + places.start if isinstance(places, slice) else places[numbers]
+            )
+        return Part(part.inputs, part.labels).select(
+            places if isinstance(places, slice) else torch.from_numpy(places)
+        )
 
     def _ready(self, part: Part) -> Batch:
-        return self.workspace.prepare(part.read()), part.labels.to(self.workspace.device)
+        return self.workspace.prepare(part.read()), part.labels.to(
+            self.workspace.device
+        )
 
-    def transform(self, client: int, inputs: Inputs, purpose: str, start: int = 0) -> Inputs:
+    def transform(
+        self, client: int, inputs: Inputs, purpose: str, start: int = 0
+    ) -> Inputs:
         """Return a client's rows as the clients' `transform` changes them, each with a stream of its own.
 
         Args:
@@ -191,10 +226,15 @@ class CohortRows:
         with fork_generators():
             for k in range(rows(inputs)):
                 stream = streams.child(start + k)
-                seed_noise(stream.seed())  # for transforms that draw from a global generator
+                seed_noise(
+                    stream.seed()
+                )  # for transforms that draw from a global generator
                 changed.append(transform(_row(inputs, k), stream))
         return self.workspace.prepare(
-            {key: _stack([row[key] for row in changed], value) for key, value in inputs.items()}
+            {
+                key: _stack([row[key] for row in changed], value)
+                for key, value in inputs.items()
+            }
             if isinstance(inputs, dict)
             else _stack(changed, inputs)
         )
@@ -244,7 +284,9 @@ class CohortRows:
                 if load and x.ndim > 1:
                     workspace.load(x[i])
                 if mode == "train" or noisy:
-                    self.restart_layers(i, purpose if share is None else f"{purpose}/{share.start}")
+                    self.restart_layers(
+                        i, purpose if share is None else f"{purpose}/{share.start}"
+                    )
                 start = 0 if share is None else share.start or 0
                 for piece in self._batch(i, part, batch_size, purpose, share).chunks():
                     inputs, labels = self._ready(piece)
@@ -253,20 +295,44 @@ class CohortRows:
                     start += len(labels)
                     yield i, inputs, labels
 
-    def _batch(self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Part:
+    def _batch(
+        self,
+        client: int,
+        part: str,
+        batch_size: int | None,
+        purpose: str,
+        share: slice | None,
+    ) -> Part:
         if part == "fresh":
-            fresh_rows = self._draw(client, batch_size, self.rng(client, purpose).child(part))
+            fresh_rows = self._draw(
+                client, batch_size, self.rng(client, purpose).child(part)
+            )
             return fresh_rows if share is None else fresh_rows.select(share)
         part_rows = self.rows_of(part, client)
-        return self._select(part_rows, client, self.batch_numbers(client, part, batch_size, purpose, share))
+        return self._select(
+            part_rows,
+            client,
+            self.batch_numbers(client, part, batch_size, purpose, share),
+        )
 
     def batch_numbers(
-        self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None = None
+        self,
+        client: int,
+        part: str,
+        batch_size: int | None,
+        purpose: str,
+        share: slice | None = None,
     ) -> NDArray[np.int64] | None:
         """Return the row numbers of a batch among the client's own rows; None: all rows in their order. Arguments as for `chunks`."""
         numbers = None
-        if share is not None or (batch_size is not None and batch_size < self.size(client, part)):
-            numbers = self.rng(client, purpose).child(part).permutation(self.size(client, part), batch_size)
+        if share is not None or (
+            batch_size is not None and batch_size < self.size(client, part)
+        ):
+            numbers = (
+                self.rng(client, purpose)
+                .child(part)
+                .permutation(self.size(client, part), batch_size)
+            )
             numbers = numbers if share is None else numbers[share]
         self.require_enough(client, numbers, part)
         return numbers
@@ -281,7 +347,9 @@ class CohortRows:
 
 
 @torch.no_grad()
-def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+def answers_of(
+    workspace: Workspace, all_rows: Rows, clients: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """Outputs and losses that the loaded model gives for all rows of some clients, one client behind the other, on the CPU.
 
     Rows are read in blocks of one of the workspace's heights. A client's begin at a multiple of the least; where they end before one,
@@ -298,23 +366,35 @@ def answers_of(workspace: Workspace, all_rows: Rows, clients: Sequence[int]) -> 
         for client in clients:
             part = all_rows.part(client)
             # A model whose output is its parameter would give that parameter.
-            chunks = [workspace.model(workspace.prepare(chunk.read())).detach() for chunk in part.chunks()]
+            chunks = [
+                workspace.model(workspace.prepare(chunk.read())).detach()
+                for chunk in part.chunks()
+            ]
             outputs.append(torch.cat(chunks))
-            losses.append(workspace.loss.rows(outputs[-1], part.labels.to(workspace.device)).cpu())
+            losses.append(
+                workspace.loss.rows(outputs[-1], part.labels.to(workspace.device)).cpu()
+            )
         return torch.cat([answer.cpu() for answer in outputs]), torch.cat(losses)
     owners, lowest_height = np.asarray(clients), workspace.heights[-1]
-    low, sizes = all_rows.offsets[owners], all_rows.offsets[owners + 1] - all_rows.offsets[owners]
+    low, sizes = (
+        all_rows.offsets[owners],
+        all_rows.offsets[owners + 1] - all_rows.offsets[owners],
+    )
     padded_sizes = -(-sizes // lowest_height) * lowest_height
     number = _runs(np.zeros_like(padded_sizes), padded_sizes)
     counts = number < np.repeat(sizes, padded_sizes)
     row_numbers = np.repeat(low, padded_sizes) + number * counts
-    places = torch.from_numpy(row_numbers if all_rows.index is None else all_rows.index[row_numbers])
+    places = torch.from_numpy(
+        row_numbers if all_rows.index is None else all_rows.index[row_numbers]
+    )
     counted = torch.from_numpy(counts)
     begin, end, part = 0, len(number), Part(all_rows.inputs, all_rows.labels)
     while begin < end:
         height = next(h for h in workspace.heights if h <= end - begin)
         piece = part.select(places[begin : begin + height])
-        answer, values = workspace.answer(workspace.prepare(piece.read()), piece.labels.to(workspace.device))
+        answer, values = workspace.answer(
+            workspace.prepare(piece.read()), piece.labels.to(workspace.device)
+        )
         outputs.append(answer.cpu())
         losses.append(values.cpu())
         begin += height
@@ -327,13 +407,24 @@ def _runs(low: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _row(inputs: Inputs, k: int) -> Any:
-    return {key: value[k] for key, value in inputs.items()} if isinstance(inputs, dict) else inputs[k]
+    return (
+        {key: value[k] for key, value in inputs.items()}
+        if isinstance(inputs, dict)
+        else inputs[k]
+    )
 
 
 def _stack(changed: list[Tensor], inputs: Tensor) -> Tensor:
     for row in changed:
-        if not isinstance(row, Tensor) or (row.shape, row.dtype) != (inputs.shape[1:], inputs.dtype):
-            shape = f"{tuple(row.shape)} and {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
+        if not isinstance(row, Tensor) or (row.shape, row.dtype) != (
+            inputs.shape[1:],
+            inputs.dtype,
+        ):
+            shape = (
+                f"{tuple(row.shape)} and {row.dtype}"
+                if isinstance(row, Tensor)
+                else type(row).__name__
+            )
             form = f"{tuple(inputs.shape[1:])} and {inputs.dtype}"
             raise InputError(f"the transform of rows gave {shape}; it must keep {form}")
     return torch.stack(changed)

@@ -29,7 +29,12 @@ from coterie.base.vector import Layout, align, fits_alignment
 from coterie.compute.segments import Chunk, RowSource, chunks
 from coterie.contract.exchange import HELD_BYTES
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 class Layer(NamedTuple):
@@ -41,7 +46,9 @@ class Layer(NamedTuple):
     relu: bool
 
 
-def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, ...] | None:
+def recognise(
+    model: nn.Module, layout: Layout, inputs: Tensor
+) -> tuple[Layer, ...] | None:
     """The layers of `model` if it is known here and takes rows like `inputs`; else None."""
     layers: list[Layer] = []
     names: list[str] = []
@@ -53,22 +60,49 @@ def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, 
         if constant is not None and not layers:
             layers.append(Layer(getattr(module, constant).numel(), 0, True, False))
             names.append(name + constant)
-        elif type(module) is nn.Linear and (flat or layers) and not (layers and layers[-1].inputs == 0):
-            layers.append(Layer(module.out_features, module.in_features, module.bias is not None, False))
+        elif (
+            type(module) is nn.Linear
+            and (flat or layers)
+            and not (layers and layers[-1].inputs == 0)
+        ):
+            layers.append(
+                Layer(
+                    module.out_features,
+                    module.in_features,
+                    module.bias is not None,
+                    False,
+                )
+            )
             names += [f"{name}weight", *([f"{name}bias"] if layers[-1].bias else [])]
         elif type(module) is nn.ReLU and layers:
             layers[-1] = layers[-1]._replace(relu=True)
-        elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+        elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (
+            1,
+            -1,
+        ):
             flat = True
-        elif not (type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0)):
+        elif not (
+            type(module) is nn.Identity
+            or (type(module) is nn.Dropout and module.p == 0)
+        ):
             return None
     in_order = names == [k for k, _ in layout.parameters] and not layout.buffers
-    trainable = in_order and not layers[-1].relu and layout.dtype in (torch.float32, torch.float64)
-    return tuple(layers) if trainable and layers[0].inputs in (0, inputs[0].numel()) else None
+    trainable = (
+        in_order
+        and not layers[-1].relu
+        and layout.dtype in (torch.float32, torch.float64)
+    )
+    return (
+        tuple(layers)
+        if trainable and layers[0].inputs in (0, inputs[0].numel())
+        else None
+    )
 
 
 def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is nn.Sequential and not any(getattr(module, hooks) for hooks in _HOOKS):
+    if type(module) is nn.Sequential and not any(
+        getattr(module, hooks) for hooks in _HOOKS
+    ):
         for name, child in module.named_children():
             yield from _leaves(child, f"{prefix}{name}.")
     else:
@@ -147,7 +181,13 @@ class _Side(NamedTuple):
 class Batched:
     """Training and gradients of one known model under one known loss."""
 
-    def __init__(self, layers: tuple[Layer, ...], kind: Kind, layout: Layout, device: torch.device) -> None:
+    def __init__(
+        self,
+        layers: tuple[Layer, ...],
+        kind: Kind,
+        layout: Layout,
+        device: torch.device,
+    ) -> None:
         self.layers, self.kind, self.layout = layers, kind, layout
         self.device, self._itemsize = device, layout.dtype.itemsize
         self._most = max(1, HELD_BYTES // (self._itemsize * layout.dim))
@@ -155,7 +195,13 @@ class Batched:
         self._least = 1 if device.type == "cpu" else min(_WIDTH, self._most)
         if any(1 in (layer.outputs, layer.inputs) for layer in layers):
             self._least = max(2, self._least)
-        shapes = [((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in layers]
+        shapes = [
+            (
+                (y.outputs, y.inputs) if y.inputs else None,
+                (1, y.outputs) if y.bias else None,
+            )
+            for y in layers
+        ]
         # [outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector.
         self._shapes = [shape for pair in shapes for shape in pair if shape is not None]
         self._sizes = [rows * columns for rows, columns in self._shapes]
@@ -164,12 +210,25 @@ class Batched:
 
     def width(self, batch: int) -> int:
         """Clients of a chunk with batches of this size."""
-        values = self.layout.dim + batch * (self.layers[0].inputs + sum(layer.outputs for layer in self.layers))
-        most = min(256, max(self._least, self._most), max(_WIDTH, _CACHE // (self._itemsize * values)))
+        values = self.layout.dim + batch * (
+            self.layers[0].inputs + sum(layer.outputs for layer in self.layers)
+        )
+        most = min(
+            256,
+            max(self._least, self._most),
+            max(_WIDTH, _CACHE // (self._itemsize * values)),
+        )
         return most if self.device.type == "cpu" else self._least
 
     def train(
-        self, x: Tensor, chunk: Chunk, steps: Iterable[Feed], rule: StepRule, result: Tensor, *, relative: bool = False
+        self,
+        x: Tensor,
+        chunk: Chunk,
+        steps: Iterable[Feed],
+        rule: StepRule,
+        result: Tensor,
+        *,
+        relative: bool = False,
     ) -> None:
         """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
 
@@ -180,7 +239,9 @@ class Batched:
         start = [self._align(v) for v in self._split(_of(x, members))]
         shift = [] if rule.shift is None else self._split(_of(rule.shift, members))
         if isinstance(rule.shrink, Tensor):
-            rule = rule._replace(shrink=rule.shrink.to(self.device)[members, None, None])
+            rule = rule._replace(
+                shrink=rule.shrink.to(self.device)[members, None, None]
+            )
         # Kept from call to call, since fresh pages cost as much as a small step.
         if not self._stacks or len(self._stacks[0]) < slots:
             self._stacks = [self._slices(slots, *shape) for shape in self._shapes]
@@ -188,29 +249,56 @@ class Batched:
         space = self._space(slots, chunk.rows.shape[2])
         if chunk.steps[0] == 1:
             batch = next(iter(steps))
-            return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
+            return self._train_once(
+                start, models, space, batch, rule, shift, chunk, result, relative
+            )
         if isinstance(rule.shrink, Tensor):
             rule = rule._replace(shrink=rule.shrink.to(self.layout.dtype))
         alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
         active, sides = 0, []
         for step, batch in enumerate(steps):
             width = batch[1].shape[0]
-            if step < 2 or width < active:  # the second step is the first that begins where it ends
+            if (
+                step < 2 or width < active
+            ):  # the second step is the first that begins where it ends
                 active = width
                 moving = [v[:active] for v in models]
-                begin = moving if step else [v.expand(active, -1, -1) if len(v) == 1 else v[:active] for v in start]
-                added = [v.expand(active, -1, -1) if len(v) == 1 else v[:active] for v in shift]
+                begin = (
+                    moving
+                    if step
+                    else [
+                        v.expand(active, -1, -1) if len(v) == 1 else v[:active]
+                        for v in start
+                    ]
+                )
+                added = [
+                    v.expand(active, -1, -1) if len(v) == 1 else v[:active]
+                    for v in shift
+                ]
                 sides = self._sides(begin, moving, [v[:active] for v in space], added)
             self._step(sides, *batch, rule)
             if alive[step + 1] < alive[step]:
                 low, high = alive[step + 1], alive[step]
                 # Neighbours are written at once, others one by one: by an index it takes many times as long.
-                size = high - low if bool((np.diff(chunk.members[low:high]) == 1).all()) else 1
-                for place, model, begun in zip(self._split(result), models, start, strict=True):
+                size = (
+                    high - low
+                    if bool((np.diff(chunk.members[low:high]) == 1).all())
+                    else 1
+                )
+                for place, model, begun in zip(
+                    self._split(result), models, start, strict=True
+                ):
                     for slot in range(low, high, size):
-                        rows, trained = place[chunk.members[slot] :][:size], model[slot : slot + size]
-                        begun_here = begun if len(begun) == 1 else begun[slot : slot + size]
-                        torch.sub(trained, begun_here, out=rows) if relative else rows.copy_(trained)
+                        rows, trained = (
+                            place[chunk.members[slot] :][:size],
+                            model[slot : slot + size],
+                        )
+                        begun_here = (
+                            begun if len(begun) == 1 else begun[slot : slot + size]
+                        )
+                        torch.sub(
+                            trained, begun_here, out=rows
+                        ) if relative else rows.copy_(trained)
 
     def _train_once(
         self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: Feed, rule: StepRule,
@@ -223,29 +311,64 @@ class Batched:
         if isinstance(old_share, Tensor):
             base = [v * old_share.to(v.dtype) for v in start]
         else:
-            base = [v if old_share == 1 else v * old_share for v in start] if old_share else []
-        base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
+            base = (
+                [v if old_share == 1 else v * old_share for v in start]
+                if old_share
+                else []
+            )
+        base = (
+            [v + added for v, added in zip(base, shift, strict=True)]
+            if base and shift
+            else base or shift
+        )
         lowest, highest = chunk.members[0], chunk.members[-1]
-        consecutive = highest - lowest == len(chunk.members) - 1  # single steps keep the order of clients
+        consecutive = (
+            highest - lowest == len(chunk.members) - 1
+        )  # single steps keep the order of clients
         for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
             if not base and consecutive:
-                torch.mul(grad[: len(chunk.members)], -rule.lr, out=place[lowest : highest + 1])
+                torch.mul(
+                    grad[: len(chunk.members)],
+                    -rule.lr,
+                    out=place[lowest : highest + 1],
+                )
                 continue
             for slot, i in enumerate(chunk.members):
                 if base:
-                    torch.add(base[k][slot % len(base[k])], grad[slot], alpha=-rule.lr, out=place[i])
+                    torch.add(
+                        base[k][slot % len(base[k])],
+                        grad[slot],
+                        alpha=-rule.lr,
+                        out=place[i],
+                    )
                 else:
                     torch.mul(grad[slot], -rule.lr, out=place[i])
 
-    def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor | None = None) -> Tensor:
+    def gradient(
+        self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
-        if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
+        if (
+            not self.layers[0].inputs and self.kind == "regression"
+        ):  # in closed form: the distance to the mean
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
         x = align(x)
-        gradient = out if out is not None and fits_alignment(out) else torch.empty_like(x)
+        gradient = (
+            out if out is not None and fits_alignment(out) else torch.empty_like(x)
+        )
         rows = self._align(inputs.flatten(1)[None])
-        scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
-        sides = self._sides(self._split(x[None]), self._split(gradient[None]), self._space(1, len(labels)), [])
+        scale = torch.full(
+            (1, len(labels), 1),
+            self._factor / len(labels),
+            dtype=x.dtype,
+            device=x.device,
+        )
+        sides = self._sides(
+            self._split(x[None]),
+            self._split(gradient[None]),
+            self._space(1, len(labels)),
+            [],
+        )
         self._step(sides, rows, self._labels(labels)[None], scale, GRADIENT)
         return gradient
 
@@ -253,7 +376,9 @@ class Batched:
         """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step."""
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
-        models = [self._align(v).expand(slots, -1, -1) for v in self._split(_of(x, members))]
+        models = [
+            self._align(v).expand(slots, -1, -1) for v in self._split(_of(x, members))
+        ]
         inputs, _, _ = next(self.feed(chunk, source))
         sides = self._sides(models, models, self._space(slots, chunk.rows.shape[2]), [])
         return self._forward(sides, inputs)[: len(chunk.members)]
@@ -261,11 +386,18 @@ class Batched:
     def probes(self) -> Iterator[Batched]:
         """Yield a kernel for each layer in its true width, so that `steady` holds the operands of one layer at a time."""
         for number, layer in enumerate(self.layers):
-            narrow = (Layer(layer.inputs, _WIDTH, bias=True, relu=True),) if number else ()
+            narrow = (
+                (Layer(layer.inputs, _WIDTH, bias=True, relu=True),) if number else ()
+            )
             kind: Kind = self.kind if number == len(self.layers) - 1 else "regression"
-            numbers = sum((y.inputs + y.bias) * y.outputs if y.inputs else y.outputs for y in (*narrow, layer))
+            numbers = sum(
+                (y.inputs + y.bias) * y.outputs if y.inputs else y.outputs
+                for y in (*narrow, layer)
+            )
             layout = Layout((("layer", torch.Size([numbers])),), (), self.layout.dtype)
-            probe = Batched((*narrow, layer._replace(relu=False)), kind, layout, self.device)
+            probe = Batched(
+                (*narrow, layer._replace(relu=False)), kind, layout, self.device
+            )
             probe._least = self._least
             yield probe
 
@@ -279,33 +411,53 @@ class Batched:
             return False
         draw = torch.Generator().manual_seed(0)
         x, inputs, labels = (
-            torch.rand(*shape, generator=draw, dtype=self.layout.dtype).sub_(0.4).to(self.device)
-            for shape in ((1, self.layout.dim), (224, max(1, self.layers[0].inputs)), (224, self.layers[-1].outputs))
+            torch.rand(*shape, generator=draw, dtype=self.layout.dtype)
+            .sub_(0.4)
+            .to(self.device)
+            for shape in (
+                (1, self.layout.dim),
+                (224, max(1, self.layers[0].inputs)),
+                (224, self.layers[-1].outputs),
+            )
         )
         labels = (labels[:, 0] > 0).long() if self.kind == "classes" else labels
 
         def train(clients: range, batch: int, steps: int, separate: bool) -> Tensor:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
             start = x.expand(len(clients), -1) if separate else x
-            models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
+            models = torch.empty(
+                len(clients), self.layout.dim, dtype=x.dtype, device=self.device
+            )
             width = len(clients) if self.device.type == "cpu" else self._least
-            for chunk in chunks(rows, lambda size: width, lambda client, numbers: numbers):
-                fed = self.feed(chunk, RowSource(inputs.__getitem__, labels.__getitem__))
+            for chunk in chunks(
+                rows, lambda size: width, lambda client, numbers: numbers
+            ):
+                fed = self.feed(
+                    chunk, RowSource(inputs.__getitem__, labels.__getitem__)
+                )
                 self.train(start, chunk, fed, StepRule(0.1), models)
             return models
 
         client_count = 7 if size <= _CACHE else 3
         for form in ((5, 2, False), (9, 1, True), (32, 2, True)):
             all_trained = train(range(client_count), *form)
-            for group in (range(2), range(1), range(client_count // 2 + 1, client_count)):
-                if not torch.equal(all_trained[group.start : group.stop], train(group, *form)):
+            for group in (
+                range(2),
+                range(1),
+                range(client_count // 2 + 1, client_count),
+            ):
+                if not torch.equal(
+                    all_trained[group.start : group.stop], train(group, *form)
+                ):
                     return False
         return True
 
     @cached_property
     def _factor(self) -> float:
         """Return what the slope of the loss at an output carries beside the weight of its row."""
-        return {"classes": 1.0, "regression": 2 / self.layers[-1].outputs}.get(self.kind, 1 / self.layers[-1].outputs)
+        return {"classes": 1.0, "regression": 2 / self.layers[-1].outputs}.get(
+            self.kind, 1 / self.layers[-1].outputs
+        )
 
     def _slices(self, count: int, rows: int, columns: int) -> Tensor:
         """[count, rows, columns], each slice at a multiple of `_ALIGN` bytes."""
@@ -330,7 +482,9 @@ class Batched:
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Vectors [c, d] as weights and biases, as views."""
-        pieces = zip(vectors.split_with_sizes(self._sizes, dim=1), self._shapes, strict=True)
+        pieces = zip(
+            vectors.split_with_sizes(self._sizes, dim=1), self._shapes, strict=True
+        )
         return [piece.view(-1, *shape) for piece, shape in pieces]
 
     def _labels(self, labels: Tensor) -> Tensor:
@@ -346,19 +500,29 @@ class Batched:
         take = np.arange(slots) % count
         rows, counts = chunk.rows[:, take], chunk.counts[:, take, None, None]
         # A few rows that no product sees make every client's rows end where the next one's may begin, without a copy.
-        spare = -batch % (_ALIGN // math.gcd(_ALIGN, self.layers[0].inputs * self._itemsize))
+        spare = -batch % (
+            _ALIGN // math.gcd(_ALIGN, self.layers[0].inputs * self._itemsize)
+        )
         spare = spare if 8 * spare <= batch else 0
         rows = np.concatenate([rows, rows[..., :spare]], axis=2) if spare else rows
-        weights = (np.arange(batch)[:, None] < counts) * (self._factor / np.maximum(counts, 1))
+        weights = (np.arange(batch)[:, None] < counts) * (
+            self._factor / np.maximum(counts, 1)
+        )
         # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
         alive = np.count_nonzero(chunk.counts, axis=1)
-        widths = [slots] * total if self._least > 2 else np.maximum(self._least, alive).tolist()
+        widths = (
+            [slots] * total
+            if self._least > 2
+            else np.maximum(self._least, alive).tolist()
+        )
         numbers = torch.from_numpy(rows).to(self.device)
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
 
         def labels(low: int, high: int) -> tuple[Tensor, ...]:
             piece_labels = self._labels(source.labels(numbers[low:high].reshape(-1)))
-            by_step = piece_labels.unflatten(0, (high - low, slots, batch + spare))[:, :, :batch]
+            by_step = piece_labels.unflatten(0, (high - low, slots, batch + spare))[
+                :, :, :batch
+            ]
             return tuple(by_step.unbind())
 
         # Inputs come for some steps at a time; labels too, unless they are small.
@@ -367,12 +531,22 @@ class Batched:
         low = 0
         while low < total:
             w = widths[low]
-            high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))))
-            inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
+            high = min(
+                total,
+                low
+                + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))),
+            )
+            inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape(
+                (high - low) * w, batch + spare, -1
+            )
             inputs = self._align(inputs)[:, :batch].unflatten(0, (-1, w))
             piece_labels = all_labels[low:high] or labels(low, high)
             for n, step_inputs, label, scale in zip(
-                widths[low:high], inputs.unbind(), piece_labels, scales[low:high], strict=True
+                widths[low:high],
+                inputs.unbind(),
+                piece_labels,
+                scales[low:high],
+                strict=True,
             ):
                 yield (
                     step_inputs if n == w else step_inputs[:n],
@@ -381,7 +555,13 @@ class Batched:
                 )
             low = high
 
-    def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
+    def _sides(
+        self,
+        old: list[Tensor],
+        new: list[Tensor],
+        space: list[Tensor],
+        shift: list[Tensor],
+    ) -> list[_Side]:
         """The views that steps from `old` to `new` (which may be the same memory) work on, layer by layer."""
         sides: list[_Side] = []
         entry = 0
@@ -393,11 +573,27 @@ class Batched:
                 slopes_in = self._slices(len(out), out.shape[1], layer.inputs)
             if layer.inputs:
                 weight = old[entry]
-                moves.append(_Move(weight, new[entry], out.transpose(1, 2), right, shift[entry] if shift else None))
+                moves.append(
+                    _Move(
+                        weight,
+                        new[entry],
+                        out.transpose(1, 2),
+                        right,
+                        shift[entry] if shift else None,
+                    )
+                )
                 entry += 1
             if layer.bias:
                 bias = old[entry]
-                moves.append(_Move(bias, new[entry], space[-1], out, shift[entry] if shift else None))
+                moves.append(
+                    _Move(
+                        bias,
+                        new[entry],
+                        space[-1],
+                        out,
+                        shift[entry] if shift else None,
+                    )
+                )
                 entry += 1
             turned = None if weight is None else weight.transpose(1, 2)
             sides.append(_Side(layer.relu, weight, turned, bias, out, slopes_in, moves))
@@ -416,7 +612,14 @@ class Batched:
             activations = out.relu_() if relu else out
         return activations
 
-    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
+    def _step(
+        self,
+        sides: list[_Side],
+        inputs: Tensor,
+        labels: Tensor,
+        scale: Tensor,
+        rule: StepRule,
+    ) -> None:
         """One step."""
         self._slope(self._forward(sides, inputs), labels, scale)
         keep, pace = rule.shrink, -rule.lr
@@ -427,23 +630,37 @@ class Batched:
             for old, new, lhs, rhs, shift in moves:
                 factor = inputs if rhs is None else rhs
                 if isinstance(keep, Tensor):  # the same bits as a factor of the product
-                    torch.baddbmm(torch.mul(old, keep[: len(new)], out=new), lhs, factor, alpha=pace, out=new)
+                    torch.baddbmm(
+                        torch.mul(old, keep[: len(new)], out=new),
+                        lhs,
+                        factor,
+                        alpha=pace,
+                        out=new,
+                    )
                 else:
                     torch.baddbmm(old, lhs, factor, beta=keep, alpha=pace, out=new)
                 if shift is not None:
                     new.add_(shift)
-            if slopes_in is not None:  # in place of the outputs, which are not needed any more
+            if (
+                slopes_in is not None
+            ):  # in place of the outputs, which are not needed any more
                 lower = sides[number - 1]
-                _passed(slopes_in, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(slopes_in)
+                _passed(
+                    slopes_in, lower.out, 0, grad_input=lower.out
+                ) if lower.relu else lower.out.copy_(slopes_in)
 
     def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
         """Derivative of the loss with respect to the outputs, in their place."""
         if self.kind == "classes":
             # torch.softmax takes three times as long for rows as short as these.
             outputs.sub_(outputs.amax(2, keepdim=True)).exp_()
-            outputs.mul_(scale / outputs.sum(2, keepdim=True)).scatter_add_(2, labels, -scale)
+            outputs.mul_(scale / outputs.sum(2, keepdim=True)).scatter_add_(
+                2, labels, -scale
+            )
         else:
-            (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(labels).mul_(scale)
+            (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(
+                labels
+            ).mul_(scale)
 
 
 def _of(vectors: Tensor, members: Tensor) -> Tensor:

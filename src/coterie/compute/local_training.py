@@ -79,16 +79,25 @@ GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
 """(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`.
 Random layers draw the same numbers in each call with the same k."""
 
-_CLASSES = {cls.__name__.lower(): cls for cls in vars(torch.optim).values() if isinstance(cls, type)}
+_CLASSES = {
+    cls.__name__.lower(): cls
+    for cls in vars(torch.optim).values()
+    if isinstance(cls, type)
+}
 
 
-def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Optimizer | None:
+def make_optimiser(
+    local: LocalSGD, head: Tensor, lr: float
+) -> torch.optim.Optimizer | None:
     """The optimiser of one local training; None for plain SGD, which needs no object."""
     if local.optimiser == "sgd" and not local.momentum:
         return None
     keywords = {"momentum": local.momentum} if local.momentum else {}
     optimiser: Any = _CLASSES[cast("str", local.optimiser)]  # each takes these
-    return cast("torch.optim.Optimizer", optimiser([head], lr, weight_decay=local.weight_decay, **keywords))
+    return cast(
+        "torch.optim.Optimizer",
+        optimiser([head], lr, weight_decay=local.weight_decay, **keywords),
+    )
 
 
 class TrainOptions(TypedDict, total=False):
@@ -139,7 +148,9 @@ class StepBatches:
 
     def _smallest(self, size: int) -> int:
         """Return the number of rows under which a short last batch is left out, if batches have `size` rows."""
-        return max(self.cohort.workspace.smallest_batch, min(self.local.minimum_batch, size))
+        return max(
+            self.cohort.workspace.smallest_batch, min(self.local.minimum_batch, size)
+        )
 
     def numbers(self, client: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of every step, among the client's own rows."""
@@ -155,10 +166,18 @@ class StepBatches:
         if self.sampler is not None:
             rows, size = self._epoch(client)
             steps = steps if in_steps else steps * -(-rows // size)
-            numbers = list(_check_numbers(self.sampler.rows(cohort, client, rng, steps, size), self.sampler, count))
+            numbers = list(
+                _check_numbers(
+                    self.sampler.rows(cohort, client, rng, steps, size),
+                    self.sampler,
+                    count,
+                )
+            )
         else:
             length = {"steps": steps} if in_steps else {"epochs": steps}
-            numbers = batches(rng, count, local.batch_size, smallest=self._smallest(size), **length)
+            numbers = batches(
+                rng, count, local.batch_size, smallest=self._smallest(size), **length
+            )
         if cohort.workspace.fewest_rows > 1:
             for batch in numbers:
                 cohort.require_enough(client, batch)
@@ -168,7 +187,9 @@ class StepBatches:
         """Read the batches of all steps of a client."""
         cohort, numbers = self.cohort, self.numbers(client)
         per_row = row_size(cohort.clients.train.inputs)
-        group = max(1, cohort_rows.BLOCK // (per_row * max(len(batch) for batch in numbers)))
+        group = max(
+            1, cohort_rows.BLOCK // (per_row * max(len(batch) for batch in numbers))
+        )
         start = 0
         for low in range(0, len(numbers), group):
             # One gather for many steps, then views: a gather per step costs as much as a small model's forward pass.
@@ -183,7 +204,11 @@ class StepBatches:
     def further(self, client: int, step: int, number: int) -> Batch:
         """Read the further batch of this number that a gradient rule draws in a step."""
         cohort, purpose = self.cohort, f"{self.purpose}/{step}"
-        order = cohort.rng(client, purpose).child(number).permutation(cohort.size(client), self.local.batch_size)
+        order = (
+            cohort.rng(client, purpose)
+            .child(number)
+            .permutation(cohort.size(client), self.local.batch_size)
+        )
         cohort.require_enough(client, order)
         inputs, labels = cohort.training_rows(client, order)
         return cohort.transform(client, inputs, f"{purpose}/{number}"), labels
@@ -213,10 +238,22 @@ class LocalTraining:
         InputError: A correction of another shape.
     """
 
-    def __init__(self, cohort: CohortRows, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> None:
+    def __init__(
+        self,
+        cohort: CohortRows,
+        x: Tensor,
+        local: LocalSGD,
+        **options: Unpack[TrainOptions],
+    ) -> None:
         self.cohort, self.x, self.local = cohort, x, local
-        self.penalty, self.correction = options.get("penalty"), options.get("correction")
-        self.rule, self.purpose = options.get("gradient_rule"), options.get("purpose", "train")
+        self.penalty, self.correction = (
+            options.get("penalty"),
+            options.get("correction"),
+        )
+        self.rule, self.purpose = (
+            options.get("gradient_rule"),
+            options.get("purpose", "train"),
+        )
         self._steps, self._moving = options.get("steps"), options.get("moving")
         self._decays = options.get("weight_decays")
         self._repeats = False
@@ -224,19 +261,32 @@ class LocalTraining:
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
-            raise InputError(f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}")
+            raise InputError(
+                f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}"
+            )
         sampler = _complete_sampler(options.get("sampler") or local.sampler)
-        self.sampler = None if sampler is None else _complete_sampler(sampler.at(cohort, x))
+        self.sampler = (
+            None if sampler is None else _complete_sampler(sampler.at(cohort, x))
+        )
         self.lr = local.rate(cohort.round)
 
     def models(self, *, relative: bool = False) -> Tensor:
         """Train, and return the local models [n, d + b]; or updates, models minus x, if `relative`."""
         cohort, workspace = self.cohort, self.cohort.workspace
-        result = torch.empty(len(cohort.names), cohort.layout.size, dtype=cohort.layout.dtype, device=workspace.device)
-        watches = self.sampler is not None and overrides(self.sampler, Sampler, "trained")
+        result = torch.empty(
+            len(cohort.names),
+            cohort.layout.size,
+            dtype=cohort.layout.dtype,
+            device=workspace.device,
+        )
+        watches = self.sampler is not None and overrides(
+            self.sampler, Sampler, "trained"
+        )
         if workspace.batched is not None and self._is_plain():
             subtract = relative and watches
-            self._train_in_kernel(workspace.batched, result, relative=relative and not watches)
+            self._train_in_kernel(
+                workspace.batched, result, relative=relative and not watches
+            )
         else:
             subtract = relative
             with workspace.training():
@@ -263,9 +313,19 @@ class LocalTraining:
     def _is_plain(self) -> bool:
         """Return True if kernels know each step."""
         local = self.local
-        plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and self.rule is None
+        plain = (
+            local.optimiser == "sgd"
+            and not local.momentum
+            and local.clip is None
+            and self.rule is None
+        )
         quadratic = self.penalty is None or isinstance(self.penalty, Quadratic)
-        return plain and quadratic and self._moving is None and self.cohort.clients.transform is None
+        return (
+            plain
+            and quadratic
+            and self._moving is None
+            and self.cohort.clients.transform is None
+        )
 
     @cached_property
     def _same(self) -> StepBatches:
@@ -274,12 +334,20 @@ class LocalTraining:
     def _batches(self, client: int) -> StepBatches:
         if self._steps is None:
             return self._same
-        return replace(self._same, local=replace(self.local, steps=Steps(self._steps[client])))
+        return replace(
+            self._same, local=replace(self.local, steps=Steps(self._steps[client]))
+        )
 
     # ---- in kernels
 
-    def _train_in_kernel(self, kernel: Batched, result: Tensor, *, relative: bool) -> None:
-        cohort, lr, penalty = self.cohort, self.lr, cast("Quadratic | None", self.penalty)
+    def _train_in_kernel(
+        self, kernel: Batched, result: Tensor, *, relative: bool
+    ) -> None:
+        cohort, lr, penalty = (
+            self.cohort,
+            self.lr,
+            cast("Quadratic | None", self.penalty),
+        )
         mu = 0.0 if penalty is None else penalty.mu
         shift = None if penalty is None else _each(penalty.shift(lr, self.x))
         if self.correction is not None:
@@ -288,28 +356,54 @@ class LocalTraining:
         if self._decays is None:
             shrink: float | Tensor = 1 - lr * (self.local.weight_decay + mu)
         else:
-            shrink = torch.tensor([1 - lr * (decay + mu) for decay in self._decays], dtype=torch.float64)
+            shrink = torch.tensor(
+                [1 - lr * (decay + mu) for decay in self._decays], dtype=torch.float64
+            )
         rule = StepRule(lr, shrink, shift)
         part = cohort.clients.train
         positions = [part.positions(number) for number in cohort.index]
 
         def place(i: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
             client_rows = positions[i]
-            return numbers + client_rows.start if isinstance(client_rows, slice) else client_rows[numbers]
+            return (
+                numbers + client_rows.start
+                if isinstance(client_rows, slice)
+                else client_rows[numbers]
+            )
 
         inputs, labels, workspace = part.inputs, part.labels, cohort.workspace
         source = RowSource(
-            lambda rows: cast("Tensor", workspace.prepare(take(inputs, rows))),  # no kernel takes a dict
-            lambda rows: labels.index_select(0, rows.to(labels.device)).to(workspace.device),
+            lambda rows: cast(
+                "Tensor", workspace.prepare(take(inputs, rows))
+            ),  # no kernel takes a dict
+            lambda rows: labels.index_select(0, rows.to(labels.device)).to(
+                workspace.device
+            ),
         )
         if self._planned is None:
             numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
             planned = list(chunks(numbers, kernel.width, place))
-            size = sum(chunk.rows.size for chunk in planned) * row_size(inputs) * cohort.layout.dtype.itemsize
-            keep = self._repeats and size <= HELD_BYTES  # to gather a row takes as long as to train with it
-            self._planned = [(chunk, [*kernel.feed(chunk, source)] if keep else None) for chunk in planned]
+            size = (
+                sum(chunk.rows.size for chunk in planned)
+                * row_size(inputs)
+                * cohort.layout.dtype.itemsize
+            )
+            keep = (
+                self._repeats and size <= HELD_BYTES
+            )  # to gather a row takes as long as to train with it
+            self._planned = [
+                (chunk, [*kernel.feed(chunk, source)] if keep else None)
+                for chunk in planned
+            ]
         for chunk, feed in self._planned:
-            kernel.train(_each(self.x), chunk, feed or kernel.feed(chunk, source), rule, result, relative=relative)
+            kernel.train(
+                _each(self.x),
+                chunk,
+                feed or kernel.feed(chunk, source),
+                rule,
+                result,
+                relative=relative,
+            )
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
         if not bool(torch.isfinite(result.sum())):
             for name, model in zip(cohort.names, result, strict=True):
@@ -318,7 +412,12 @@ class LocalTraining:
     # ---- in the loop over clients
 
     def _train_one(self, client: int) -> None:
-        workspace, local, lr, moving = self.cohort.workspace, self.local, self.lr, self._moving
+        workspace, local, lr, moving = (
+            self.cohort.workspace,
+            self.local,
+            self.lr,
+            self._moving,
+        )
         if self._decays is not None:
             local = replace(local, weight_decay=self._decays[client])
         start = None if moving is None else workspace.x.clone()
@@ -326,7 +425,9 @@ class LocalTraining:
         optimiser = make_optimiser(local, head, lr)
         decay = local.weight_decay if optimiser is None else 0.0
         hooks = self._hooks(client)
-        plain = optimiser is None and local.clip is None and hooks.none and moving is None
+        plain = (
+            optimiser is None and local.clip is None and hooks.none and moving is None
+        )
         for step, batch in enumerate(every.read(client)):
             if plain:
                 workspace.descend(*batch, lr, decay)
@@ -365,7 +466,9 @@ class LocalTraining:
             and not math.isfinite(model.sum().item())
             and not bool(torch.isfinite(model).all())
         ):
-            raise FloatingPointError(f"training of client {name!r} diverged (NaN or Inf); lower local lr = {self.lr}")
+            raise FloatingPointError(
+                f"training of client {name!r} diverged (NaN or Inf); lower local lr = {self.lr}"
+            )
 
 
 @dataclass(frozen=True)
@@ -390,7 +493,9 @@ class _Hooks:
         workspace = self.cohort.workspace
         start = workspace.head.clone()
         noise: dict[int, Generators] = {}
-        counted = {0}  # the rows of this batch were counted as they were read, for one gradient
+        counted = {
+            0
+        }  # the rows of this batch were counted as they were read, for one gradient
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
@@ -416,7 +521,11 @@ class _Hooks:
             grad = workspace.flat_gradient(inputs, labels)
         else:
             grad = workspace.flat_gradient(
-                inputs, labels, lambda outputs: penalty(Step(outputs, inputs, labels, self.client, workspace.model))
+                inputs,
+                labels,
+                lambda outputs: penalty(
+                    Step(outputs, inputs, labels, self.client, workspace.model)
+                ),
             )
         if isinstance(penalty, Quadratic):
             penalty.add_gradient(grad, workspace.head)

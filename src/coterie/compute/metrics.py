@@ -19,7 +19,13 @@ from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.segments import Segments, areas, count_hits, pad_and_apply, probabilities
+from coterie.compute.segments import (
+    Segments,
+    areas,
+    count_hits,
+    pad_and_apply,
+    probabilities,
+)
 from coterie.config.registry import METRICS
 from coterie.contract.task import Flag, Form, MeanLoss, ModelOrOwn, Rows, task
 
@@ -65,53 +71,84 @@ def _of_one(each: _Each) -> Metric:
         return None if values is None or isnan(values) else float(values)
 
     del metric.__wrapped__
-    metric.__annotations__ = {"outputs": Tensor, "labels": Tensor, "kind": Kind, "return": float | None}
+    metric.__annotations__ = {
+        "outputs": Tensor,
+        "labels": Tensor,
+        "kind": Kind,
+        "return": float | None,
+    }
     metric.each = each  # type: ignore[attr-defined]
     return metric
 
 
 @_of_one
-def sensitivity(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def sensitivity(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Share of the rows of class 1 that are called positive.
 
     >>> sensitivity(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.5
     """
-    return _share(outputs, labels, kind, segments, lambda called, truth: (called & truth, truth))
+    return _share(
+        outputs, labels, kind, segments, lambda called, truth: (called & truth, truth)
+    )
 
 
 @_of_one
-def specificity(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def specificity(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Share of the rows of class 0 that are called negative.
 
     >>> specificity(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.0
     """
-    return _share(outputs, labels, kind, segments, lambda called, truth: (~called & ~truth, ~truth))
+    return _share(
+        outputs,
+        labels,
+        kind,
+        segments,
+        lambda called, truth: (~called & ~truth, ~truth),
+    )
 
 
 @_of_one
-def ppv(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def ppv(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Positive predictive value: share of the rows called positive that are of class 1.
 
     >>> ppv(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.5
     """
-    return _share(outputs, labels, kind, segments, lambda called, truth: (called & truth, called))
+    return _share(
+        outputs, labels, kind, segments, lambda called, truth: (called & truth, called)
+    )
 
 
 @_of_one
-def npv(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def npv(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Negative predictive value: share of the rows called negative that are of class 0.
 
     >>> npv(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary")
     0.0
     """
-    return _share(outputs, labels, kind, segments, lambda called, truth: (~called & ~truth, ~called))
+    return _share(
+        outputs,
+        labels,
+        kind,
+        segments,
+        lambda called, truth: (~called & ~truth, ~called),
+    )
 
 
 @_of_one
-def f1(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def f1(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Harmonic mean of sensitivity and positive predictive value; for several labels of a row the mean over those that occur or
     are predicted.
 
@@ -123,12 +160,16 @@ def f1(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tenso
     else:
         risk = _risks(outputs, labels, kind)
         pairs = [] if risk is None else [(risk >= THRESHOLD, labels.reshape(-1) == 1)]
-    scores = [2 * segments.sum(p & t) / (segments.sum(p) + segments.sum(t)) for p, t in pairs]
+    scores = [
+        2 * segments.sum(p & t) / (segments.sum(p) + segments.sum(t)) for p, t in pairs
+    ]
     return torch.stack(scores).nanmean(0) if scores else None
 
 
 @_of_one
-def brier(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def brier(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Mean squared error of the risk of class 1.
 
     >>> round(brier(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary"), 3)
@@ -139,7 +180,9 @@ def brier(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Te
 
 
 @_of_one
-def ece(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def ece(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Expected calibration error: mean over rows of |mean risk - share of class 1| within ten equal intervals of risk.
 
     >>> round(ece(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0]), "binary"), 3)
@@ -148,12 +191,16 @@ def ece(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tens
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    gaps = segments.divide((risk * BINS).long().clamp(0, BINS - 1), BINS).sum(risk - labels.reshape(-1))
+    gaps = segments.divide((risk * BINS).long().clamp(0, BINS - 1), BINS).sum(
+        risk - labels.reshape(-1)
+    )
     return gaps.abs().view(-1, BINS).cumsum(1)[:, -1] / segments.sizes
 
 
 @_of_one
-def auprc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def auprc(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Area under the precision-recall curve of class 1, as average precision: mean over its rows of the share of class 1 among all
     rows with at least their risk. By chance it is the share of class 1, so that it tells models of rare outcomes apart.
 
@@ -168,11 +215,15 @@ def auprc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Te
     by_tie = Segments(tie, len(client))
     cases, counts = by_tie.sum(positive), by_tie.sum(torch.ones_like(positive))
     per_client = Segments(client, segments.count)
-    return per_client.sum(per_client.cumulate(cases) / per_client.cumulate(counts) * cases) / segments.sum(positive)
+    return per_client.sum(
+        per_client.cumulate(cases) / per_client.cumulate(counts) * cases
+    ) / segments.sum(positive)
 
 
 @_of_one
-def class_error(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def class_error(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Mean number of classes between the predicted class and the right one, for classes with an order.
 
     >>> class_error(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([0, 2]), "classes")
@@ -184,7 +235,9 @@ def class_error(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments)
 
 
 @_of_one
-def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def poisson_deviance(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Mean Poisson deviance of counts, 2 (y log(y / m) - y + m); a prediction m below a hundredth of the mean count is taken as that.
 
     None unless labels are whole numbers from 0 and some is above 0.
@@ -194,17 +247,27 @@ def poisson_deviance(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segm
     """
     exact = labels.double().reshape(-1)
     truth = exact.round()  # labels are stored standardised
-    if kind != "regression" or outputs.numel() != len(truth) or labels.numel() > len(labels):
+    if (
+        kind != "regression"
+        or outputs.numel() != len(truth)
+        or labels.numel() > len(labels)
+    ):
         return None
     mean_truth = segments.mean(truth)
-    undefined = (segments.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (mean_truth <= 0)
+    undefined = (segments.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (
+        mean_truth <= 0
+    )
     mean = outputs.reshape(-1).double().maximum(mean_truth[segments.place] / 100)
-    deviance = segments.mean(pad_and_apply(torch.xlogy, truth, truth / mean) - truth + mean)
+    deviance = segments.mean(
+        pad_and_apply(torch.xlogy, truth, truth / mean) - truth + mean
+    )
     return (2 * deviance).masked_fill(undefined, torch.nan)
 
 
 @_of_one
-def r2(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def r2(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Share of the variance of the label that is explained: 1 minus squared errors over those of the mean of these rows.
 
     >>> round(r2(torch.tensor([[1.0], [2.0], [2.5]]), torch.tensor([1.0, 2.0, 3.0]), "regression"), 3)
@@ -214,7 +277,9 @@ def r2(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tenso
         return None
     entries, truth = segments.repeat(labels), labels.double().reshape(-1)
     total = entries.sum((truth - entries.mean(truth)[entries.place]).square())
-    return (1 - entries.sum(_errors(outputs, labels).square()) / total).masked_fill(total == 0, torch.nan)
+    return (1 - entries.sum(_errors(outputs, labels).square()) / total).masked_fill(
+        total == 0, torch.nan
+    )
 
 
 def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
@@ -224,7 +289,9 @@ def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
     return probabilities(kind, outputs.double())[:, 1]
 
 
-def _share(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments, parts: _Parts) -> Tensor | None:
+def _share(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments, parts: _Parts
+) -> Tensor | None:
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
@@ -233,7 +300,9 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments, part
 
 
 @_of_one
-def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def accuracy(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Share of right predictions (of pixels for segmentation, of rows with every class right for several labels); None for regression.
 
     >>> accuracy(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 0, 0]), "binary")
@@ -250,7 +319,9 @@ def accuracy(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) ->
 
 
 @_of_one
-def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def balanced_accuracy(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Mean over the classes present of the share of right predictions; None for regression and for several labels.
 
     >>> balanced_accuracy(torch.tensor([[2.0], [1.0], [3.0], [1.0]]), torch.tensor([1, 1, 1, 0]), "binary")
@@ -269,7 +340,9 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind, segments: Seg
 
 
 @_of_one
-def auc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def auc(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Area under the ROC curve from ranks, ties counted half; for C classes the mean of each class present against the rest, and for
     several labels the mean of those of which both values occur.
 
@@ -279,16 +352,25 @@ def auc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tens
     0.75
     """
     if kind == "multilabel":
-        pairs = [(outputs[:, c].double(), labels[:, c] > 0) for c in range(labels.shape[1])]
+        pairs = [
+            (outputs[:, c].double(), labels[:, c] > 0) for c in range(labels.shape[1])
+        ]
     elif kind not in ("binary", "classes") or labels.numel() > len(labels):
         return None
     else:
         # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
         flat = labels.reshape(-1)
-        scores = outputs.double().reshape(len(flat), -1) if kind == "binary" else probabilities(kind, outputs.double())
+        scores = (
+            outputs.double().reshape(len(flat), -1)
+            if kind == "binary"
+            else probabilities(kind, outputs.double())
+        )
         columns = flat.unique().tolist() if kind == "classes" else [1]
         pairs = [(scores[:, 0 if kind == "binary" else c], flat == c) for c in columns]
-    total, defined = torch.zeros(segments.count, dtype=torch.float64), torch.zeros(segments.count, dtype=torch.float64)
+    total, defined = (
+        torch.zeros(segments.count, dtype=torch.float64),
+        torch.zeros(segments.count, dtype=torch.float64),
+    )
     for score, positive in pairs:
         area = areas(score, positive, segments)
         total, defined = total + area.nan_to_num(0.0), defined + area.isfinite()
@@ -296,7 +378,9 @@ def auc(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tens
 
 
 @_of_one
-def top5(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def top5(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Share of rows whose class is among the five most likely; None for regression and below six classes.
 
     >>> top5(torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0]]).repeat(2, 1), torch.tensor([4, 5]), "classes")
@@ -309,23 +393,35 @@ def top5(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Ten
 
 
 @_of_one
-def mae(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def mae(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Mean absolute error, in the unit of the label; None for classification.
 
     >>> mae(torch.tensor([[1.0], [5.0]]), torch.tensor([2.0, 2.0]), "regression")
     2.0
     """
-    return None if kind != "regression" else segments.repeat(labels).mean(_errors(outputs, labels).abs())
+    return (
+        None
+        if kind != "regression"
+        else segments.repeat(labels).mean(_errors(outputs, labels).abs())
+    )
 
 
 @_of_one
-def rmse(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> Tensor | None:
+def rmse(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> Tensor | None:
     """Root of the mean squared error, in the unit of the label; None for classification.
 
     >>> rmse(torch.tensor([[1.0], [9.0]]), torch.tensor([2.0, 2.0]), "regression")
     5.0
     """
-    return None if kind != "regression" else segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
+    return (
+        None
+        if kind != "regression"
+        else segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
+    )
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -368,7 +464,11 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
     """
     metrics = {}
     for name in names:
-        metrics[name] = metric if (metric := METRICS.find(name)).__module__ == __name__ else _guard(name, metric)
+        metrics[name] = (
+            metric
+            if (metric := METRICS.find(name)).__module__ == __name__
+            else _guard(name, metric)
+        )
     return metrics
 
 
@@ -385,7 +485,9 @@ class Evaluation(NamedTuple):
 
 
 @task
-def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ...]) -> Evaluation:
+def evaluate(
+    cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ...]
+) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it.
 
     >>> import coterie as ct
@@ -401,8 +503,14 @@ def evaluate(cohort: Cohort, *, x: ModelOrOwn, part: str, metrics: tuple[str, ..
     values = torch.stack([columns[k] for k in ("n", *metrics)], dim=1)[:, 1:]
     loss, defined = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
     if not bool(loss.isfinite().all()):
-        name, value = next(pair for pair in zip(cohort.names, loss.tolist(), strict=True) if not isfinite(pair[1]))
-        raise FloatingPointError(f"the loss on {part} rows of client {name!r} is {value}")
+        name, value = next(
+            pair
+            for pair in zip(cohort.names, loss.tolist(), strict=True)
+            if not isfinite(pair[1])
+        )
+        raise FloatingPointError(
+            f"the loss on {part} rows of client {name!r} is {value}"
+        )
     return Evaluation(columns["n"], loss, values.where(defined, 0.0), defined)
 
 
@@ -433,8 +541,13 @@ def _counts(cohort: Cohort, group: list[int], part: str) -> tuple[Tensor, Tensor
         labels, segments = cohort.labels_of(group, kind)
         entries, classes = segments.repeat(labels), labels.reshape(-1).long()
         counted.append((entries.place[classes != IGNORED], classes[classes != IGNORED]))
-    width = max((int(classes.max()) + 1 for _, classes in counted if len(classes)), default=1)
-    pair = [torch.bincount(place * width + classes, minlength=len(group) * width) for place, classes in counted]
+    width = max(
+        (int(classes.max()) + 1 for _, classes in counted if len(classes)), default=1
+    )
+    pair = [
+        torch.bincount(place * width + classes, minlength=len(group) * width)
+        for place, classes in counted
+    ]
     return pair[0].view(-1, width).double(), pair[1].view(-1, width).double()
 
 

@@ -40,7 +40,12 @@ class TargetLosses(NamedTuple):
 
 
 def gradient_each(
-    cohort: Cohort, x: Tensor, parts: Sequence[str], *, batch_size: int | None = None, purpose: str = "round"
+    cohort: Cohort,
+    x: Tensor,
+    parts: Sequence[str],
+    *,
+    batch_size: int | None = None,
+    purpose: str = "round",
 ) -> Tensor:
     """Return the gradient of the mean loss of each client at its own model.
 
@@ -60,7 +65,9 @@ def gradient_each(
         in_kernel = _together(cohort, clients, part, batch_size)
         for i in sorted({*clients}.difference(in_kernel)):
             result[i] = cohort.only([i]).gradient(x[i], part=part, **row_choice)[0]
-        for kernel, chunk, source in _kernel_calls(cohort, in_kernel, part, **row_choice):
+        for kernel, chunk, source in _kernel_calls(
+            cohort, in_kernel, part, **row_choice
+        ):
             kernel.train(x, chunk, kernel.feed(chunk, source), GRADIENT, result)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
     return result
@@ -68,7 +75,12 @@ def gradient_each(
 
 @torch.no_grad()
 def losses_each(
-    cohort: Cohort, xs: Tensor, parts: Sequence[str], *, batch_size: int | None = None, purpose: str = "round"
+    cohort: Cohort,
+    xs: Tensor,
+    parts: Sequence[str],
+    *,
+    batch_size: int | None = None,
+    purpose: str = "round",
 ) -> Tensor:
     """Return the mean losses of each client at candidates of its own, xs [n, q, d + b] -> float64 [n, q]; see `gradient_each`."""
     row_choice: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
@@ -78,36 +90,60 @@ def losses_each(
         in_kernel = [] if veiled else _together(cohort, clients, part, batch_size)
         for i in sorted({*clients}.difference(in_kernel)):
             result[i] = cohort.only([i]).losses(xs[i], part=part, **row_choice)[0]
-        for kernel, chunk, source in _kernel_calls(cohort, in_kernel, part, **row_choice):
+        for kernel, chunk, source in _kernel_calls(
+            cohort, in_kernel, part, **row_choice
+        ):
             counts = chunk.counts[0].tolist()
             labels = source.labels(torch.from_numpy(chunk.rows[0].reshape(-1)))
             spare = -len(labels) % LANES
             labels = torch.cat([labels, labels[torch.arange(spare) % len(labels)]])
             for q in range(xs.shape[1]):
-                outputs = pad(kernel.outputs(xs[:, q], chunk, source).flatten(0, 1), (0, 0, 0, spare))
-                losses = cohort.workspace.loss.rows(outputs, labels).double().cpu()[: len(labels) - spare]
+                outputs = pad(
+                    kernel.outputs(xs[:, q], chunk, source).flatten(0, 1),
+                    (0, 0, 0, spare),
+                )
+                losses = (
+                    cohort.workspace.loss.rows(outputs, labels)
+                    .double()
+                    .cpu()[: len(labels) - spare]
+                )
                 by_client = losses.view(len(counts), -1)
-                for i, count, values in zip(chunk.members, counts, by_client, strict=True):
+                for i, count, values in zip(
+                    chunk.members, counts, by_client, strict=True
+                ):
                     result[i, q] = values[:count].sum() / count
                 cohort.spent["row_losses"] += sum(counts)
     return result
 
 
 def _by_part(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
-    return [(part, [i for i, name in enumerate(parts) if name == part]) for part in dict.fromkeys(parts)]
+    return [
+        (part, [i for i, name in enumerate(parts) if name == part])
+        for part in dict.fromkeys(parts)
+    ]
 
 
-def _together(cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None) -> list[int]:
+def _together(
+    cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None
+) -> list[int]:
     """Return the clients that a kernel can answer for. Whether it can for one has nothing to do with the others."""
     kernel = cohort.workspace.batched
     if kernel is None or part == "fresh" or not kernel.layers[0].inputs:
         return []
     per_row = row_size(cohort.rows_of(part, clients[0]).inputs)
-    return [i for i in clients if 0 < cohort.batch_rows(i, part, batch_size) * per_row <= ELEMENTS]
+    return [
+        i
+        for i in clients
+        if 0 < cohort.batch_rows(i, part, batch_size) * per_row <= ELEMENTS
+    ]
 
 
 def _kernel_calls(
-    cohort: Cohort, clients: Sequence[int], part: str, batch_size: int | None, purpose: str
+    cohort: Cohort,
+    clients: Sequence[int],
+    part: str,
+    batch_size: int | None,
+    purpose: str,
 ) -> Iterator[tuple[Batched, Chunk, RowSource]]:
     """Clients that are asked together, and where their rows come from."""
     if not clients:
@@ -122,10 +158,16 @@ def _kernel_calls(
     def all_or(numbers: NDArray[np.int64] | None, client: int) -> NDArray[np.int64]:
         return np.arange(cohort.size(client, part)) if numbers is None else numbers
 
-    chosen = [[all_or(cohort.batch_numbers(i, part, batch_size, purpose), i)] for i in clients]
+    chosen = [
+        [all_or(cohort.batch_numbers(i, part, batch_size, purpose), i)] for i in clients
+    ]
     source = RowSource(
-        lambda rows: cast("Tensor", workspace.prepare(take(all_rows.inputs, rows))),  # no kernel takes a dict
-        lambda rows: all_rows.labels.index_select(0, rows.to(all_rows.labels.device)).to(workspace.device),
+        lambda rows: cast(
+            "Tensor", workspace.prepare(take(all_rows.inputs, rows))
+        ),  # no kernel takes a dict
+        lambda rows: all_rows.labels.index_select(
+            0, rows.to(all_rows.labels.device)
+        ).to(workspace.device),
     )
     kernel, per_row = cast("Batched", workspace.batched), row_size(all_rows.inputs)
 
@@ -133,4 +175,8 @@ def _kernel_calls(
         return max(1, min(kernel.width(rows), NUMBERS // (rows * per_row)))
 
     for chunk in chunks(chosen, width, place, ROWS):
-        yield kernel, chunk._replace(members=[clients[member] for member in chunk.members]), source
+        yield (
+            kernel,
+            chunk._replace(members=[clients[member] for member in chunk.members]),
+            source,
+        )

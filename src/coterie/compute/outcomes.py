@@ -81,7 +81,9 @@ class Rows(NamedTuple):
         """The predicted probability of class 1 [R]; None unless there are two classes and one logit."""
         if not self.classes or self.outputs is None or self.outputs.shape[1] != 1:
             return None
-        return np.asarray(1 / (1 + np.exp(-np.clip(self.outputs[:, 0].astype(float), -700, 700))))
+        return np.asarray(
+            1 / (1 + np.exp(-np.clip(self.outputs[:, 0].astype(float), -700, 700)))
+        )
 
     @property
     def classes(self) -> bool:
@@ -93,14 +95,18 @@ class Rows(NamedTuple):
         """Rows (patients, where one has several) of the rarest class; 0 if there is only one, or labels are no classes."""
         if self.labels is None or not self.classes:
             return 0
-        counts = [count_distinct(self.units[self.labels == c]) for c in np.unique(self.labels)]
+        counts = [
+            count_distinct(self.units[self.labels == c]) for c in np.unique(self.labels)
+        ]
         return min(counts) if len(counts) > 1 else 0
 
     @property
     def scores(self) -> Vector:
         """Return what ranks the rows: the logit [R, 1], or the probability of each class [R, C]."""
         if self.outputs is None or self.outputs.shape[1] == 1:
-            return np.zeros((len(self.loss), 1)) if self.outputs is None else self.outputs
+            return (
+                np.zeros((len(self.loss), 1)) if self.outputs is None else self.outputs
+            )
         powers = np.exp(self.outputs - self.outputs.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
@@ -108,7 +114,10 @@ class Rows(NamedTuple):
     def _predictions(self) -> NDArray[np.int64]:
         """The class of the highest probability."""
         scores = self.scores
-        return np.asarray(scores[:, 0] >= 0 if scores.shape[1] == 1 else scores.argmax(axis=1), dtype=np.int64)
+        return np.asarray(
+            scores[:, 0] >= 0 if scores.shape[1] == 1 else scores.argmax(axis=1),
+            dtype=np.int64,
+        )
 
     @property
     def squares(self) -> Vector | None:
@@ -127,11 +136,20 @@ class Rows(NamedTuple):
             return mean_influence(self.units, self._predictions == self.labels)
         if metric == "rmse" and self.squares is not None:
             return rmse_influence(self.units, self.squares)
-        if metric == "auc" and self.classes and self.labels is not None and self.outputs is not None:
+        if (
+            metric == "auc"
+            and self.classes
+            and self.labels is not None
+            and self.outputs is not None
+        ):
             return auc_influence(self.units, self.scores, self.labels, self.folds)
         if metric == "mse" and self.squares is not None and self.labels is not None:
             variance = float(self.labels.var())
-            return mean_influence(self.units, self.squares / variance) if variance else None
+            return (
+                mean_influence(self.units, self.squares / variance)
+                if variance
+                else None
+            )
         return None
 
 
@@ -140,7 +158,9 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
     if len(folds) == 1:
         return folds[0]
     labels, outputs, patients = (
-        np.concatenate([getattr(f, name) for f in folds]) if getattr(folds[0], name) is not None else None
+        np.concatenate([getattr(f, name) for f in folds])
+        if getattr(folds[0], name) is not None
+        else None
         for name in ("labels", "outputs", "patients")
     )
     return Rows(
@@ -156,10 +176,18 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
 
 
 def pair_influences(
-    rows_a: Mapping[int, Rows], rows_b: Mapping[int, Rows], metric: str, *, constant: bool = False
+    rows_a: Mapping[int, Rows],
+    rows_b: Mapping[int, Rows],
+    metric: str,
+    *,
+    constant: bool = False,
 ) -> Pairs:
     """Return what the rows of a client add to the error of a difference, by seed; the second may be the constant."""
-    pairs = [(rows_a[s].influence(metric), rows_b[s].influence(metric, constant)) for s in rows_a if s in rows_b]
+    pairs = [
+        (rows_a[s].influence(metric), rows_b[s].influence(metric, constant))
+        for s in rows_a
+        if s in rows_b
+    ]
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
@@ -173,7 +201,12 @@ def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
     """Return the influence of rows on the mean of `values` [R], such as losses. Infinite errors below two rows, or patients."""
     losses = np.asarray(values, dtype=float)
     patients = count_distinct(numbers)
-    return Influence(numbers, _centre(losses) * _cluster_factor(patients, len(losses)), patients, float(losses.mean()))
+    return Influence(
+        numbers,
+        _centre(losses) * _cluster_factor(patients, len(losses)),
+        patients,
+        float(losses.mean()),
+    )
 
 
 def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
@@ -185,7 +218,10 @@ def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
 
 
 def auc_influence(
-    numbers: NDArray[np.int64], scores: ArrayLike, labels: ArrayLike, folds: ArrayLike | None = None
+    numbers: NDArray[np.int64],
+    scores: ArrayLike,
+    labels: ArrayLike,
+    folds: ArrayLike | None = None,
 ) -> Influence | None:
     """Return the influence of rows on the AUC of `scores` for `labels` [R] (DeLong's components).
 
@@ -194,35 +230,57 @@ def auc_influence(
 
     With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out.
     """
-    table, classes = np.asarray(scores, dtype=float).reshape(len(numbers), -1), np.asarray(labels)
+    table, classes = (
+        np.asarray(scores, dtype=float).reshape(len(numbers), -1),
+        np.asarray(labels),
+    )
     present = np.unique(classes)
     if len(present) < 2:
         return None
-    columns = {1: table[:, 0]} if table.shape[1] == 1 else {int(c): table[:, int(c)] for c in present}
-    fold = np.zeros(len(numbers), dtype=np.int64) if folds is None else np.asarray(folds)
+    columns = (
+        {1: table[:, 0]}
+        if table.shape[1] == 1
+        else {int(c): table[:, int(c)] for c in present}
+    )
+    fold = (
+        np.zeros(len(numbers), dtype=np.int64) if folds is None else np.asarray(folds)
+    )
     parts = [_delong(column, classes == c, fold) for c, column in columns.items()]
-    values = np.mean([values for values, _ in parts], axis=0) * _cluster_factor(count_distinct(numbers), len(numbers))
+    values = np.mean([values for values, _ in parts], axis=0) * _cluster_factor(
+        count_distinct(numbers), len(numbers)
+    )
     fewest = min(count_distinct(numbers[classes == c]) for c in present)
-    return Influence(numbers, values, fewest, float(np.mean([area for _, area in parts])))
+    return Influence(
+        numbers, values, fewest, float(np.mean([area for _, area in parts]))
+    )
 
 
-def _delong(scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64]) -> tuple[Vector, float]:
+def _delong(
+    scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64]
+) -> tuple[Vector, float]:
     """The placement of each row among those of the other class and its fold, centred and scaled within its class; and the AUC."""
     placement = np.full(len(scores), math.nan)
     for fold in np.unique(folds):
         in_fold = folds == fold
-        for members, opposite in ((positive & in_fold, ~positive & in_fold), (~positive & in_fold, positive & in_fold)):
+        for members, opposite in (
+            (positive & in_fold, ~positive & in_fold),
+            (~positive & in_fold, positive & in_fold),
+        ):
             ordered = np.sort(scores[opposite])
             if len(ordered):
-                below = np.searchsorted(ordered, scores[members], "left") + np.searchsorted(
-                    ordered, scores[members], "right"
-                )
+                below = np.searchsorted(
+                    ordered, scores[members], "left"
+                ) + np.searchsorted(ordered, scores[members], "right")
                 placement[members] = below / (2 * len(ordered))
     result, areas = np.zeros(len(scores)), []
     placed = np.isfinite(placement)
     for members, sign in ((~positive & placed, -1), (positive & placed, 1)):
         result[members] = sign * _centre(placement[members])
-        areas.append((sign < 0) + sign * float(placement[members].mean()) if members.any() else math.nan)
+        areas.append(
+            (sign < 0) + sign * float(placement[members].mean())
+            if members.any()
+            else math.nan
+        )
     return result, sum(areas) / 2
 
 
@@ -231,12 +289,18 @@ def _centre(values: Vector) -> Vector:
     count = len(values)
     if count < 2:
         return np.full(count, math.inf)
-    return np.asarray((values - values.mean()) / math.sqrt(count * (count - 1)), dtype=float)
+    return np.asarray(
+        (values - values.mean()) / math.sqrt(count * (count - 1)), dtype=float
+    )
 
 
 def _cluster_factor(patients: int, rows: int) -> float:
     """Return what turns `_centre` of rows into that of patients who have several: sums with P - 1 degrees of freedom, not n - 1."""
-    return math.sqrt(patients / (patients - 1) * (rows - 1) / rows) if 1 < patients < rows else 1.0
+    return (
+        math.sqrt(patients / (patients - 1) * (rows - 1) / rows)
+        if 1 < patients < rows
+        else 1.0
+    )
 
 
 def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None:
@@ -255,7 +319,9 @@ def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None
     return _as_row_error(float(np.sqrt((patients**2).sum())), a)
 
 
-def error_by_resampling(a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator) -> RowError | None:
+def error_by_resampling(
+    a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator
+) -> RowError | None:
     """The same from `DRAWS` resamples of the patients, and so uncertain by a factor of 1 / sqrt(2 DRAWS).
 
     Whoever does not know `rng` cannot compute back what the rows are from many such errors of chosen models.
@@ -263,21 +329,32 @@ def error_by_resampling(a: Sequence[Influence], b: Sequence[Influence], rng: np.
     if not (a or b):
         return None
     patients = _by_patient(a, b)
-    sums = [patients[rng.integers(0, len(patients), len(patients))].sum() for _ in range(DRAWS)]
+    sums = [
+        patients[rng.integers(0, len(patients), len(patients))].sum()
+        for _ in range(DRAWS)
+    ]
     return _as_row_error(float(np.std(sums)), a)
 
 
 def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
     """Return what each patient adds to the mean over seeds of the difference, [patients]; it sums to 0."""
     if len(a) != len(b):
-        raise InputError(f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds")
+        raise InputError(
+            f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
+        )
     require(
-        all(np.array_equal(left_side.numbers, right_side.numbers) for left_side, right_side in zip(a, b, strict=True)),
+        all(
+            np.array_equal(left_side.numbers, right_side.numbers)
+            for left_side, right_side in zip(a, b, strict=True)
+        ),
         "two models were not tried on the same test rows, so they cannot be compared row by row; check the run with coterie verify",
     )
     with np.errstate(invalid="ignore"):
         gaps = np.concatenate(
-            [left_side.values - right_side.values for left_side, right_side in zip(a, b, strict=True)]
+            [
+                left_side.values - right_side.values
+                for left_side, right_side in zip(a, b, strict=True)
+            ]
         ) / len(a)
     numbers = np.concatenate([left_side.numbers for left_side in a])
     if count_distinct(numbers) == len(numbers):

@@ -36,7 +36,9 @@ class Segments:
     @classmethod
     def of(cls, sizes: Sequence[int] | NDArray[np.int64]) -> Segments:
         """Return those of clients with so many rows each."""
-        return cls(torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), len(sizes))
+        return cls(
+            torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), len(sizes)
+        )
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -53,7 +55,11 @@ class Segments:
 
     def repeat(self, labels: Tensor) -> Segments:
         """Return whose the labels [rows, ...] are, one after the other."""
-        return Segments(self.place.repeat_interleave(labels[:1].numel()), self.count) if labels.ndim > 1 else self
+        return (
+            Segments(self.place.repeat_interleave(labels[:1].numel()), self.count)
+            if labels.ndim > 1
+            else self
+        )
 
     def divide(self, classes: Tensor, width: int) -> Segments:
         """Return the rows of each client by their class [rows], one of `width`; sums are [n * width]."""
@@ -66,7 +72,9 @@ class Segments:
         scores, clients = score[order], self.place[order]
         begins_tie = torch.ones(len(order), dtype=torch.bool)
         begins_tie[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
-        return torch.empty_like(order).scatter_(0, order, begins_tie.cumsum(0) - 1), clients[begins_tie]
+        return torch.empty_like(order).scatter_(
+            0, order, begins_tie.cumsum(0) - 1
+        ), clients[begins_tie]
 
     def cumulate(self, values: Tensor) -> Tensor:
         """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
@@ -78,7 +86,9 @@ class Segments:
 def pad_and_apply(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
     """Apply a function number by number, so that what it gives for one does not depend on how many there are."""
     shape, count = values[0].shape, values[0].numel()
-    return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[:count].view(shape)
+    return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[
+        :count
+    ].view(shape)
 
 
 def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
@@ -93,19 +103,33 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
             [0.1192, 0.8808]])
     """
     if kind == "binary":
-        logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
+        logit = (
+            outputs.squeeze(1)
+            if outputs.ndim > 1 and outputs.shape[1] == 1
+            else outputs
+        )
         positive = pad_and_apply(torch.sigmoid, logit)
         return torch.stack([1 - positive, positive], dim=1)
-    return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)
+    return (
+        torch.sigmoid(outputs)
+        if kind == "multilabel"
+        else torch.softmax(outputs, dim=1)
+    )
 
 
-def count_hits(outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments) -> tuple[Tensor, Tensor, Segments]:
+def count_hits(
+    outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> tuple[Tensor, Tensor, Segments]:
     """Return which predictions are right, the labels, and whose they are, flat, without positions that are ignored."""
     predicted = probabilities(kind, outputs).argmax(dim=1).reshape(-1)
     cells, classes = segments.repeat(labels), labels.reshape(-1)
     counted = classes != IGNORED
     if not bool(counted.all()):
-        predicted, classes, cells = predicted[counted], classes[counted], Segments(cells.place[counted], segments.count)
+        predicted, classes, cells = (
+            predicted[counted],
+            classes[counted],
+            Segments(cells.place[counted], segments.count),
+        )
     return (predicted == classes).double(), classes.long(), cells
 
 
@@ -116,7 +140,9 @@ def areas(score: Tensor, positive: Tensor, segments: Segments) -> Tensor:
     last_ranks = Segments(client, segments.count).cumulate(counts)
     ranks = (last_ranks - (counts - 1) / 2)[tie]
     n1 = segments.sum(positive)
-    return (segments.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (n1 * (segments.sizes - n1))
+    return (segments.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (
+        n1 * (segments.sizes - n1)
+    )
 
 
 # ---- chunks of clients
@@ -163,14 +189,24 @@ def chunks(
         place: (client, its row numbers) -> row numbers among all rows.
         filled: Batches are filled up to a multiple of so many rows, so that clients of unlike batches share a chunk.
     """
-    forms = [(-(-max(map(len, batches)) // filled) * filled, len(batches) == 1) for batches in chosen]
+    forms = [
+        (-(-max(map(len, batches)) // filled) * filled, len(batches) == 1)
+        for batches in chosen
+    ]
     for form in sorted(set(forms)):
-        size, same_form = form[0], [i for i, positions in enumerate(forms) if positions == form]
+        size, same_form = (
+            form[0],
+            [i for i, positions in enumerate(forms) if positions == form],
+        )
         same_form.sort(key=lambda i: -len(chosen[i]))
         # Of about equal width: a step of a narrow chunk costs nearly as many calls as one of a wide one.
         count = -(-len(same_form) // width(size))
         for number in range(count):
-            members = same_form[len(same_form) * number // count : len(same_form) * (number + 1) // count]
+            members = same_form[
+                len(same_form) * number // count : len(same_form)
+                * (number + 1)
+                // count
+            ]
             steps = [len(chosen[i]) for i in members]
             rows = np.empty((steps[0], len(members), size), dtype=np.int64)
             counts = np.zeros((steps[0], len(members)), dtype=np.int64)

@@ -28,7 +28,14 @@ class State(NamedTuple):
     def only(self, span: slice) -> State:
         """The state of some of the targets."""
         x = self.x[span] if len(self.x) > 1 else self.x
-        return State(self.targets[span], x, self.weights[span], self.moments[span], self.taken[span], *self[5:])
+        return State(
+            self.targets[span],
+            x,
+            self.weights[span],
+            self.moments[span],
+            self.taken[span],
+            *self[5:],
+        )
 
 
 def join_rounds(rounds: list[tuple[State, Log]]) -> tuple[State, Log]:
@@ -40,7 +47,9 @@ def join_rounds(rounds: list[tuple[State, Log]]) -> tuple[State, Log]:
         for key, by_target in part.items():
             log.setdefault(key, {}).update(cast("dict[str, Any]", by_target))
     targets = tuple(name for state in states for name in state.targets)
-    weights, moments, taken = (torch.cat(values) for values in list(zip(*states, strict=True))[2:5])
+    weights, moments, taken = (
+        torch.cat(values) for values in list(zip(*states, strict=True))[2:5]
+    )
     first_state = states[0]
     rounds.clear()
     x, low = first_state.x.new_empty(len(targets), first_state.x.shape[1]), 0
@@ -48,4 +57,6 @@ def join_rounds(rounds: list[tuple[State, Log]]) -> tuple[State, Log]:
         models = states.pop(0).x
         x[low : low + len(models)] = models
         low += len(models)
-    return State(targets, x, weights, moments, taken, first_state.offsets, first_state.visited), cast("Log", log)
+    return State(
+        targets, x, weights, moments, taken, first_state.offsets, first_state.visited
+    ), cast("Log", log)

@@ -16,7 +16,12 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.compute.cohort import Cohort
-from coterie.compute.oracle import TargetGradient, TargetLosses, gradient_each, losses_each
+from coterie.compute.oracle import (
+    TargetGradient,
+    TargetLosses,
+    gradient_each,
+    losses_each,
+)
 from coterie.compute.server_step import ServerStep, descend
 from coterie.contract.task import Form, Holds, Number, task
 
@@ -27,7 +32,11 @@ BENT = 1e-3
 class Descent(NamedTuple):
     """Weights after mirror descent at the target, and the gap <w0 - e_i, dphi/dw> at the first."""
 
-    weights: Annotated[Tensor, "other", Form(lambda p, layout: (p["weights"].shape[1],), within=(0.0, 1.001))]
+    weights: Annotated[
+        Tensor,
+        "other",
+        Form(lambda p, layout: (p["weights"].shape[1],), within=(0.0, 1.001)),
+    ]
     gap: Number
 
 
@@ -42,10 +51,16 @@ OwnModel = Annotated[Tensor, Holds(("model",), each=True, model=True)]
 
 
 @task
-def target_gradient(cohort: Cohort, *, x: OwnModel, rows: str, batch: int | None, step: int) -> TargetGradient:
+def target_gradient(
+    cohort: Cohort, *, x: OwnModel, rows: str, batch: int | None, step: int
+) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
     purpose = f"oracle/{step}"
-    return TargetGradient(gradient_each(cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose))
+    return TargetGradient(
+        gradient_each(
+            cohort, x, _parts(cohort, rows), batch_size=batch, purpose=purpose
+        )
+    )
 
 
 @task
@@ -59,7 +74,9 @@ def target_losses(
 ) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
     purpose = f"oracle/{step}"
-    return TargetLosses(losses_each(cohort, xs, _parts(cohort, rows), batch_size=batch, purpose=purpose))
+    return TargetLosses(
+        losses_each(cohort, xs, _parts(cohort, rows), batch_size=batch, purpose=purpose)
+    )
 
 
 @task
@@ -76,12 +93,16 @@ def target_descent(
     """
 
     def gradient(candidate: Tensor, k: int) -> Tensor:
-        return target_gradient(cohort, x=candidate, rows=rows, batch=batch, step=k).gradient
+        return target_gradient(
+            cohort, x=candidate, rows=rows, batch=batch, step=k
+        ).gradient
 
     if scores:
         slopes = slopes_by_scores(cohort, x, deltas, lr, _parts(cohort, rows))
     else:
-        slopes = ServerStep(x, deltas, moments, taken, lr, betas, eps, cohort.layout.dim).slopes(gradient)
+        slopes = ServerStep(
+            x, deltas, moments, taken, lr, betas, eps, cohort.layout.dim
+        ).slopes(gradient)
     return Descent(*descend(slopes, weights, steps=steps, step=step, damping=damping))
 
 
@@ -99,8 +120,14 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
 
 def _parts(cohort: Cohort, rows: str) -> list[str]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
-    validates = [rows in ("validation", "server") and cohort.has(i, "validation") for i in range(len(cohort.names))]
-    return ["fresh" if rows == "fresh" else "validation" if has_validation else "train" for has_validation in validates]
+    validates = [
+        rows in ("validation", "server") and cohort.has(i, "validation")
+        for i in range(len(cohort.names))
+    ]
+    return [
+        "fresh" if rows == "fresh" else "validation" if has_validation else "train"
+        for has_validation in validates
+    ]
 
 
 def slopes_by_scores(
@@ -118,7 +145,10 @@ def slopes_by_scores(
     Raises:
         InputError: Outputs are not linear in the updates.
     """
-    rows = [_scores(cohort.only([i]), x[i], lr * deltas[i], part) for i, part in enumerate(parts)]
+    rows = [
+        _scores(cohort.only([i]), x[i], lr * deltas[i], part)
+        for i, part in enumerate(parts)
+    ]
     loss = cohort.workspace.loss
 
     def slopes(weights: Tensor) -> Tensor:
@@ -126,17 +156,25 @@ def slopes_by_scores(
         for i, (outputs, scores, labels) in enumerate(rows):
             w = weights[i].to(outputs.dtype).requires_grad_()
             with torch.enable_grad():
-                value = loss.rows(outputs + torch.tensordot(w, scores, 1), labels).mean()
+                value = loss.rows(
+                    outputs + torch.tensordot(w, scores, 1), labels
+                ).mean()
             result[i] = torch.autograd.grad(value, w)[0]
         return result
 
     return slopes
 
 
-def _scores(target: Cohort, x: Tensor, steps: Tensor, part: str) -> tuple[Tensor, Tensor, Tensor]:
+def _scores(
+    target: Cohort, x: Tensor, steps: Tensor, part: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs at x [rows, ...], what each step [m, d] adds to them [m, rows, ...], and the labels of a target's rows."""
-    outputs, origin = (target.answers([0], model, part)[0] for model in (x, torch.zeros_like(x)))
-    scores = torch.stack([target.answers([0], step, part)[0] - origin for step in steps])
+    outputs, origin = (
+        target.answers([0], model, part)[0] for model in (x, torch.zeros_like(x))
+    )
+    scores = torch.stack(
+        [target.answers([0], step, part)[0] - origin for step in steps]
+    )
     mean_scores = target.answers([0], x + steps.mean(0), part)[0]
     largest = max(1.0, float(mean_scores.abs().max()))
     if float((mean_scores - outputs - scores.mean(0)).abs().max()) > BENT * largest:

@@ -11,7 +11,17 @@ from coterie.compute.cohort import Cohort
 from coterie.config.local import LocalSGD
 from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
-from coterie.contract.task import Form, Model, ModelOfEach, Models, OneModel, OneUpdate, Rows, Task, task
+from coterie.contract.task import (
+    Form,
+    Model,
+    ModelOfEach,
+    Models,
+    OneModel,
+    OneUpdate,
+    Rows,
+    Task,
+    task,
+)
 
 
 class LocalUpdate(NamedTuple):
@@ -30,7 +40,9 @@ class OwnUpdate(NamedTuple):
 class LocalUpdates(NamedTuple):
     """One update for each of T models, delta [n, T, d + b]."""
 
-    delta: Annotated[Tensor, "update", Form(lambda p, layout: (len(p["x"]), layout.size), None)]
+    delta: Annotated[
+        Tensor, "update", Form(lambda p, layout: (len(p["x"]), layout.size), None)
+    ]
 
 
 class OwnModel(NamedTuple):
@@ -67,7 +79,9 @@ def own_model(cohort: Cohort, *, x: OneModel, key: str) -> OwnModel:
 
 def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor | None]:
     """Ask all seen and unseen clients for the models that they keep under `key`; a client that does not reply is left with x."""
-    return federation.own_models((*federation.everyone, *federation.unseen), own_model, x=x, key=key)
+    return federation.own_models(
+        (*federation.everyone, *federation.unseen), own_model, x=x, key=key
+    )
 
 
 def step_by_average(
@@ -87,7 +101,9 @@ def step_by_average(
     average = federation.average(federation.clients, task, x=x, **payload)
     for name in average.forgot:
         federation.report(name, "its own model was lost, so it begins anew", task)
-    return shift(x, average.delta, dim=federation.dim), {"weights": average.by_client(average.weights)}
+    return shift(x, average.delta, dim=federation.dim), {
+        "weights": average.by_client(average.weights)
+    }
 
 
 def average_groups(
@@ -113,5 +129,10 @@ def average_groups(
         mean = average(sizes[replied], replies.delta[replied])
         new_models[members] = shift(x[members], mean.expand(int(members.sum()), -1))
         shares = {n: w for n, w in replies.by_client(sizes / sizes.sum()).items() if w}
-        weights.update({federation.everyone[i]: shares for i in members.nonzero().flatten().tolist()})
+        weights.update(
+            {
+                federation.everyone[i]: shares
+                for i in members.nonzero().flatten().tolist()
+            }
+        )
     return new_models, weights

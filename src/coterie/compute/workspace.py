@@ -16,8 +16,24 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
 from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
 from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
-from coterie.base.rows import ELEMENTS, Inputs, check_plain, row_size, rows, sample, take, tensors_by_name
-from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
+from coterie.base.rows import (
+    ELEMENTS,
+    Inputs,
+    check_plain,
+    row_size,
+    rows,
+    sample,
+    take,
+    tensors_by_name,
+)
+from coterie.base.vector import (
+    Layout,
+    copy_model,
+    fits_alignment,
+    flatten,
+    keeps_statistics,
+    unflatten,
+)
 from coterie.compute.kernels import Batched, recognise
 from coterie.contract.filters import Veil
 
@@ -31,21 +47,39 @@ HEIGHTS = {1024: 1 << 15, 256: 1 << 18, 64: 1 << 18, 16: ELEMENTS}
 """Rows of a forward pass that evaluates several clients, and the most numbers in them. A client's begin at a multiple of the least."""
 
 
-def _by_keyword(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return ((), {**args[0], **kwargs}) if len(args) == 1 and isinstance(args[0], dict) else (args, kwargs)
+def _by_keyword(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return (
+        ((), {**args[0], **kwargs})
+        if len(args) == 1 and isinstance(args[0], dict)
+        else (args, kwargs)
+    )
 
 
 def _logits(result: Any) -> Any:
     """Return what a model means as its outputs: a tensor, or what an object or a dict calls `logits`."""
     if isinstance(result, Tensor):
         return result
-    return result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    return (
+        result.get("logits")
+        if isinstance(result, Mapping)
+        else getattr(result, "logits", None)
+    )
 
 
 def _is_steady(batched: Batched) -> bool:
     for probe in batched.probes():
-        key = probe.layers, probe.kind, probe.layout.dtype, probe.device, torch.get_num_threads()
-        if not (_STEADY[key] if key in _STEADY else _STEADY.setdefault(key, probe.steady())):
+        key = (
+            probe.layers,
+            probe.kind,
+            probe.layout.dtype,
+            probe.device,
+            torch.get_num_threads(),
+        )
+        if not (
+            _STEADY[key] if key in _STEADY else _STEADY.setdefault(key, probe.steady())
+        ):
             return False
     return True
 
@@ -79,7 +113,11 @@ class Workspace:
         self.model = copy_model(model).to(self.device)
         # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
         carried = {name for name, _ in self.layout.buffers}
-        self._counters = [(b, b.clone()) for name, b in self.model.named_buffers() if name not in carried]
+        self._counters = [
+            (b, b.clone())
+            for name, b in self.model.named_buffers()
+            if name not in carried
+        ]
         self.generators = generators_of(self.model, self.device)
         self.frozen = [m for m in self.model.modules() if keeps_statistics(m)]
         self.x = flatten(self.model, self.layout)
@@ -102,9 +140,14 @@ class Workspace:
         kind: Kind = "binary" if self.loss.kind == "multilabel" else self.loss.kind
         batched = Batched(layers, kind, self.layout, self.device)
         if not _is_steady(batched):
-            logger.info("the loop trains: on this machine a batched product depends on how many share it")
+            logger.info(
+                "the loop trains: on this machine a batched product depends on how many share it"
+            )
             return None
-        logger.info("the batched kernel trains the %d layers of this model (kernel = 'loop' turns it off)", len(layers))
+        logger.info(
+            "the batched kernel trains the %d layers of this model (kernel = 'loop' turns it off)",
+            len(layers),
+        )
         return batched
 
     def _point_at(self, flat: Tensor) -> list[nn.Parameter]:
@@ -116,7 +159,9 @@ class Workspace:
         for name, buffer in list(self.model.named_buffers(remove_duplicate=False)):
             if first_names[id(buffer)] in views:  # under each of its names
                 owner, _, leaf = name.rpartition(".")
-                self.model.get_submodule(owner)._buffers[leaf] = views[first_names[id(buffer)]]
+                self.model.get_submodule(owner)._buffers[leaf] = views[
+                    first_names[id(buffer)]
+                ]
         return [named[name] for name, _ in self.layout.parameters]
 
     def _probe(self, loss: str | RowLoss, example: Client) -> None:
@@ -131,20 +176,42 @@ class Workspace:
             self._refuse_probabilities(example)
         labels = two_rows.labels.to(self.device)
         self._check_loss(outputs, labels)
-        self._logits = self.loss.align_classes(outputs).shape[1] if self.loss.kind == "classes" else 2
+        self._logits = (
+            self.loss.align_classes(outputs).shape[1]
+            if self.loss.kind == "classes"
+            else 2
+        )
         one_each = two_rows.labels.ndim == 1 and not two_rows.labels.is_floating_point()
-        self.classes = 2 if self.loss.kind == "binary" else outputs.shape[1] if outputs.ndim > 1 and one_each else 0
+        self.classes = (
+            2
+            if self.loss.kind == "binary"
+            else outputs.shape[1]
+            if outputs.ndim > 1 and one_each
+            else 0
+        )
         # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
-        convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
+        convolves = any(
+            isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules()
+        )
         self.vectorised = not (convolves and self.device.type == "cpu")
-        self.channels_last = convolves and self.device.type == "cpu" and self._takes_channels_last(inputs)
+        self.channels_last = (
+            convolves
+            and self.device.type == "cpu"
+            and self._takes_channels_last(inputs)
+        )
         self.unused = self._has_unused_parameters(inputs, labels)
-        norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        norms = [
+            m
+            for m in self.model.modules()
+            if isinstance(m, nn.modules.batchnorm._BatchNorm)
+        ]
         self.batch_norm = any(m not in self.frozen for m in norms)
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
         with self.noise():
             self.train(True)
-            self.random = self.always_random or (len(two_rows) >= self.smallest_batch and self._draws(inputs))
+            self.random = self.always_random or (
+                len(two_rows) >= self.smallest_batch and self._draws(inputs)
+            )
         self.x.copy_(start)
         self.restart_counters()
 
@@ -153,13 +220,22 @@ class Workspace:
         """Raise `InputError` if the model ends in a sigmoid or a softmax, which the loss would apply once more."""
         inputs = self.prepare(example.train.select(slice(0, 8)).read())
         tensors = inputs.values() if isinstance(inputs, dict) else [inputs]
-        scales = (1, 1000, -1000) if all(value.is_floating_point() for value in tensors) else (1,)
+        scales = (
+            (1, 1000, -1000)
+            if all(value.is_floating_point() for value in tensors)
+            else (1,)
+        )
         layer = self.model
         while isinstance(layer, nn.Sequential) and len(layer):
             layer = layer[-1]
         with self.noise():
-            outputs = [self.loss.align_classes(self.model(_scale(inputs, scale))) for scale in scales]
-        if isinstance(layer, nn.Sigmoid | nn.Softmax) or are_probabilities(self.loss.kind, outputs):
+            outputs = [
+                self.loss.align_classes(self.model(_scale(inputs, scale)))
+                for scale in scales
+            ]
+        if isinstance(layer, nn.Sigmoid | nn.Softmax) or are_probabilities(
+            self.loss.kind, outputs
+        ):
             raise InputError(
                 "the model gives probabilities, and the loss takes logits: leave out the Sigmoid or Softmax at the end of the model; "
                 'if these are logits, name the loss: loss = "binary" or "classes"'
@@ -170,7 +246,10 @@ class Workspace:
         with self.noise(), torch.enable_grad():
             value = self.loss.mean(self.model(inputs), labels)
         try:
-            return any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
+            return any(
+                g is None
+                for g in torch.autograd.grad(value, self.parameters, allow_unused=True)
+            )
         except RuntimeError as error:
             raise InputError(
                 f"no gradient of the loss can be computed: {plain(str(error), 120)}; look for detach(), no_grad() and changes in "
@@ -203,19 +282,33 @@ class Workspace:
 
     def _first_outputs(self, inputs: Inputs, name: str) -> Tensor:
         """The outputs of a first forward pass; from then on the model takes dicts by keyword and gives one tensor, if need be."""
-        shape = {k: tuple(v.shape) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
+        shape = (
+            {k: tuple(v.shape) for k, v in inputs.items()}
+            if isinstance(inputs, dict)
+            else tuple(inputs.shape)
+        )
         self.model.eval()
         try:
             with torch.no_grad():
                 outputs = self._forward(inputs)
         except Exception as error:
-            why = f"{error}; give inputs as floats: x.float()" if "Long and Float" in str(error) else error
-            raise InputError(f"the model cannot take inputs of shape {shape} of client {name!r}: {why}") from error
+            why = (
+                f"{error}; give inputs as floats: x.float()"
+                if "Long and Float" in str(error)
+                else error
+            )
+            raise InputError(
+                f"the model cannot take inputs of shape {shape} of client {name!r}: {why}"
+            ) from error
         if not isinstance(outputs, Tensor):
             kind, outputs = type(outputs).__name__, _logits(outputs)
-            self.model.register_forward_hook(lambda module, given, result: _logits(result))
+            self.model.register_forward_hook(
+                lambda module, given, result: _logits(result)
+            )
         if not isinstance(outputs, Tensor):
-            raise InputError(f"the model returns a {kind}; return one tensor, or an object or dict with 'logits'")
+            raise InputError(
+                f"the model returns a {kind}; return one tensor, or an object or dict with 'logits'"
+            )
         check_plain(outputs, "what the model gives")
         if len(outputs) != rows(inputs):
             raise InputError(
@@ -240,7 +333,9 @@ class Workspace:
             raise
         except Exception as error:
             shapes = f"outputs of shape {tuple(outputs.shape)} and {labels.dtype} labels of shape {tuple(labels.shape)}"
-            raise InputError(f"the loss cannot take {shapes}: {type(error).__name__}: {error}") from error
+            raise InputError(
+                f"the loss cannot take {shapes}: {type(error).__name__}: {error}"
+            ) from error
 
     def check_labels(self, clients: Clients) -> None:
         """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
@@ -262,9 +357,15 @@ class Workspace:
 
     def _unfit(self, labels: Tensor) -> Tensor:
         unknown = (
-            (labels < 0) | (labels >= self._logits) if self.loss.kind == "classes" else (labels != 0) & (labels != 1)
+            (labels < 0) | (labels >= self._logits)
+            if self.loss.kind == "classes"
+            else (labels != 0) & (labels != 1)
         )
-        return unknown & (labels != IGNORED) if self.loss.kind == "classes" and labels.ndim > 1 else unknown
+        return (
+            unknown & (labels != IGNORED)
+            if self.loss.kind == "classes" and labels.ndim > 1
+            else unknown
+        )
 
     def train(self, mode: bool) -> None:
         """Let the model train or evaluate; batch norm with frozen parameters always evaluates, so that its statistics stay."""
@@ -289,7 +390,9 @@ class Workspace:
             return False
         try:
             with torch.enable_grad():
-                outputs = self.model(inputs.contiguous(memory_format=torch.channels_last))
+                outputs = self.model(
+                    inputs.contiguous(memory_format=torch.channels_last)
+                )
                 torch.autograd.grad(outputs.sum(), self.parameters, allow_unused=True)
         except RuntimeError:  # `view` instead of `reshape` in the user's module
             return False
@@ -307,18 +410,24 @@ class Workspace:
         return self._prepare(inputs)
 
     def _prepare(self, value: Tensor) -> Tensor:
-        value = value.to(self.device, self.layout.dtype if value.is_floating_point() else value.dtype)
+        value = value.to(
+            self.device, self.layout.dtype if value.is_floating_point() else value.dtype
+        )
         if self.channels_last and value.ndim == 4:
             value = value.contiguous(memory_format=torch.channels_last)
         if value.dtype == torch.uint8:
             return value.to(self.layout.dtype).div_(255)
-        return value if fits_alignment(value) else value.clone()  # not contiguous: a memory format is kept
+        return (
+            value if fits_alignment(value) else value.clone()
+        )  # not contiguous: a memory format is kept
 
     def answer(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [rows, ...] and losses [rows] of the loaded model, which evaluates."""
         if self.model.training:
             self.train(False)
-        outputs = self.model(inputs).detach()  # a model whose output is its parameter would give that parameter
+        outputs = self.model(
+            inputs
+        ).detach()  # a model whose output is its parameter would give that parameter
         return outputs, self.loss.rows(outputs, labels)
 
     @cached_property
@@ -327,49 +436,90 @@ class Workspace:
 
         In blocks of all these heights what the model says of a row has the same bits, whatever rows lie beside it.
         """
-        two_rows, modules = self._two_rows, {type(module).__module__ for module in self.model.modules()}
-        if self.loss.own is not None or not all(name.startswith(("torch.nn.", "coterie.")) for name in modules):
+        two_rows, modules = (
+            self._two_rows,
+            {type(module).__module__ for module in self.model.modules()},
+        )
+        if self.loss.own is not None or not all(
+            name.startswith(("torch.nn.", "coterie.")) for name in modules
+        ):
             return self._steady_heights()
-        forms = [(v.shape[1:], v.dtype) for v in (*tensors_by_name(two_rows.read()).values(), two_rows.labels)]
-        key = (repr(self.model), str(forms), self.layout.dtype, self.device, self.loss.kind, torch.get_num_threads())
+        forms = [
+            (v.shape[1:], v.dtype)
+            for v in (*tensors_by_name(two_rows.read()).values(), two_rows.labels)
+        ]
+        key = (
+            repr(self.model),
+            str(forms),
+            self.layout.dtype,
+            self.device,
+            self.loss.kind,
+            torch.get_num_threads(),
+        )
         if key not in _STEADY_HEIGHTS:
             _STEADY_HEIGHTS[key] = self._steady_heights()
         return _STEADY_HEIGHTS[key]
 
     @torch.no_grad()
     def _steady_heights(self) -> tuple[int, ...]:
-        possible = [h for h, most in HEIGHTS.items() if h * row_size(self._two_rows.inputs) <= most]
+        possible = [
+            h
+            for h, most in HEIGHTS.items()
+            if h * row_size(self._two_rows.inputs) <= most
+        ]
         if self.always_random or not possible:
             return ()
         units, block_rows = 4, possible[-1]
         draw, start = torch.Generator().manual_seed(0), self.x.clone()
-        self.x.add_(torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1)  # zeros have no bits to differ
+        self.x.add_(
+            torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1
+        )  # zeros have no bits to differ
         index = torch.arange(units * block_rows) % len(self._two_rows)
-        inputs = dict(tensors_by_name(take(self.prepare(self._two_rows.read()), index.to(self.device))))
+        inputs = dict(
+            tensors_by_name(
+                take(self.prepare(self._two_rows.read()), index.to(self.device))
+            )
+        )
         for key, value in inputs.items():
             if value.is_floating_point():
-                inputs[key] = value * (torch.rand(value.shape, generator=draw) / 2 + 0.5).to(value)
+                inputs[key] = value * (
+                    torch.rand(value.shape, generator=draw) / 2 + 0.5
+                ).to(value)
         labels = self._two_rows.labels[index].to(self.device)
 
         def answers(rows_at: Tensor) -> tuple[Tensor, Tensor]:
             rows = rows_at.to(self.device)
             chosen = {key: self._prepare(value[rows]) for key, value in inputs.items()}
-            return self.answer(chosen if isinstance(self._two_rows.read(), dict) else chosen["inputs"], labels[rows])
+            return self.answer(
+                chosen if isinstance(self._two_rows.read(), dict) else chosen["inputs"],
+                labels[rows],
+            )
 
         try:
             places = torch.arange(len(index)).view(units, block_rows)
-            singly = [torch.cat(column) for column in zip(*map(answers, places), strict=True)]
+            singly = [
+                torch.cat(column) for column in zip(*map(answers, places), strict=True)
+            ]
 
             def are_steady(form: Tensor, count: int) -> bool:
                 pairs = zip(answers(form), singly, strict=True)
-                return all(torch.equal(answer[:count], expected[form][:count]) for answer, expected in pairs)
+                return all(
+                    torch.equal(answer[:count], expected[form][:count])
+                    for answer, expected in pairs
+                )
 
             half = block_rows // 2
-            filled = places[0] * (places[0] < half)  # as its first row fills up what a client's rows leave
+            filled = places[0] * (
+                places[0] < half
+            )  # as its first row fills up what a client's rows leave
             if not are_steady(filled, half):
                 return ()
             turned = places.roll(1, 0).view(-1)
-            return tuple(h for h in possible if h == block_rows or are_steady(turned.repeat(h // len(index)), h))
+            return tuple(
+                h
+                for h in possible
+                if h == block_rows or are_steady(turned.repeat(h // len(index)), h)
+            )
         except Exception:  # these are not rows that the model was made for
             return ()
         finally:
@@ -385,7 +535,10 @@ class Workspace:
             counter.copy_(start)
 
     def gradients(
-        self, inputs: Inputs, labels: Tensor, penalty: Callable[[Tensor], Tensor] | None = None
+        self,
+        inputs: Inputs,
+        labels: Tensor,
+        penalty: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
         """Gradient of the mean loss of a batch at the loaded model, one tensor per parameter.
 
@@ -396,16 +549,23 @@ class Workspace:
         if penalty is not None:
             value = value + penalty(outputs)
         if self.unused:
-            return torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
+            return torch.autograd.grad(
+                value, self.parameters, allow_unused=True, materialize_grads=True
+            )
         return torch.autograd.grad(value, self.parameters)
 
     def flat_gradient(
-        self, inputs: Inputs, labels: Tensor, penalty: Callable[[Tensor], Tensor] | None = None
+        self,
+        inputs: Inputs,
+        labels: Tensor,
+        penalty: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The same as one vector [d]."""
         if self.batched is not None and penalty is None and isinstance(inputs, Tensor):
             return self.batched.gradient(self.x, inputs, labels)
-        return torch.cat([g.reshape(-1) for g in self.gradients(inputs, labels, penalty)])
+        return torch.cat(
+            [g.reshape(-1) for g in self.gradients(inputs, labels, penalty)]
+        )
 
     def row_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
         """Gradient of the loss of each row at the loaded model [rows, d]; the model must be in eval mode.
@@ -419,23 +579,41 @@ class Workspace:
             except Exception as error:
                 self.vectorised = False
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
-                logger.info("gradients of single rows are computed one by one, which is slower (%s)", why)
+                logger.info(
+                    "gradients of single rows are computed one by one, which is slower (%s)",
+                    why,
+                )
         slices = [slice(i, i + 1) for i in range(len(labels))]
-        return torch.stack([self.flat_gradient(take(inputs, row), labels[row]) for row in slices])
+        return torch.stack(
+            [self.flat_gradient(take(inputs, row), labels[row]) for row in slices]
+        )
 
     def _gradients_by_vmap(self, inputs: Inputs, labels: Tensor) -> Tensor:
         named = dict(self.model.named_parameters())
         names = [name for name, _ in self.layout.parameters]
 
         def value(parameters: dict[str, Tensor], row: Inputs, label: Tensor) -> Tensor:
-            batch = {k: v[None] for k, v in row.items()} if isinstance(row, dict) else row[None]
-            return self.loss.rows(torch.func.functional_call(self.model, parameters, (batch,)), label[None]).sum()
+            batch = (
+                {k: v[None] for k, v in row.items()}
+                if isinstance(row, dict)
+                else row[None]
+            )
+            return self.loss.rows(
+                torch.func.functional_call(self.model, parameters, (batch,)),
+                label[None],
+            ).sum()
 
         parameters = {name: named[name].detach() for name in names}
-        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(parameters, inputs, labels)
-        return torch.cat([gradients[name].reshape(len(labels), -1) for name in names], dim=1)
+        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(
+            parameters, inputs, labels
+        )
+        return torch.cat(
+            [gradients[name].reshape(len(labels), -1) for name in names], dim=1
+        )
 
-    def descend(self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0) -> None:
+    def descend(
+        self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0
+    ) -> None:
         """One step of plain SGD in place; without the copy into one gradient vector, which costs a tenth of a small model's step."""
         for view, grad in zip(self.views, self.gradients(inputs, labels), strict=True):
             # Not `grad.add_`: autograd may give two parameters the same tensor.
@@ -444,4 +622,8 @@ class Workspace:
 
 def _scale(inputs: Inputs, scale: int) -> Inputs:
     """Inputs times a number."""
-    return {key: value * scale for key, value in inputs.items()} if isinstance(inputs, dict) else inputs * scale
+    return (
+        {key: value * scale for key, value in inputs.items()}
+        if isinstance(inputs, dict)
+        else inputs * scale
+    )

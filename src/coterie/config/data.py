@@ -13,10 +13,21 @@ from typing import Annotated, Any
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.spelling import legible, spell
-from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, is_number, one_of, optional
+from coterie.config.rules import (
+    COUNT,
+    POSITIVE,
+    SIZE,
+    TEXT,
+    Rule,
+    is_number,
+    one_of,
+    optional,
+)
 from coterie.config.schema import Flag, build, options, options_of
 
-DEFAULT_PARTS: Mapping[str, float] = MappingProxyType({"train": 8 / 15, "validation": 2 / 15, "test": 1 / 3})
+DEFAULT_PARTS: Mapping[str, float] = MappingProxyType(
+    {"train": 8 / 15, "validation": 2 / 15, "test": 1 / 3}
+)
 """One third test; a fifth of the rest is validation."""
 
 EVERY_FILE = "*"
@@ -61,9 +72,15 @@ class Tables:
     """
 
     label: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
-    task: Annotated[str | None, optional(one_of("classification", "regression")), Flag(metavar="TASK")] = None
+    task: Annotated[
+        str | None,
+        optional(one_of("classification", "regression")),
+        Flag(metavar="TASK"),
+    ] = None
     above: float | None = None
-    classes: Annotated[tuple[str, ...] | list[str] | Mapping[str, Sequence[Any]], Flag(metavar="A,B")] = ()
+    classes: Annotated[
+        tuple[str, ...] | list[str] | Mapping[str, Sequence[Any]], Flag(metavar="A,B")
+    ] = ()
     categorical: Sequence[str] = ()
     drop: Sequence[str] | Mapping[str, Sequence[str]] = ()
     keep: Annotated[tuple[str, ...], Flag(metavar="A,B")] = ()
@@ -80,23 +97,39 @@ class Tables:
 
     def __post_init__(self) -> None:
         if self.task == "regression" and self.above is not None:
-            raise InputError("above makes classes of the label; drop it or task = 'regression'")
+            raise InputError(
+                "above makes classes of the label; drop it or task = 'regression'"
+            )
         if isinstance(self.classes, Mapping):
             if self.above is not None:
-                raise InputError("classes maps values of the label, and above cuts it; drop one of them")
+                raise InputError(
+                    "classes maps values of the label, and above cuts it; drop one of them"
+                )
             if self.task == "regression":
-                raise InputError("classes makes classes of the label; drop it or task = 'regression'")
+                raise InputError(
+                    "classes makes classes of the label; drop it or task = 'regression'"
+                )
             _spellings(self.classes)
         else:
             _check_names("classes", self.classes)
         _check_names("categorical", self.categorical)
         _check_names("keep", self.keep)
-        by_client = self.drop if isinstance(self.drop, Mapping) else {EVERY_FILE: self.drop}
+        by_client = (
+            self.drop if isinstance(self.drop, Mapping) else {EVERY_FILE: self.drop}
+        )
         for columns in by_client.values():
             _check_names("drop", columns)
         # Each has one form from here on, whichever a user chose.
         object.__setattr__(self, "categorical", tuple(self.categorical))
-        object.__setattr__(self, "drop", {client: tuple(columns) for client, columns in by_client.items() if columns})
+        object.__setattr__(
+            self,
+            "drop",
+            {
+                client: tuple(columns)
+                for client, columns in by_client.items()
+                if columns
+            },
+        )
         object.__setattr__(self, "missing", codes_of(self.missing))
         object.__setattr__(self, "rename", _renames(self.rename))
 
@@ -125,24 +158,38 @@ class Tables:
 
     def changes(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        return {name: value for name, value in vars(self).items() if value != getattr(_AS_THEY_ARE, name)}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value != getattr(_AS_THEY_ARE, name)
+        }
 
 
 def _check_names(key: str, value: Any) -> None:
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise InputError(f"{key} = {value!r} must be a list of names, such as [{str(value)!r}]")
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(name, str) for name in value
+    ):
+        raise InputError(
+            f"{key} = {value!r} must be a list of names, such as [{str(value)!r}]"
+        )
 
 
 def _spellings(classes: Mapping[str, Any]) -> dict[str, str]:
     """Return the class of each spelling, from `classes` as {class: spellings}; a class spells itself."""
     out: dict[str, str] = {}
     for name, listed in classes.items():
-        if not isinstance(listed, list | tuple) or not all(isinstance(v, str | int | float) for v in listed):
-            raise InputError(f'classes: {name} = {listed!r} must be a list of values, such as {{yes = ["Yes", "y"]}}')
+        if not isinstance(listed, list | tuple) or not all(
+            isinstance(v, str | int | float) for v in listed
+        ):
+            raise InputError(
+                f'classes: {name} = {listed!r} must be a list of values, such as {{yes = ["Yes", "y"]}}'
+            )
         for value in listed:
             text = _cell(value)
             if out.get(text, name) != name:
-                raise InputError(f"classes lists {text!r} under {out[text]!r} and {name!r}; choose one")
+                raise InputError(
+                    f"classes lists {text!r} under {out[text]!r} and {name!r}; choose one"
+                )
             out[text] = str(name)
     if len(classes) < 2:
         raise InputError("classes must map the label to at least two classes")
@@ -184,9 +231,13 @@ def _renames(rename: Any) -> dict[str, dict[str, str]]:
     out: dict[str, dict[str, str]] = {}
     for key, value in (rename or {}).items():
         names = dict(value) if isinstance(value, Mapping) else {key: value}
-        if not all(isinstance(new_name, str) and new_name for new_name in names.values()):
+        if not all(
+            isinstance(new_name, str) and new_name for new_name in names.values()
+        ):
             raise InputError(f"rename = {_as_file(rename)} must be {form}")
-        out.setdefault(str(key) if isinstance(value, Mapping) else EVERY_FILE, {}).update(names)
+        out.setdefault(
+            str(key) if isinstance(value, Mapping) else EVERY_FILE, {}
+        ).update(names)
     return out
 
 
@@ -196,7 +247,12 @@ _AS_THEY_ARE = Tables()
 def check_seed(seed: object) -> None:
     """Raise `InputError` unless `seed` is one."""
     number: Any = seed
-    if not isinstance(seed, Integral) or number is True or number is False or number < 0:
+    if (
+        not isinstance(seed, Integral)
+        or number is True
+        or number is False
+        or number < 0
+    ):
         raise InputError(f"seed must be an int >= 0; got {cut(seed)}")
 
 
@@ -215,7 +271,9 @@ def _are_parts(value: Any) -> bool:
 _FOLDS = Rule(lambda v: COUNT.test(v) and v != 1, "0 or an int > 1")
 _WHOLE = {"train": 1.0}
 """The parts of a client whose rows folds are dealt from."""
-_PARTS = Rule(_are_parts, "a table of train, validation and test with fractions from 0 to 1")
+_PARTS = Rule(
+    _are_parts, "a table of train, validation and test with fractions from 0 to 1"
+)
 
 
 @options
@@ -250,9 +308,15 @@ class Split:
     0.3
     """
 
-    kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = None
-    clients: Annotated[int | None, optional(COUNT, "that of the kind"), Flag(metavar="N")] = None
-    column: Annotated[str | None, optional(TEXT._replace(allowed="the name of a column"))] = None
+    kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = (
+        None
+    )
+    clients: Annotated[
+        int | None, optional(COUNT, "that of the kind"), Flag(metavar="N")
+    ] = None
+    column: Annotated[
+        str | None, optional(TEXT._replace(allowed="the name of a column"))
+    ] = None
     unnamed: Annotated[str, one_of("refuse", "drop"), Flag(metavar="WORD")] = "refuse"
     alpha: Annotated[float, POSITIVE, Flag()] = 0.5
     minimum: Annotated[int, COUNT] = 3
@@ -268,11 +332,19 @@ class Split:
     flip: Annotated[float, _FRACTION] = 0.0
     test: Annotated[str, one_of("own", "label-mix", "standard")] = "own"
     seed: Annotated[int | None, optional(COUNT, "that of the run")] = None
-    parts: Annotated[Mapping[str, float], _PARTS] = field(default_factory=lambda: dict(DEFAULT_PARTS))
+    parts: Annotated[Mapping[str, float], _PARTS] = field(
+        default_factory=lambda: dict(DEFAULT_PARTS)
+    )
     folds: Annotated[int, _FOLDS, Flag(metavar="K")] = 0
 
     @classmethod
-    def parse(cls, split: Split | Mapping[str, Any] | None, *, natural: str = "", **defaults: Any) -> Split:
+    def parse(
+        cls,
+        split: Split | Mapping[str, Any] | None,
+        *,
+        natural: str = "",
+        **defaults: Any,
+    ) -> Split:
         """Return the split that a user asks for, on top of `defaults`.
 
         Args:
@@ -288,7 +360,9 @@ class Split:
         table = table_of(split)
         for key in table:
             if key not in _KEYS:
-                raise InputError(f"[split]: unknown key {key!r}; {nearest(str(key), _KEYS)}")
+                raise InputError(
+                    f"[split]: unknown key {key!r}; {nearest(str(key), _KEYS)}"
+                )
             if natural and key not in OF_ROWS:
                 raise InputError(
                     f"[split] {key} does not apply to {natural}, which has its own clients; only seed, parts and folds do"
@@ -302,7 +376,9 @@ class Split:
         if table.get("kind") in _OWN_NUMBER:
             defaults.pop("clients", None)
         if table.get("kind") == "column" and "column" not in table:
-            raise InputError("[split] kind = 'column' needs the name of the column, for example column = \"writer\"")
+            raise InputError(
+                "[split] kind = 'column' needs the name of the column, for example column = \"writer\""
+            )
         parsed = build(cls, {**defaults, **table}, "[split]", named="split")
         for key, kinds in KINDS_OF.items():
             if key in table and parsed.kind not in kinds:
@@ -314,12 +390,20 @@ class Split:
 
     def changes(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults of the class."""
-        return {name: value for name, value in vars(self).items() if value != getattr(_USUAL, name)}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value != getattr(_USUAL, name)
+        }
 
     @property
     def count(self) -> int:
         """Number of clients; 0 stands for as many as there are."""
-        return self.clients if self.clients is not None else _OWN_NUMBER.get(str(self.kind), 10)
+        return (
+            self.clients
+            if self.clients is not None
+            else _OWN_NUMBER.get(str(self.kind), 10)
+        )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", _parts(self.parts))
@@ -329,20 +413,34 @@ class Split:
             raise InputError(
                 f"flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them"
             )
-        if self.folds and (self.test != "own" or self.unseen or self.kind == "target-groups"):
-            rival = "unseen" if self.unseen else "kind" if self.kind == "target-groups" else "test"
+        if self.folds and (
+            self.test != "own" or self.unseen or self.kind == "target-groups"
+        ):
+            rival = (
+                "unseen"
+                if self.unseen
+                else "kind"
+                if self.kind == "target-groups"
+                else "test"
+            )
             raise InputError(
                 f"[split] {rival} = {getattr(self, rival)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
             )
         if self.kind != "target-groups":
             return
         if self.count not in (20, 40):
-            raise InputError(f"clients = {self.clients} must be 20 or 40 for kind = 'target-groups'")
+            raise InputError(
+                f"clients = {self.clients} must be 20 or 40 for kind = 'target-groups'"
+            )
         if self.alpha > 1:
-            raise InputError(f"alpha = {self.alpha} must be at most 1 for kind = 'target-groups': it is a share")
+            raise InputError(
+                f"alpha = {self.alpha} must be at most 1 for kind = 'target-groups': it is a share"
+            )
         for key in ("unseen", "flip"):
             if getattr(self, key):
-                raise InputError(f"{key} does not apply to kind = 'target-groups', whose clients are fixed")
+                raise InputError(
+                    f"{key} does not apply to kind = 'target-groups', whose clients are fixed"
+                )
 
     def seed_for(self, seed: int) -> int:
         """Return the seed to use in a run with `seed`. Raises `InputError` for one that is none."""
@@ -353,10 +451,18 @@ class Split:
 def _parts(fractions: Mapping[str, float]) -> dict[str, float]:
     total = float(sum(fractions.values()))
     if abs(total - 1) >= 1e-6:
-        raise InputError(f"parts add up to {total:g}; fractions of train, validation, test must give 1")
+        raise InputError(
+            f"parts add up to {total:g}; fractions of train, validation, test must give 1"
+        )
     if fractions.get("train", 0) <= 0:
-        raise InputError("parts need train above 0, for example {train = .6, test = .4}")
-    return {key: float(fractions.get(key, 0.0)) for key in DEFAULT_PARTS if fractions.get(key, 0.0) > 0}
+        raise InputError(
+            "parts need train above 0, for example {train = .6, test = .4}"
+        )
+    return {
+        key: float(fractions.get(key, 0.0))
+        for key in DEFAULT_PARTS
+        if fractions.get(key, 0.0) > 0
+    }
 
 
 def table_of(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -364,12 +470,17 @@ def table_of(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
     if isinstance(split, Split):
         return split.changes()
     if not isinstance(split, Mapping | None):
-        raise InputError(f'split must be a Split or a table such as {{"kind": "iid"}}; got {cut(split)}')
+        raise InputError(
+            f'split must be a Split or a table such as {{"kind": "iid"}}; got {cut(split)}'
+        )
     return dict(split or {})
 
 
 _USUAL = Split()
-_OWN_NUMBER = {"target-groups": 20, "column": 0}  # clients of a kind that the defaults of a data set are not about
+_OWN_NUMBER = {
+    "target-groups": 20,
+    "column": 0,
+}  # clients of a kind that the defaults of a data set are not about
 _KEYS = tuple(key for option in options_of(Split) for key in option.keys)
 KINDS_OF = {
     "alpha": ("dirichlet", "target-groups"),

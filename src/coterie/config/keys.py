@@ -15,7 +15,14 @@ from typing import Any, NamedTuple, cast
 from coterie.base.errors import InputError
 from coterie.config.data import KINDS_OF, Split, Tables
 from coterie.config.local import LocalSGD
-from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, MODELS, Registry
+from coterie.config.registry import (
+    ATTACKS,
+    CALLBACKS,
+    ENGINES,
+    FILTERS,
+    MODELS,
+    Registry,
+)
 from coterie.config.run import Attackers, ModelTable, ReportTable, RunTable
 from coterie.config.schema import Option, explanations, options_of
 
@@ -68,7 +75,11 @@ class Key(NamedTuple):
     @property
     def help(self) -> str:
         """One line about it for the command line, where a key that is None in Python has its default."""
-        text = re.sub(r"\bNone\b(?=:)", self.option.none or "default", self.about.replace("`", "").rstrip("."))
+        text = re.sub(
+            r"\bNone\b(?=:)",
+            self.option.none or "default",
+            self.about.replace("`", "").rstrip("."),
+        )
         unsaid = not all(entry in text for entry in self.entries)
         return f"{text} ({self.table} {', '.join(self.entries)})" if unsaid else text
 
@@ -85,7 +96,9 @@ class Key(NamedTuple):
             with suppress(InputError):  # which comes again where the table is read
                 value = self.option.parse(value)
         rule = self.option.rule
-        number = isinstance(value, int | float) and rule is not None and not rule.test(1)  # which seeds=1 may be
+        number = (
+            isinstance(value, int | float) and rule is not None and not rule.test(1)
+        )  # which seeds=1 may be
         return [value] if rule is not None and number and rule.test((value,)) else value
 
 
@@ -94,7 +107,10 @@ def keys_of(table: str) -> Iterator[Key]:
     yielded = set[str]()
     for declared in DECLARED[table]:
         if isinstance(declared, Registry):
-            keys = [_name_of(table, declared), *_fields_of_entries(table, declared, declared.importable()[0])]
+            keys = [
+                _name_of(table, declared),
+                *_fields_of_entries(table, declared, declared.importable()[0]),
+            ]
         else:
             keys = [*_fields(table, declared)]
         yield from (key for key in keys if key.name not in yielded)
@@ -107,7 +123,10 @@ def keys_with_flags(*tables: str) -> Iterator[Key]:
         for declared in DECLARED[table]:
             if isinstance(declared, Registry):
                 classes = {name: declared[name] for name in declared.flagged}
-                keys = [_name_of(table, declared), *_fields_of_entries(table, declared, classes)]
+                keys = [
+                    _name_of(table, declared),
+                    *_fields_of_entries(table, declared, classes),
+                ]
             else:
                 keys = [*_fields(table, declared)]
             yield from (key for key in keys if key.flag)
@@ -116,12 +135,21 @@ def keys_with_flags(*tables: str) -> Iterator[Key]:
 def lasting(table: str, name: str) -> set[str]:
     """Keys of a table that keep their value when it gets another `name`, or kind: those that all have, and so the new one."""
     lasting_names = {key.name for key in keys_of(table) if not key.entries}
-    for registry in (declarer for declarer in DECLARED[table] if isinstance(declarer, Registry) and ".py:" in name):
+    for registry in (
+        declarer
+        for declarer in DECLARED[table]
+        if isinstance(declarer, Registry) and ".py:" in name
+    ):
         new_class = registry.find(name, f"[{table}]")
         declared = (
-            {key for option in options_of(new_class) for key in option.keys} if is_dataclass(new_class) else set()
+            {key for option in options_of(new_class) for key in option.keys}
+            if is_dataclass(new_class)
+            else set()
         )
-        lasting_names -= {key.name for key in _fields_of_entries(table, registry, registry.importable()[0])} - declared
+        lasting_names -= {
+            key.name
+            for key in _fields_of_entries(table, registry, registry.importable()[0])
+        } - declared
     return lasting_names
 
 
@@ -132,7 +160,9 @@ def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Ke
             of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
             explanation = docs.get(option.name, "")
             if option.units is not None:
-                explanation = str(option.units.keys[name].__doc__).partition("\n")[0].lower()
+                explanation = (
+                    str(option.units.keys[name].__doc__).partition("\n")[0].lower()
+                )
             yield Key(table, name, option, of_kinds, explanation)
 
 
@@ -141,7 +171,9 @@ def _name_of(table: str, registry: Registry) -> Key:
     return Key(table, "name", option, (), f"{', '.join(registry)} or FILE.py:NAME")
 
 
-def _fields_of_entries(table: str, registry: Registry, classes: Mapping[str, Any]) -> Iterator[Key]:
+def _fields_of_entries(
+    table: str, registry: Registry, classes: Mapping[str, Any]
+) -> Iterator[Key]:
     by_name: dict[str, list[Key]] = {}
     for name, cls in classes.items():
         if not is_dataclass(cls):
@@ -150,4 +182,6 @@ def _fields_of_entries(table: str, registry: Registry, classes: Mapping[str, Any
             by_name.setdefault(key.name, []).append(key)
     for same_name in by_name.values():
         shared = len(same_name) == len(registry)
-        yield same_name[0]._replace(entries=() if shared else tuple(key.entries[0] for key in same_name))
+        yield same_name[0]._replace(
+            entries=() if shared else tuple(key.entries[0] for key in same_name)
+        )

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 from coterie.base.errors import InputError, cut, require
 from coterie.config.registry import SAMPLERS
-from coterie.config.rules import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, Rule, list_of, optional
+from coterie.config.rules import (
+    BELOW_ONE,
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SIZE,
+    Rule,
+    list_of,
+    optional,
+)
 from coterie.config.schema import Flag, InFiles, Units, options, wire_type
 
 
@@ -72,14 +81,19 @@ class Schedule:
     """
 
     start: Annotated[float, POSITIVE]
-    at: Annotated[tuple[int, ...], list_of(SIZE, "a list of rounds > 0", empty=True)] = ()
+    at: Annotated[
+        tuple[int, ...], list_of(SIZE, "a list of rounds > 0", empty=True)
+    ] = ()
     factor: Annotated[float, POSITIVE] = 0.1
     cosine: Annotated[int | None, optional(SIZE, "in steps")] = None
     end: Annotated[float, NOT_NEGATIVE] = 0.0
     warmup: Annotated[int, COUNT] = 0
 
     def __post_init__(self) -> None:
-        require(self.cosine is None or not self.at, "Schedule.at and Schedule.cosine exclude each other; give one")
+        require(
+            self.cosine is None or not self.at,
+            "Schedule.at and Schedule.cosine exclude each other; give one",
+        )
 
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
@@ -102,11 +116,26 @@ def rate_of(lr: float | Schedule, round: int) -> float:
 
 def highest_rate(lr: float | Schedule) -> float:
     """The largest learning rate of any round."""
-    return max(lr.start, lr.end, lr.start * lr.factor ** len(lr.at)) if isinstance(lr, Schedule) else lr
+    return (
+        max(lr.start, lr.end, lr.start * lr.factor ** len(lr.at))
+        if isinstance(lr, Schedule)
+        else lr
+    )
 
 
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
-OPTIMISERS = ("sgd", "adam", "adamw", "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop")
+OPTIMISERS = (
+    "sgd",
+    "adam",
+    "adamw",
+    "adadelta",
+    "adagrad",
+    "adamax",
+    "asgd",
+    "nadam",
+    "radam",
+    "rmsprop",
+)
 """Optimisers of torch by name: those that treat every number alike, so that one flat vector is trained as its tensors would be."""
 
 
@@ -119,7 +148,9 @@ def _optimiser_name(value: Any) -> str | None:
     return value if value in OPTIMISERS else None
 
 
-_OPTIMISER = Rule(lambda v: _optimiser_name(v) is not None, " | ".join(OPTIMISERS), OPTIMISERS)
+_OPTIMISER = Rule(
+    lambda v: _optimiser_name(v) is not None, " | ".join(OPTIMISERS), OPTIMISERS
+)
 
 
 @wire_type
@@ -145,8 +176,15 @@ class LocalSGD:
     """
 
     lr: Annotated[float | Schedule, RATE, Flag()] = 0.1
-    steps: Annotated[Steps | Epochs, _AMOUNT, Units({"steps": Steps, "epochs": Epochs}), Flag(metavar="N")] = Steps(10)
-    batch_size: Annotated[int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag(metavar="N")] = 32
+    steps: Annotated[
+        Steps | Epochs,
+        _AMOUNT,
+        Units({"steps": Steps, "epochs": Epochs}),
+        Flag(metavar="N"),
+    ] = Steps(10)
+    batch_size: Annotated[
+        int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag(metavar="N")
+    ] = 32
     momentum: Annotated[float, BELOW_ONE] = 0.0
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     clip: Annotated[float | None, optional(POSITIVE)] = None
@@ -156,12 +194,16 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
-        if self.sampler is not None and not callable(getattr(self.sampler, "rows", None)):
+        if self.sampler is not None and not callable(
+            getattr(self.sampler, "rows", None)
+        ):
             raise InputError(
                 f"LocalSGD.sampler must be None or a sampler, which has a method rows; got {cut(self.sampler)}"
             )
         if self.momentum and self.optimiser not in ("sgd", "rmsprop"):
-            raise InputError(f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}")
+            raise InputError(
+                f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}"
+            )
 
     def rate(self, round: int) -> float:
         """The learning rate of round `round`."""

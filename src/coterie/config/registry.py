@@ -54,7 +54,13 @@ class Registry(Choice, MutableMapping[str, Any]):
         flagged: tuple[str, ...] = (),
         function: str = "",
     ) -> None:
-        self.kind, self.group, self.default, self.flag, self.flagged = kind, group, default, flag, flagged
+        self.kind, self.group, self.default, self.flag, self.flagged = (
+            kind,
+            group,
+            default,
+            flag,
+            flagged,
+        )
         self.function = function
         self.places: Mapping[str, str] = dict(entries)
         self._base, self._entries, self._packaged = base, dict[str, Any](entries), False
@@ -106,13 +112,21 @@ class Registry(Choice, MutableMapping[str, Any]):
             InputError: A name that is none, or belongs to coterie or a package; or what is no function where it must be.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InputError(f"{cut(name)} is no name of {article(self.kind)}; use letters, digits, . - _")
+            raise InputError(
+                f"{cut(name)} is no name of {article(self.kind)}; use letters, digits, . - _"
+            )
         if self.function and not name.isidentifier():
-            raise InputError(f"a {self.kind}'s name must be an identifier; got {cut(name)}")
+            raise InputError(
+                f"a {self.kind}'s name must be an identifier; got {cut(name)}"
+            )
         if self.function and not callable(value):
-            raise InputError(f"a {self.kind} must be a function {self.function}; got {cut(value)}")
+            raise InputError(
+                f"a {self.kind} must be a function {self.function}; got {cut(value)}"
+            )
         if name in self and name not in self.added:
-            raise InputError(f"there is {article(self.kind)} {name!r} already; give yours another name")
+            raise InputError(
+                f"there is {article(self.kind)} {name!r} already; give yours another name"
+            )
         self[name] = value
 
     def _from_package(self, point: EntryPoint) -> Any:
@@ -131,7 +145,9 @@ class Registry(Choice, MutableMapping[str, Any]):
         """Raise `InputError` unless `value` is a class with the hooks of this kind, where the kind has some."""
         if self._base is not None:
             if not isinstance(value, type):
-                raise InputError(f"{name} is no class of {article(self.kind)}; got {cut(value)}")
+                raise InputError(
+                    f"{name} is no class of {article(self.kind)}; got {cut(value)}"
+                )
             check_hooks(value, self.base)
 
     @property
@@ -154,7 +170,9 @@ class Registry(Choice, MutableMapping[str, Any]):
     def find(self, name: str, where: str = "") -> Any:
         """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that has no such class."""
         if ".py:" in name:
-            from coterie.base.modules import load_object  # which needs torch, as names do not
+            from coterie.base.modules import (
+                load_object,
+            )  # which needs torch, as names do not
 
             value = load_object(name)
             with prefix_errors(where):
@@ -168,7 +186,9 @@ class Registry(Choice, MutableMapping[str, Any]):
         with prefix_errors(where):
             if name not in self:
                 hint = f"FILE.py:NAME is {article(self.kind)} of your own"
-                raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {hint}")
+                raise InputError(
+                    f"there is no {self.kind} {name!r}; {nearest(name, self)}; {hint}"
+                )
             return self[name]
 
     def check_value(self, value: Any, where: str) -> Any:
@@ -189,14 +209,20 @@ class Registry(Choice, MutableMapping[str, Any]):
         TopK(share=0.01)
         """
         if isinstance(value, str | Mapping):
-            return self.build({"name": value} if isinstance(value, str) else value, where)
+            return self.build(
+                {"name": value} if isinstance(value, str) else value, where
+            )
         return self.check_value(value, "")
 
     def build(self, table: Any, where: str, *, named: str = "") -> Any:
         """Build the value that a table says by `name` and the fields of that class."""
-        if not isinstance(table, Mapping) or not isinstance(table.get("name", self.default or None), str):
+        if not isinstance(table, Mapping) or not isinstance(
+            table.get("name", self.default or None), str
+        ):
             example = next(iter(self), "FILE.py:NAME")
-            raise InputError(f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}')
+            raise InputError(
+                f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}'
+            )
         fields = {k: v for k, v in table.items() if k != "name"}
         cls = self.find(table.get("name", self.default), where)
         return self.check_value(build(cls, fields, where, named=named), where)
@@ -204,7 +230,11 @@ class Registry(Choice, MutableMapping[str, Any]):
     def name_of(self, cls: Any) -> str | None:
         """Return the name of a class or function; None if it has none. Nothing is imported."""
         place = f"{getattr(cls, '__module__', '')}:{getattr(cls, '__qualname__', '')}"
-        names = (n for n, e in self._all().items() if e is cls or place == getattr(e, "value", e))
+        names = (
+            n
+            for n, e in self._all().items()
+            if e is cls or place == getattr(e, "value", e)
+        )
         return next(names, self._files.get(cls))
 
     def spell(self, value: Any) -> dict[str, Any]:
@@ -212,8 +242,13 @@ class Registry(Choice, MutableMapping[str, Any]):
         name = self.name_of(type(value))
         if name is None:
             class_name = type(value).__name__
-            raise InputError(f"a {self.kind} of class {class_name} has no name in files; give FILE.py:{class_name}")
-        return {"name": name, **(spell(value) if dataclasses.is_dataclass(value) else {})}
+            raise InputError(
+                f"a {self.kind} of class {class_name} has no name in files; give FILE.py:{class_name}"
+            )
+        return {
+            "name": name,
+            **(spell(value) if dataclasses.is_dataclass(value) else {}),
+        }
 
 
 def register(group: str, name: str) -> Callable[[T], T]:
@@ -234,7 +269,9 @@ def register(group: str, name: str) -> Callable[[T], T]:
     >>> del METRICS["constant"]
     """
     if group not in KINDS:
-        raise InputError(f"there is no kind {group!r} to register; {nearest(group, KINDS)}")
+        raise InputError(
+            f"there is no kind {group!r} to register; {nearest(group, KINDS)}"
+        )
 
     def add(value: T) -> T:
         KINDS[group].add(name, value)
@@ -250,12 +287,18 @@ def _points() -> tuple[EntryPoint, ...]:
     for package in distributions():
         for point in package.entry_points:
             if point.group.startswith("coterie."):
-                points.setdefault((point.group, point.name), point)  # the first on the path is the one that is imported
+                points.setdefault(
+                    (point.group, point.name), point
+                )  # the first on the path is the one that is imported
     return tuple(points[key] for key in sorted(points))
 
 
 def _package(point: EntryPoint) -> str:
-    return "a package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+    return (
+        "a package"
+        if point.dist is None
+        else f"the package {point.dist.name} {point.dist.version}"
+    )
 
 
 def _import_place(value: Any) -> Any:
@@ -409,7 +452,10 @@ METRICS = Registry(
 ENGINES = Registry(
     "engine",
     "engines",
-    {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray_settings:Ray"},
+    {
+        "inprocess": "coterie.engines.inprocess:InProcess",
+        "ray": "coterie.engines.ray_settings:Ray",
+    },
     base="coterie.contract.engine:EngineSpec",
     default="inprocess",
     flag=Flag("--engine", "NAME"),
@@ -432,7 +478,17 @@ CALLBACKS = Registry(
 
 KINDS: Mapping[str, Registry] = {
     registry.group: registry
-    for registry in (METHODS, SAMPLERS, FILTERS, ATTACKS, MODELS, DATASETS, METRICS, ENGINES, CALLBACKS)
+    for registry in (
+        METHODS,
+        SAMPLERS,
+        FILTERS,
+        ATTACKS,
+        MODELS,
+        DATASETS,
+        METRICS,
+        ENGINES,
+        CALLBACKS,
+    )
 }
 """The registries by what `register` and entry points call them."""
 
@@ -443,4 +499,7 @@ def short_names(metrics: Iterable[Any]) -> tuple[str, ...]:
     >>> short_names(["accuracy", "own.py:margin"])
     ('accuracy', 'margin')
     """
-    return tuple(str(getattr(metric, "__name__", metric)).rpartition(":")[2] for metric in metrics)
+    return tuple(
+        str(getattr(metric, "__name__", metric)).rpartition(":")[2]
+        for metric in metrics
+    )

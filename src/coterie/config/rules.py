@@ -15,7 +15,16 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 from coterie.base.errors import InputError, cut, nearest
 
@@ -33,7 +42,11 @@ def native(value: Any) -> Any:
         return tuple(map(native, value))
     if type(value) is dict:
         return {key: native(item) for key, item in value.items()}
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+    return (
+        value.item()
+        if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+        else value
+    )
 
 
 def is_number(value: Any) -> bool:
@@ -67,7 +80,10 @@ SIZE = Rule(lambda v: type(v) is int and v > 0, "an int > 0")
 INTEGER = Rule(lambda v: type(v) is int, "an int")
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 TEXT = Rule(lambda v: isinstance(v, str) and bool(v), "a text")
-BETAS = Rule(lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(BELOW_ONE.test, v)), "two numbers in [0, 1)")
+BETAS = Rule(
+    lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(BELOW_ONE.test, v)),
+    "two numbers in [0, 1)",
+)
 
 
 def _are_names(value: Any) -> bool:
@@ -96,7 +112,12 @@ def optional(rule: Rule, none: str = "") -> Rule:
 
 def list_of(rule: Rule, allowed: str, *, empty: bool = False) -> Rule:
     """The rule that a value is a tuple whose entries obey `rule`; `allowed` says it in words."""
-    return Rule(lambda v: isinstance(v, tuple) and (empty or bool(v)) and all(map(rule.test, v)), allowed)
+    return Rule(
+        lambda v: (
+            isinstance(v, tuple) and (empty or bool(v)) and all(map(rule.test, v))
+        ),
+        allowed,
+    )
 
 
 _IMPLIED: Mapping[Any, Rule] = {
@@ -109,7 +130,11 @@ _IMPLIED: Mapping[Any, Rule] = {
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
     """The types that a value may have, without None."""
-    parts = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    parts = (
+        get_args(hint)
+        if get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
     return tuple(p for p in parts if p is not type(None))
 
 
@@ -140,9 +165,15 @@ def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
     except Exception:  # comparing fails in the value's own code, as that of arrays does
         allowed = False
     if not allowed:
-        close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
+        close = (
+            difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5)
+            if isinstance(value, str)
+            else []
+        )
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}")
+        raise InputError(
+            f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}"
+        )
 
 
 _ALIKE = 0.8
@@ -181,9 +212,13 @@ def hooks_of(base: type[Any]) -> Mapping[str, Rule | None]:
     """
     if base not in _HOOKS:
         hints = typing.get_type_hints(base, include_extras=True)
-        listed = (pair for cls in reversed(base.__mro__[:-1]) for pair in vars(cls).items())
+        listed = (
+            pair for cls in reversed(base.__mro__[:-1]) for pair in vars(cls).items()
+        )
         declared = {name: value for name, value in listed if not name.startswith("_")}
-        _HOOKS[base] = {name: _rule(value, hints.get(name)) for name, value in declared.items()}
+        _HOOKS[base] = {
+            name: _rule(value, hints.get(name)) for name, value in declared.items()
+        }
     return _HOOKS[base]
 
 
@@ -192,11 +227,15 @@ _HOOKS: dict[type[Any], Mapping[str, Rule | None]] = {}
 
 def _rule(declared: Any, hint: Any) -> Rule | None:
     if isinstance(declared, property):
-        return rule_of(typing.get_type_hints(declared.fget, include_extras=True).get("return"))
+        return rule_of(
+            typing.get_type_hints(declared.fget, include_extras=True).get("return")
+        )
     if not callable(declared):
         return rule_of(hint)
     names = list(inspect.signature(declared).parameters)[1:]
-    return Rule(lambda value: _takes(value, len(names)), f"a function ({', '.join(names)})")
+    return Rule(
+        lambda value: _takes(value, len(names)), f"a function ({', '.join(names)})"
+    )
 
 
 def _takes(function: Any, count: int) -> bool:
@@ -229,14 +268,22 @@ def check_hooks(candidate: Any, base: type[Any]) -> None:
     if not issubclass(cls, base):
         example = f"give one such as {base._kind.example}, of a class derived from ct.{base.__name__}"
         raise InputError(f"{cut(candidate)} is not {kind}; {example}")
-    fields = {f.name for f in dataclasses.fields(candidate)} if dataclasses.is_dataclass(candidate) else set()
+    fields = (
+        {f.name for f in dataclasses.fields(candidate)}
+        if dataclasses.is_dataclass(candidate)
+        else set()
+    )
     for name in dir(candidate):
         if not (name.startswith("_") or name in hooks or name in fields):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
             if close:
-                raise InputError(f"{class_name}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
+                raise InputError(
+                    f"{class_name}.{name} is not a hook of {kind}; did you mean {''.join(close)}?"
+                )
     required: Collection[str] = getattr(base, "__abstractmethods__", ())
-    missing = [name for name in sorted(required) if not overrides(candidate, base, name)]
+    missing = [
+        name for name in sorted(required) if not overrides(candidate, base, name)
+    ]
     if missing:
         raise InputError(
             f"{class_name} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(candidate))}"
@@ -244,7 +291,9 @@ def check_hooks(candidate: Any, base: type[Any]) -> None:
     functions = [name for name in hooks if inspect.isfunction(getattr(base, name))]
     if not required and not any(overrides(candidate, base, name) for name in functions):
         hint = f"define {', '.join(functions[:-1])} or {functions[-1]}"
-        raise InputError(f"{class_name} has no hook of {kind} and would do nothing; {hint}")
+        raise InputError(
+            f"{class_name} has no hook of {kind} and would do nothing; {hint}"
+        )
     stored = getattr(candidate, "__dict__", {})
     for name, rule in hooks.items():
         # What comes from the base obeys its rule.
@@ -265,14 +314,18 @@ def _meant(missing: Sequence[str], names: Sequence[str]) -> str:
 
 def overrides(candidate: Any, base: type[Any], hook: str) -> bool:
     """Return True if the class of an object, or a class, defines `hook` itself."""
-    return getattr(candidate if isinstance(candidate, type) else type(candidate), hook, None) is not getattr(base, hook)
+    return getattr(
+        candidate if isinstance(candidate, type) else type(candidate), hook, None
+    ) is not getattr(base, hook)
 
 
 def check_object(candidate: Any, base: type[Any]) -> None:
     """Raise `InputError` if an object cannot serve as `base`, as `check_hooks` does, or is a class in place of an object."""
     if isinstance(candidate, type):
         name = candidate.__name__
-        raise InputError(f"{name} is a class and not {article(base._kind.name)}; write {name}()")
+        raise InputError(
+            f"{name} is a class and not {article(base._kind.name)}; write {name}()"
+        )
     check_hooks(candidate, base)
 
 
@@ -350,8 +403,15 @@ def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type])
         return f"write {word}=..."
     if word in OF_DATA and "clients" in signature.parameters:
         return f"write clients={OF_DATA[word]}"
-    defaults = {key: p.default for key, p in signature.parameters.items() if key in ("settings", "engine")}
-    for key, cls in {**settings, **{key: type(value) for key, value in defaults.items()}}.items():
+    defaults = {
+        key: p.default
+        for key, p in signature.parameters.items()
+        if key in ("settings", "engine")
+    }
+    for key, cls in {
+        **settings,
+        **{key: type(value) for key, value in defaults.items()},
+    }.items():
         if any(option.name == word for option in dataclasses.fields(cls)):
             place = key if key in signature.parameters else "a method's local"
             return f"write {place}=ct.{cls.__name__}({word}=...)"

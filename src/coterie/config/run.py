@@ -11,7 +11,18 @@ from coterie.base.errors import InputError, cut
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.config.local import LocalSGD
 from coterie.config.registry import CALLBACKS, METRICS, short_names
-from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, check_object, is_number, list_of, one_of, optional
+from coterie.config.rules import (
+    COUNT,
+    POSITIVE,
+    SIZE,
+    TEXT,
+    Rule,
+    check_object,
+    is_number,
+    list_of,
+    one_of,
+    optional,
+)
 from coterie.config.schema import Flag, InFiles, options, wire_type
 
 if TYPE_CHECKING:
@@ -19,7 +30,10 @@ if TYPE_CHECKING:
     from coterie.base.loss import RowLoss
 
 MOST_ROUNDS = 1_000_000
-ROUNDS = Rule(lambda v: COUNT.test(v) and v <= MOST_ROUNDS, f"an int >= 0, at most {MOST_ROUNDS:,}")
+ROUNDS = Rule(
+    lambda v: COUNT.test(v) and v <= MOST_ROUNDS,
+    f"an int >= 0, at most {MOST_ROUNDS:,}",
+)
 
 
 @options
@@ -65,7 +79,10 @@ class Contribution:
     """
 
     every: Annotated[int, SIZE] = 5
-    estimator: Annotated[str | None, optional(one_of("exact", "gtg", "leave-one-out"), "by number of clients")] = None
+    estimator: Annotated[
+        str | None,
+        optional(one_of("exact", "gtg", "leave-one-out"), "by number of clients"),
+    ] = None
     game: Annotated[str, one_of("renormalised", "fixed")] = "renormalised"
 
 
@@ -75,9 +92,16 @@ def _are_sampled(value: Any) -> bool:
     return SIZE.test(value) or (isinstance(value, float) and 0 < value < 1)
 
 
-_SAMPLED = Rule(_are_sampled, "a number of clients, a share of them in (0, 1), or a list of names")
+_SAMPLED = Rule(
+    _are_sampled, "a number of clients, a share of them in (0, 1), or a list of names"
+)
 _LOOKED_AT = Rule(
-    lambda v: isinstance(v, tuple) and bool(v) and len({*v}) == len(v) and {*v} <= {"train", "validation", "test"},
+    lambda v: (
+        isinstance(v, tuple)
+        and bool(v)
+        and len({*v}) == len(v)
+        and {*v} <= {"train", "validation", "test"}
+    ),
     'a list of "train", "validation" and "test"',
 )
 
@@ -102,7 +126,9 @@ class Evaluation:
     """
 
     every: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
-    clients: Annotated[int | float | tuple[str, ...] | None, optional(_SAMPLED, "all clients")] = None
+    clients: Annotated[
+        int | float | tuple[str, ...] | None, optional(_SAMPLED, "all clients")
+    ] = None
     parts: Annotated[tuple[str, ...] | None, optional(_LOOKED_AT, "all rows")] = None
     last: bool = True
 
@@ -120,24 +146,34 @@ _METRICS = Rule(
 PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
 _EVALUATE = Rule(
-    lambda v: isinstance(v, Evaluation) or SIZE.test(v), f"{SIZE.allowed} or a table such as {{ clients = .05 }}"
+    lambda v: isinstance(v, Evaluation) or SIZE.test(v),
+    f"{SIZE.allowed} or a table such as {{ clients = .05 }}",
 )
-_CONTRIBUTION = Rule(lambda v: isinstance(v, Contribution), "a table such as { every = 5 }")
+_CONTRIBUTION = Rule(
+    lambda v: isinstance(v, Contribution), "a table such as { every = 5 }"
+)
 
 
 def _follows(value: Any) -> bool:
-    return not isinstance(value, type) and (callable(value) or isinstance(value, CALLBACKS.base))
+    return not isinstance(value, type) and (
+        callable(value) or isinstance(value, CALLBACKS.base)
+    )
 
 
 _CALLBACKS = Rule(
-    lambda v: isinstance(v, tuple) and all(map(_follows, v)), "a list of callbacks, or of functions of a round's number"
+    lambda v: isinstance(v, tuple) and all(map(_follows, v)),
+    "a list of callbacks, or of functions of a round's number",
 )
 
 
 def _are_metrics(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return all(isinstance(name, str) and callable(metric) for name, metric in value.items())
-    return isinstance(value, tuple) and all(TEXT.test(metric) or callable(metric) for metric in value)
+        return all(
+            isinstance(name, str) and callable(metric) for name, metric in value.items()
+        )
+    return isinstance(value, tuple) and all(
+        TEXT.test(metric) or callable(metric) for metric in value
+    )
 
 
 def _are_names(names: tuple[str, ...]) -> bool:
@@ -183,13 +219,18 @@ class RunSettings:
     [0, 10]
     """
 
-    clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
-    evaluate: Annotated[
-        int | Evaluation | Mapping[str, Any] | None, optional(_EVALUATE, "about twenty evaluations")
+    clients_per_round: Annotated[
+        int | None, optional(SIZE, "all clients"), Flag(metavar="M")
     ] = None
-    metrics: Annotated[tuple[str, ...] | Sequence[Any] | Mapping[str, Any], _METRICS, Flag(metavar="A,B")] = (
-        DEFAULT_METRICS
-    )
+    evaluate: Annotated[
+        int | Evaluation | Mapping[str, Any] | None,
+        optional(_EVALUATE, "about twenty evaluations"),
+    ] = None
+    metrics: Annotated[
+        tuple[str, ...] | Sequence[Any] | Mapping[str, Any],
+        _METRICS,
+        Flag(metavar="A,B"),
+    ] = DEFAULT_METRICS
     loss: Annotated[str | Callable[..., Any], _LOSS, Flag(metavar="NAME")] = "auto"
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
@@ -210,7 +251,9 @@ class RunSettings:
 
             loaded: RowLoss = load_object(self.loss)
             if not callable(loaded):
-                raise InputError(f"{self.loss} must be a function (outputs, labels); got {cut(loaded)}")
+                raise InputError(
+                    f"{self.loss} must be a function (outputs, labels); got {cut(loaded)}"
+                )
             return loaded
         return "binary" if self.loss == "auto" and clients.multi_hot else self.loss
 
@@ -237,7 +280,11 @@ class RunSettings:
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""
-        spacing = self.evaluate.every if isinstance(self.evaluate, Evaluation) else self.evaluate
+        spacing = (
+            self.evaluate.every
+            if isinstance(self.evaluate, Evaluation)
+            else self.evaluate
+        )
         return spacing if isinstance(spacing, int) else max(1, rounds // 20)
 
     def per_round(self, count: int) -> int:
@@ -253,13 +300,19 @@ def _are_seeds(value: Any) -> bool:
     return listed or (type(value) is int and 1 <= value <= MOST_SEEDS)
 
 
-SEEDS = Rule(_are_seeds, f"an int >= 1 or a list of ints >= 0, at most {MOST_SEEDS:,} seeds")
+SEEDS = Rule(
+    _are_seeds, f"an int >= 1 or a list of ints >= 0, at most {MOST_SEEDS:,} seeds"
+)
 
 
-_TUNE = Rule(lambda v: isinstance(v, bool | Mapping), "true, false or a grid such as {'local.lr': [0.03, 0.1]}")
+_TUNE = Rule(
+    lambda v: isinstance(v, bool | Mapping),
+    "true, false or a grid such as {'local.lr': [0.03, 0.1]}",
+)
 _LOCAL = Rule(lambda v: v is None or isinstance(v, LocalSGD), "None or LocalSGD(...)")
 START = Rule(
-    lambda v: v is None or isinstance(v, Mapping | str | os.PathLike), "None, a state dict or a safetensors file"
+    lambda v: v is None or isinstance(v, Mapping | str | os.PathLike),
+    "None, a state dict or a safetensors file",
 )
 
 
@@ -283,12 +336,16 @@ class StudySettings(RunSettings):
     """
 
     jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1
-    yardstick: Annotated[str | None, optional(one_of("trees")), Flag(metavar="NAME")] = None
+    yardstick: Annotated[
+        str | None, optional(one_of("trees")), Flag(metavar="NAME")
+    ] = None
     local: Annotated[LocalSGD | None, _LOCAL, InFiles(said=False)] = None
     init: Annotated[Any, START, InFiles(said=False)] = None
     tune: Annotated[Any, _TUNE, InFiles(said=False)] = False
     progress: Annotated[
-        Any, Rule(lambda v: v is None or callable(v), "None or a function of an Event"), InFiles(said=False)
+        Any,
+        Rule(lambda v: v is None or callable(v), "None or a function of an Event"),
+        InFiles(said=False),
     ] = None
 
 
@@ -304,9 +361,11 @@ class RunTable(StudySettings):
 
     rounds: Annotated[int, ROUNDS, Flag(metavar="N")] = 50
     seeds: Annotated[tuple[int, ...], SEEDS, Flag(metavar="N")] = (0, 1, 2, 3, 4)
-    out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag(metavar="FOLDER")] = (
-        None
-    )
+    out: Annotated[
+        str | None,
+        Rule(lambda v: v is None or isinstance(v, str), "a folder"),
+        Flag(metavar="FOLDER"),
+    ] = None
 
     def __post_init__(self) -> None:
         seeds: Any = self.seeds
@@ -322,7 +381,10 @@ class RunTable(StudySettings):
 
 PARTS = ("all", "last", "bias")
 """Settings that can be tuned."""
-_WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of ints >= 0 with 0 among them")
+_WITH_ZERO = Rule(
+    lambda v: list_of(COUNT, "").test(v) and 0 in v,
+    "a list of ints >= 0 with 0 among them",
+)
 
 
 @wire_type
@@ -339,7 +401,11 @@ class Tuning:
 
     part: Annotated[str, one_of(*PARTS)] = "bias"
     steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
-    lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
+    lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (
+        0.01,
+        0.1,
+        1.0,
+    )
     batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
 
 

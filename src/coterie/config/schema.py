@@ -22,10 +22,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from coterie.base.errors import InputError, nearest
-from coterie.config.rules import EPOCHS, NUMBER, PASSES, SIZE, WORDS, Rule, kinds_of, native, obey, rule_of
+from coterie.config.rules import (
+    EPOCHS,
+    NUMBER,
+    PASSES,
+    SIZE,
+    WORDS,
+    Rule,
+    kinds_of,
+    native,
+    obey,
+    rule_of,
+)
 
 T = TypeVar("T")
 
@@ -103,7 +122,9 @@ class Option(NamedTuple):
         """
         word = f'"{self.none}"\\1 or ' if self.none else ""
         rule = self.rule
-        return rule and rule._replace(allowed=re.sub(r"^None((?: \([^)]*\))?) or ", word, rule.allowed))
+        return rule and rule._replace(
+            allowed=re.sub(r"^None((?: \([^)]*\))?) or ", word, rule.allowed)
+        )
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -142,12 +163,22 @@ class Option(NamedTuple):
     def spell(self, value: Any) -> dict[str, Any]:
         """The entry of a file that says `value`: empty where the default says it, since TOML has no None."""
         if self.units is not None:
-            return {next(k for k, unit in self.units.keys.items() if type(value) is unit): value.count}
+            return {
+                next(
+                    k for k, unit in self.units.keys.items() if type(value) is unit
+                ): value.count
+            }
         if not self.files.said:
             return {}
         if value is None:
-            return {self.name: self.none} if self.none and self.default is not None else {}
-        return {self.name: self.registry.spell(value) if self.registry is not None else plain(value)}
+            return (
+                {self.name: self.none} if self.none and self.default is not None else {}
+            )
+        return {
+            self.name: self.registry.spell(value)
+            if self.registry is not None
+            else plain(value)
+        }
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -171,11 +202,21 @@ def options(cls: type[T]) -> type[T]:
             try:
                 plain = native(_tuple_of(value) if isinstance(value, list) else value)
             except RecursionError as error:
-                raise InputError(f"{type(self).__name__}.{option.name} holds itself; give values") from error
+                raise InputError(
+                    f"{type(self).__name__}.{option.name} holds itself; give values"
+                ) from error
             if option.registry is not None:
-                plain = _values(option.registry, plain, f"{type(self).__name__}.{option.name}")
-            elif option.nested is not None and isinstance(plain, Mapping) and Mapping[str, Any] in option.kinds:
-                plain = build(option.nested, plain, f"{type(self).__name__}.{option.name}")
+                plain = _values(
+                    option.registry, plain, f"{type(self).__name__}.{option.name}"
+                )
+            elif (
+                option.nested is not None
+                and isinstance(plain, Mapping)
+                and Mapping[str, Any] in option.kinds
+            ):
+                plain = build(
+                    option.nested, plain, f"{type(self).__name__}.{option.name}"
+                )
             if plain is not value:
                 object.__setattr__(self, option.name, value := plain)
             if option.rule is not None:
@@ -199,7 +240,9 @@ def _with_spellings(cls: type[T]) -> type[T]:
         for name in values.keys() - names:
             full_name = SPELLINGS.get(name, name)
             if full_name not in names or full_name in values:
-                raise InputError(f"{cls.__name__} has no field {name!r}; {_cure(name, names)}")
+                raise InputError(
+                    f"{cls.__name__} has no field {name!r}; {_cure(name, names)}"
+                )
             values[full_name] = values.pop(name)
         make(self, *args, **values)
 
@@ -211,7 +254,9 @@ def _cure(name: str, names: set[str]) -> str:
     """Return what to write in place of a keyword that a class does not have."""
     if name in PASSES and names & {"steps", "count"}:
         return f"write {EPOCHS}"
-    return f"write {WORDS[name]}=..." if WORDS.get(name) in names else nearest(name, names)
+    return (
+        f"write {WORDS[name]}=..." if WORDS.get(name) in names else nearest(name, names)
+    )
 
 
 SPELLINGS = {"optimizer": "optimiser"}
@@ -274,10 +319,16 @@ def _read_options(cls: Any) -> tuple[Option, ...]:
         if checked:
             raise
         hints = {}  # a class of the user's, whose fields have no rules
-    return tuple(_option(f, hints.get(f.name, Any), checked) for f in dataclasses.fields(cls) if f.init)
+    return tuple(
+        _option(f, hints.get(f.name, Any), checked)
+        for f in dataclasses.fields(cls)
+        if f.init
+    )
 
 
-def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = "") -> T:
+def build(
+    cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = ""
+) -> T:
     """Return what `cls` makes of a table.
 
     Args:
@@ -292,12 +343,22 @@ def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named:
     if not isinstance(table, Mapping):
         raise InputError(f"{where} must be a table; got {table!r}")
     declared = options_of(cls) if dataclasses.is_dataclass(cls) else ()
-    keys = [key for option in declared for key in option.keys] if declared else _parameters(cls)
+    keys = (
+        [key for option in declared for key in option.keys]
+        if declared
+        else _parameters(cls)
+    )
     for key in table:
         if keys is not None and key not in keys:
-            raise InputError(f"{where}: unknown key {key!r}; {nearest(key, keys) if keys else 'it has none'}")
+            raise InputError(
+                f"{where}: unknown key {key!r}; {nearest(key, keys) if keys else 'it has none'}"
+            )
     try:
-        values = _read(declared, table, named or getattr(cls, "__name__", "")) if declared else _tuples(table)
+        values = (
+            _read(declared, table, named or getattr(cls, "__name__", ""))
+            if declared
+            else _tuples(table)
+        )
         return cls(**values)
     except (InputError, TypeError) as error:
         raise InputError(f"{where}: {error}") from error
@@ -305,7 +366,11 @@ def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named:
 
 def spell(value: Any) -> dict[str, Any]:
     """The table that says the same as a dataclass, with all defaults written out; `build` undoes it."""
-    return {k: v for option in options_of(type(value)) for k, v in option.spell(getattr(value, option.name)).items()}
+    return {
+        k: v
+        for option in options_of(type(value))
+        for k, v in option.spell(getattr(value, option.name)).items()
+    }
 
 
 def explanations(cls: type) -> dict[str, str]:
@@ -314,8 +379,16 @@ def explanations(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
         section = re.search(r"^Attributes:\n((?:    .*\n|\n)+)", text + "\n", re.M)
-        entries = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)", section.group(1) if section else "", re.M)
-        texts |= {name: " ".join(words.split()) for names, words in entries for name in names.split(", ")}
+        entries = re.findall(
+            r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)",
+            section.group(1) if section else "",
+            re.M,
+        )
+        texts |= {
+            name: " ".join(words.split())
+            for names, words in entries
+            for name in names.split(", ")
+        }
     return texts
 
 
@@ -329,11 +402,24 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
         hint, *extras = get_args(hint)
     kinds = kinds_of(hint)
     rule = rule_of(declared) if checked else _first(Rule, extras)
-    files, registry = _first(InFiles, extras) or InFiles(), next((e for e in extras if isinstance(e, Choice)), None)
-    may_be_none = type(None) in get_args(hint) or (registry is not None and default is None)
-    if checked and rule is None and registry is None and kinds and all(map(dataclasses.is_dataclass, kinds)):
+    files, registry = (
+        _first(InFiles, extras) or InFiles(),
+        next((e for e in extras if isinstance(e, Choice)), None),
+    )
+    may_be_none = type(None) in get_args(hint) or (
+        registry is not None and default is None
+    )
+    if (
+        checked
+        and rule is None
+        and registry is None
+        and kinds
+        and all(map(dataclasses.is_dataclass, kinds))
+    ):
         names = " or ".join(f"{kind.__name__}(...)" for kind in kinds)
-        rule = Rule(lambda v: isinstance(v, kinds) or (v is None and may_be_none), names)
+        rule = Rule(
+            lambda v: isinstance(v, kinds) or (v is None and may_be_none), names
+        )
     is_text = str in kinds and (rule is None or rule.test(files.none))
     return Option(
         field.name,
@@ -371,26 +457,41 @@ def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
     return next((e for e in extras if isinstance(e, kind)), None)
 
 
-def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _read(
+    declared: tuple[Option, ...], table: Mapping[str, Any], owner: str
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in declared:
         present_keys = [key for key in option.keys if key in table]
         if len(present_keys) >= 2:
-            raise InputError(f"{' and '.join(present_keys)} exclude each other; give one")
+            raise InputError(
+                f"{' and '.join(present_keys)} exclude each other; give one"
+            )
         for key in present_keys:
             values[option.name] = native(option.read(key, table[key]))
             if option.in_files is not None:
-                obey(option.in_files, values[option.name], f"{owner}.{option.name}", spelled=table[key])
+                obey(
+                    option.in_files,
+                    values[option.name],
+                    f"{owner}.{option.name}",
+                    spelled=table[key],
+                )
         lacking = not present_keys and option.default is MISSING and option.files.said
         if lacking:
-            raise InputError(f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}")
+            raise InputError(
+                f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}"
+            )
     return values
 
 
 def _parameters(cls: Callable[..., Any]) -> list[str] | None:
     """Names that `cls` can be called with; None for any."""
     parameters = inspect.signature(cls).parameters.values()
-    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+    return (
+        None
+        if any(p.kind is p.VAR_KEYWORD for p in parameters)
+        else [p.name for p in parameters]
+    )
 
 
 def _table(value: Any) -> Any:
@@ -401,7 +502,9 @@ def _values(registry: Choice, value: Any, where: str) -> Any:
     """Return what names and tables of a registry say, also within a tuple; objects as they are."""
     if isinstance(value, str | Mapping):
         return registry.build(_table(value), where)
-    if isinstance(value, tuple) and any(isinstance(item, str | Mapping) for item in value):
+    if isinstance(value, tuple) and any(
+        isinstance(item, str | Mapping) for item in value
+    ):
         return tuple(_values(registry, item, where) for item in value)
     return value
 

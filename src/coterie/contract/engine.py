@@ -120,5 +120,11 @@ class EngineSpec(ABC):
     def results(self) -> dict[str, Any]:
         """The settings on which numbers depend, where they are not the defaults; a resumed run must have the same."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        defaults = {field.name: field.default for field in fields if field.name in self.decides}
-        return {name: value for name in defaults if (value := getattr(self, name)) != defaults[name]}
+        defaults = {
+            field.name: field.default for field in fields if field.name in self.decides
+        }
+        return {
+            name: value
+            for name in defaults
+            if (value := getattr(self, name)) != defaults[name]
+        }

@@ -69,13 +69,17 @@ class Session:
     """
 
     asks: list[AskRecord] = field(default_factory=list)
-    spent: dict[str, int] = field(default_factory=lambda: {"row_gradients": 0, "row_losses": 0})
+    spent: dict[str, int] = field(
+        default_factory=lambda: {"row_gradients": 0, "row_losses": 0}
+    )
     failures: dict[str, str] = field(default_factory=dict)
     largest_update: tuple[str, float] | None = None
     known: frozenset[str] = frozenset()
     counted: dict[str, dict[str, int]] = field(default_factory=dict)
     counted_before: dict[str, dict[str, int]] = field(default_factory=dict)
-    asked: tuple[int, int, Counter[str]] = field(default_factory=lambda: (-1, 0, Counter()))
+    asked: tuple[int, int, Counter[str]] = field(
+        default_factory=lambda: (-1, 0, Counter())
+    )
     rows: Mapping[str, int] = field(default_factory=dict)
 
     def standing(self, round: int, attempt: int) -> Counter[str]:
@@ -83,7 +87,9 @@ class Session:
         if self.asked[:2] != (round, attempt):
             if self.asked[0] == round:
                 self.counted = self.counted_before
-            self.counted_before = {key: dict(by_client) for key, by_client in self.counted.items()}
+            self.counted_before = {
+                key: dict(by_client) for key, by_client in self.counted.items()
+            }
             self.asked = round, attempt, Counter()
         return self.asked[2]
 
@@ -95,18 +101,25 @@ class Session:
 
     def rounds_of(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """By key of client memory, the round of the value of each of these clients that counts, or `NEVER`."""
-        return {key: tuple(rounds.get(n, NEVER) for n in names) for key, rounds in self.counted.items()}
+        return {
+            key: tuple(rounds.get(n, NEVER) for n in names)
+            for key, rounds in self.counted.items()
+        }
 
     def report(self, client: str, round: int, why: str) -> None:
         """Note why a client failed in this round."""
         self.failures[client] = f"round {round}, {why}"
 
-    def count_state(self, answer: Answer, accepted: Collection[str], round: int) -> tuple[str, ...]:
+    def count_state(
+        self, answer: Answer, accepted: Collection[str], round: int
+    ) -> tuple[str, ...]:
         """Note which state of clients is behind the replies that were accepted; returns who does not have what was counted before."""
         for key, names in answer.forgot.items():
             self.discard(key, names)
         for key, rounds in answer.remembered.items():
-            self.counted.setdefault(key, {}).update({n: number for n, number in rounds if n in accepted})
+            self.counted.setdefault(key, {}).update(
+                {n: number for n, number in rounds if n in accepted}
+            )
         forgetful = {n: key for key, names in answer.forgot.items() for n in names}
         for name, key in forgetful.items():
             if not self.failures.get(name, "").startswith(f"round {round},"):
@@ -127,7 +140,9 @@ _SINGLE = "an average takes one vector [d + b] of each client"
 
 def clients_at_once(layout: Layout, serves: int) -> int:
     """Return how many clients are asked at once for vectors of this layout if only their mean is wanted."""
-    return min(AT_ONCE, max(1, serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
+    return min(
+        AT_ONCE, max(1, serves, HELD_BYTES // (layout.size * layout.dtype.itemsize))
+    )
 
 
 class QuorumError(RunError):
@@ -153,7 +168,9 @@ class Exchange(Generic[R]):
         if self._too_few(replies) and replies.failed:
             retried, retry = self._ask_all(self._retry(replies.failed))
             # Checked together: an outlier that is asked again must still stand beside the others.
-            blocks = tuple(Block(r.clients, r.fields) for r in (replies, retried) if len(r))
+            blocks = tuple(
+                Block(r.clients, r.fields) for r in (replies, retried) if len(r)
+            )
             replies, answer = (
                 self._check_replies(self.ask, Answer(blocks, retried.failed)),
                 Answer.join([answer, retry]),
@@ -167,19 +184,33 @@ class Exchange(Generic[R]):
         """The means of vectors with these `weights` of clients, and all else stacked."""
         engine = self.engine
         # An ask of real machines costs a message.
-        at_once = clients_at_once(engine.layout, engine.serves if engine.simulated else AT_ONCE)
+        at_once = clients_at_once(
+            engine.layout, engine.serves if engine.simulated else AT_ONCE
+        )
         if len(weights) <= at_once or engine.needs_all or self.observer is not None:
             return self.mean(self.collect(), weights)
         return self._average_blocks(weights, at_once)
 
     def mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that were all collected; weights as for `average`."""
-        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
-        vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
+        shares = torch.tensor(
+            [weights[n] for n in replies.clients], dtype=torch.float64
+        )
+        vectors = {
+            key: replies.fields[key]
+            for key, kind in self.task.kinds.items()
+            if kind in VECTORS
+        }
         for key, value in vectors.items():
             if value.ndim != 2:
-                raise InputError(f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
-        return Average(replies, {key: average(shares, value) for key, value in vectors.items()}, shares / shares.sum())
+                raise InputError(
+                    f"field {key!r} has shape {list(value.shape)}; {_SINGLE}"
+                )
+        return Average(
+            replies,
+            {key: average(shares, value) for key, value in vectors.items()},
+            shares / shares.sum(),
+        )
 
     def _average_blocks(self, weights: Mapping[str, float], at_once: int) -> Average[R]:
         """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
@@ -192,7 +223,10 @@ class Exchange(Generic[R]):
         answers = [tally.answer]
         if self._too_few(tally.replies) and tally.replies.failed:
             self._count()
-            asks = [self.ask.again(tally.replies.clients), self._retry(tally.replies.failed)]
+            asks = [
+                self.ask.again(tally.replies.clients),
+                self._retry(tally.replies.failed),
+            ]
             tally = self._sum_blocks(asks, weights, at_once)
             answers.append(tally.answer)
         while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
@@ -203,17 +237,25 @@ class Exchange(Generic[R]):
         self._settle(tally.replies, Answer.join(answers))
         return tally.average(weights)
 
-    def weights(self, names: tuple[str, ...], tensor: Tensor | None) -> dict[str, float]:
+    def weights(
+        self, names: tuple[str, ...], tensor: Tensor | None
+    ) -> dict[str, float]:
         """Return the weight of each client; None: its number of training rows. Raises `InputError` for others than finite ones."""
         if tensor is None:
             rows = self.session.rows = self.session.rows or self.engine.sizes("train")
             return {name: float(rows.get(name, 0)) for name in names}
         if tensor.shape != (len(names),):
-            raise InputError(f"weights have shape {tuple(tensor.shape)} for {len(names)} clients")
+            raise InputError(
+                f"weights have shape {tuple(tensor.shape)} for {len(names)} clients"
+            )
         weights = tensor.tolist()
-        valid = all(math.isfinite(w) and w >= 0 for w in weights) and (sum(weights) > 0 or not weights)
+        valid = all(math.isfinite(w) and w >= 0 for w in weights) and (
+            sum(weights) > 0 or not weights
+        )
         if not valid:
-            raise InputError(f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
+            raise InputError(
+                f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}"
+            )
         return dict(zip(names, weights, strict=True))
 
     # ---- carried
@@ -236,9 +278,20 @@ class Exchange(Generic[R]):
     def _retry(self, names: Collection[str]) -> Ask:
         context = self.ask.context
         once_more = replace(context, ask=context.ask + 1, number=context.number + 1)
-        return replace(self.ask.to(tuple(n for n in self.ask.names if n in names)), context=once_more)
+        return replace(
+            self.ask.to(tuple(n for n in self.ask.names if n in names)),
+            context=once_more,
+        )
 
-    def _record(self, ask: Ask, count: int, failed: int, answer: Answer, sent: int, started: float) -> None:
+    def _record(
+        self,
+        ask: Ask,
+        count: int,
+        failed: int,
+        answer: Answer,
+        sent: int,
+        started: float,
+    ) -> None:
         seconds = time.perf_counter() - started
         record = AskRecord(
             ask.context.round,
@@ -265,28 +318,58 @@ class Exchange(Generic[R]):
 
     def _check_replies(self, ask: Ask, answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""
-        kinds = {key: kind for key, kind in self.task.kinds.items() if kind != "own" or self.engine.sends_own}
+        kinds = {
+            key: kind
+            for key, kind in self.task.kinds.items()
+            if kind != "own" or self.engine.sends_own
+        }
         replies, norms = self._check_form(ask, answer, kinds)
-        return replies.without(self._too_long(replies.clients, norms, medians(norms))) if norms else replies
+        return (
+            replies.without(self._too_long(replies.clients, norms, medians(norms)))
+            if norms
+            else replies
+        )
 
-    def _check_form(self, ask: Ask, answer: Answer, kinds: Mapping[str, str]) -> tuple[Replies[R], dict[str, Tensor]]:
+    def _check_form(
+        self, ask: Ask, answer: Answer, kinds: Mapping[str, str]
+    ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies whose fields of these kinds are what the task declares and have no NaN; norms of vectors [n] by field."""
         layout = self.engine.layout
-        refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
-        blocks = [block for b in answer.blocks if (block := b.without(refused) if refused else b).names]
+        refused = misfits(
+            answer.blocks, ask, self.task, layout, self.engine.sizes, kinds
+        )
+        blocks = [
+            block
+            for b in answer.blocks
+            if (block := b.without(refused) if refused else b).names
+        ]
         replies: Replies[R] = stack(ask.names, blocks, {**answer.failed, **refused})
-        dims = {key: self.task.layout_of(key, ask.arguments, layout).dim for key in kinds if kinds[key] in VECTORS}
+        dims = {
+            key: self.task.layout_of(key, ask.arguments, layout).dim
+            for key in kinds
+            if kinds[key] in VECTORS
+        }
         lost, norms = not_finite(kinds, replies, dims)
         if lost:
             rows = [i for i, n in enumerate(replies.clients) if n not in lost]
-            replies, norms = replies.without(lost), {k: v[rows] for k, v in norms.items()}
+            replies, norms = (
+                replies.without(lost),
+                {k: v[rows] for k, v in norms.items()},
+            )
         return replies, norms
 
     def _too_long(
-        self, names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float]
+        self,
+        names: tuple[str, ...],
+        norms: Mapping[str, Tensor],
+        usual: Mapping[str, float],
     ) -> dict[str, str]:
         """Return why vectors are refused that are far longer than is usual."""
-        updates = [norms[key] for key, kind in self.task.kinds.items() if kind == "update" and key in norms]
+        updates = [
+            norms[key]
+            for key, kind in self.task.kinds.items()
+            if kind == "update" and key in norms
+        ]
         if updates and names:
             longest = int(updates[0].argmax())
             self.session.largest_update = (names[longest], float(updates[0][longest]))
@@ -314,20 +397,31 @@ class Exchange(Generic[R]):
         started = time.perf_counter()
         asks = [ask for ask in asks if ask.names]
         names = tuple(sorted(name for ask in asks for name in ask.names))
-        vectors = {key: kind for key, kind in self.task.kinds.items() if kind in VECTORS}
-        sums, norms = {key: Sum() for key in vectors}, {key: list[Tensor]() for key in vectors}
+        vectors = {
+            key: kind for key, kind in self.task.kinds.items() if kind in VECTORS
+        }
+        sums, norms = (
+            {key: Sum() for key in vectors},
+            {key: list[Tensor]() for key in vectors},
+        )
         block_answers: list[Answer] = []
         sent = 0
         for low in range(0, len(names), at_once):
-            block_answer, bytes_of_one = self._add_block(asks, names[low : low + at_once], weights, usual, sums, norms)
+            block_answer, bytes_of_one = self._add_block(
+                asks, names[low : low + at_once], weights, usual, sums, norms
+            )
             block_answers.append(block_answer)
             sent = max(sent, bytes_of_one)
         answer = Answer.join([Answer(failed=refused or {}), *block_answers])
         added = [name for block in answer.blocks for name in block.names]
-        scalar_kinds = {key: kind for key, kind in self.task.kinds.items() if key not in vectors}
+        scalar_kinds = {
+            key: kind for key, kind in self.task.kinds.items() if key not in vectors
+        }
         replies, _ = self._check_form(self.ask, answer, scalar_kinds)
         accepted = [i for i, name in enumerate(added) if name not in replies.failed]
-        lengths = {key: torch.cat(parts)[accepted] for key, parts in norms.items() if parts}
+        lengths = {
+            key: torch.cat(parts)[accepted] for key, parts in norms.items() if parts
+        }
         usual = medians(lengths) if usual is None else usual
         replies = replies.without(self._too_long(replies.clients, lengths, usual))
         failed = sum(name in replies.failed for name in names)
@@ -349,34 +443,65 @@ class Exchange(Generic[R]):
         strays = find_strays(answer.blocks, names)
         # Each block for itself, since to stack vectors is to copy them.
         ask = self.ask.to(names)
-        parts = [self._vectors(block.without(strays), ask, kinds, usual) for block in answer.blocks]
-        rows = [(name, number, i) for number, (part, _) in enumerate(parts) for i, name in enumerate(part.clients)]
-        for number, run in groupby(sorted(rows), key=lambda row: row[1]):  # clients whose rows lie together
+        parts = [
+            self._vectors(block.without(strays), ask, kinds, usual)
+            for block in answer.blocks
+        ]
+        rows = [
+            (name, number, i)
+            for number, (part, _) in enumerate(parts)
+            for i, name in enumerate(part.clients)
+        ]
+        for number, run in groupby(
+            sorted(rows), key=lambda row: row[1]
+        ):  # clients whose rows lie together
             (part, lengths), places = parts[number], [i for _, _, i in run]
             span = slice(places[0], places[-1] + 1)
-            shares = torch.tensor([weights[name] for name in part.clients[span]], dtype=torch.float64)
+            shares = torch.tensor(
+                [weights[name] for name in part.clients[span]], dtype=torch.float64
+            )
             for key, total in sums.items():
                 total.add(shares, part.fields[key][span])
                 norms[key].append(lengths[key][span])
         # The vectors are added, and the next ask may overwrite them; what is kept of the others is small.
         unsummed: list[Block] = []
         for part, _ in parts:
-            values = {k: v.clone() if isinstance(v, Tensor) else v for k, v in part.fields.items() if k not in sums}
+            values = {
+                k: v.clone() if isinstance(v, Tensor) else v
+                for k, v in part.fields.items()
+                if k not in sums
+            }
             unsummed += [Block(part.clients, values)] if len(part) else []
-        failed = {**answer.failed, **strays, **{n: why for part, _ in parts for n, why in part.failed.items()}}
+        failed = {
+            **answer.failed,
+            **strays,
+            **{n: why for part, _ in parts for n, why in part.failed.items()},
+        }
         scalars: Replies[R] = stack(names, unsummed, failed)
         block = Block(scalars.clients, scalars.fields)
-        return replace(answer, blocks=(block,) if block.names else (), failed=scalars.failed), sent
+        return replace(
+            answer, blocks=(block,) if block.names else (), failed=scalars.failed
+        ), sent
 
-    def _carry_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
+    def _carry_to(
+        self, asks: Sequence[Ask], names: tuple[str, ...]
+    ) -> tuple[Answer, int]:
         """The answer of some clients, each to its own ask."""
         name_set = frozenset(names)
         parts = [(ask, tuple(n for n in ask.names if n in name_set)) for ask in asks]
-        carried = [self._carry(ask.to(part), keep=len(asks) > 1) for ask, part in parts if part]
-        return Answer.join(answer for answer, _ in carried), max(sent for _, sent in carried)
+        carried = [
+            self._carry(ask.to(part), keep=len(asks) > 1) for ask, part in parts if part
+        ]
+        return Answer.join(answer for answer, _ in carried), max(
+            sent for _, sent in carried
+        )
 
     def _vectors(
-        self, block: Block, ask: Ask, kinds: Mapping[str, str], usual: Mapping[str, float] | None
+        self,
+        block: Block,
+        ask: Ask,
+        kinds: Mapping[str, str],
+        usual: Mapping[str, float] | None,
     ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies of a block whose vectors may be added, and their norms [n] by field."""
         misshapen = {
@@ -386,26 +511,38 @@ class Exchange(Generic[R]):
             for name in block.names
         }
         fit = block.without(misshapen)
-        replies, norms = self._check_form(ask, Answer((fit,) if fit.names else (), misshapen), kinds)
+        replies, norms = self._check_form(
+            ask, Answer((fit,) if fit.names else (), misshapen), kinds
+        )
         refused = outliers(replies.clients, norms, usual or {}, self.max_norm)
         rows = [i for i, name in enumerate(replies.clients) if name not in refused]
-        return replies.without(refused), {key: norm[rows] for key, norm in norms.items()}
+        return replies.without(refused), {
+            key: norm[rows] for key, norm in norms.items()
+        }
 
     # ---- counted
 
     def _too_few(self, replies: Replies[R]) -> bool:
         count = len(self.ask.names)
-        return len(replies.clients) < (count if self.need == "all" else self.need * count)
+        return len(replies.clients) < (
+            count if self.need == "all" else self.need * count
+        )
 
     def _settle(self, replies: Replies[R], answer: Answer) -> None:
         """Note whose state counts and who failed. Raises `QuorumError` if too few replied."""
         number = self.ask.context.round
-        replies.forgot = self.session.count_state(answer, frozenset(replies.clients), number)
+        replies.forgot = self.session.count_state(
+            answer, frozenset(replies.clients), number
+        )
         for name, why in replies.failed.items():
             self.session.report(name, number, f"{self.task.name}: {why}")
         if self._too_few(replies) or (self.ask.names and not replies.clients):
             sentence = error_of_all(self.ask.names, replies.failed)
-            raise InputError(sentence) if sentence else QuorumError(self._quorum_sentence(replies.failed))
+            raise (
+                InputError(sentence)
+                if sentence
+                else QuorumError(self._quorum_sentence(replies.failed))
+            )
 
     def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
         count = len(self.ask.names)
@@ -415,7 +552,9 @@ class Exchange(Generic[R]):
             f"{quorum} are needed. Failed: "
         )
         cure = ". Correct or remove these clients, then resume"
-        if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
+        if self.ask.context.round and all(
+            why.startswith(FloatingPointError.__name__) for why in failed.values()
+        ):
             cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
         return f"{head}{list_failures(failed, 300 - len(head) - len(cure))}{cure}"
 
@@ -443,8 +582,12 @@ class _Tally(Generic[R]):
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means: each sum is divided once, by that of the weights."""
         replies = self.replies
-        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        shares = torch.tensor(
+            [weights[n] for n in replies.clients], dtype=torch.float64
+        )
         weight_sum = float(shares.sum())
         return Average(
-            replies, {key: total.divide(weight_sum) for key, total in self.sums.items()}, shares / weight_sum
+            replies,
+            {key: total.divide(weight_sum) for key, total in self.sums.items()},
+            shares / weight_sum,
         )

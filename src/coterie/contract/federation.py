@@ -66,7 +66,9 @@ class Federation:
     clients_per_round: int | None = None
     filters: tuple[Filter, ...] = ()
     label: str = ""
-    observer: Callable[[Task[Any], Mapping[str, Any], Replies[Any]], object] | None = None
+    observer: Callable[[Task[Any], Mapping[str, Any], Replies[Any]], object] | None = (
+        None
+    )
     is_evaluated: Callable[[int], bool] = lambda number: True
 
     @property
@@ -99,7 +101,12 @@ class Federation:
 
         All where a division costs messages, or where numbers depend on which ask a vector comes in (filters, attacks, an observer).
         """
-        if not self.engine.simulated or self.engine.needs_all or self.filters or self.observer is not None:
+        if (
+            not self.engine.simulated
+            or self.engine.needs_all
+            or self.filters
+            or self.observer is not None
+        ):
             return groups
         size = vectors * self.layout.size * self.layout.dtype.itemsize
         return min(groups, max(1, self.engine.serves, GROUP_BYTES // size))
@@ -111,7 +118,9 @@ class Federation:
     def _position(self, name: str) -> int:
         place = bisect_left(self.everyone, name)
         if self.everyone[place : place + 1] != (name,):
-            raise InputError(f"there is no client {name!r}; {nearest(name, self.everyone)}")
+            raise InputError(
+                f"there is no client {name!r}; {nearest(name, self.everyone)}"
+            )
         return place
 
     def report(self, client: str, why: str, task: Task[Any]) -> None:
@@ -132,7 +141,15 @@ class Federation:
         self.session.standing(self.round, self.attempt)
         self.session.discard(key, clients)
 
-    def ask(self, clients: Iterable[str], task: Task[R], /, *, need: Need = 0.5, **payload: Any) -> Replies[R]:
+    def ask(
+        self,
+        clients: Iterable[str],
+        task: Task[R],
+        /,
+        *,
+        need: Need = 0.5,
+        **payload: Any,
+    ) -> Replies[R]:
         """Run `task` where these clients are.
 
         Args:
@@ -148,7 +165,9 @@ class Federation:
         """
         return self._exchange(clients, task, payload, need).collect()
 
-    def own_models(self, clients: Iterable[str], task: Task[R], /, **payload: Any) -> dict[str, Tensor | None]:
+    def own_models(
+        self, clients: Iterable[str], task: Task[R], /, **payload: Any
+    ) -> dict[str, Tensor | None]:
         """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
 
         Returns:
@@ -158,7 +177,9 @@ class Federation:
         replies = self.ask(clients, task, **payload)
         field = next((key for key, kind in task.kinds.items() if kind == "own"), None)
         if field is None:
-            raise InputError(f"{task.name} replies no model of a client's own; declare a field of its reply as Model")
+            raise InputError(
+                f"{task.name} replies no model of a client's own; declare a field of its reply as Model"
+            )
         if not self.engine.sends_own:
             return dict.fromkeys(replies.clients)
         return dict(zip(replies.clients, replies.fields[field], strict=True))
@@ -193,7 +214,13 @@ class Federation:
         exchange = self._exchange(names := tuple(clients), task, payload, need)
         return exchange.average(exchange.weights(names, weights))
 
-    def _exchange(self, clients: Iterable[str], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
+    def _exchange(
+        self,
+        clients: Iterable[str],
+        task: Task[R],
+        payload: Mapping[str, Any],
+        need: Need,
+    ) -> Exchange[R]:
         if not isinstance(task, Task):
             raise InputError(
                 "clients come before the task: federation.ask(clients, task, ...)"
@@ -208,7 +235,10 @@ class Federation:
         if names != asked_names:
             order = sorted(order, key=asked_names.__getitem__)
         self._check_names(names)
-        values = {k: _reorder(k, v, order) if isinstance(v, PerClient) else v for k, v in payload.items()}
+        values = {
+            k: _reorder(k, v, order) if isinstance(v, PerClient) else v
+            for k, v in payload.items()
+        }
         ask_counts = self.session.standing(self.round, self.attempt)
         context = Context(
             self.seed,
@@ -219,17 +249,43 @@ class Federation:
             ask_counts[task.name],
             self.label,
         )
-        ask = Ask(names, task.name, values, context, self.session.rounds_of(names), self.filters)
-        return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need, self.observer)
+        ask = Ask(
+            names,
+            task.name,
+            values,
+            context,
+            self.session.rounds_of(names),
+            self.filters,
+        )
+        return Exchange(
+            self.engine,
+            self.session,
+            self.strict_wire,
+            self.max_norm,
+            task,
+            ask,
+            need,
+            self.observer,
+        )
 
     def _check_names(self, names: tuple[str, ...]) -> None:
-        repeated = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
+        repeated = (
+            [n for n, count in Counter(names).items() if count > 1]
+            if len(set(names)) < len(names)
+            else []
+        )
         if repeated:
-            raise InputError(f"an ask names {', '.join(repeated)} twice; name each client once")
-        addressable = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
+            raise InputError(
+                f"an ask names {', '.join(repeated)} twice; name each client once"
+            )
+        addressable = self.session.known = self.session.known or frozenset(
+            (*self.everyone, *self.unseen)
+        )
         for name in sorted(set(names) - addressable):
             if name != "server":
-                raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")
+                raise InputError(
+                    f"there is no client {name!r} to ask; {nearest(name, self.everyone)}"
+                )
             require(
                 self.engine.has_server,
                 "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or "

@@ -56,8 +56,15 @@ class Passage:
     def residual(self, like: Tensor) -> Tensor:
         """Return what earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
         zeros = torch.zeros_like(like[0])
-        residuals = [self.memory.only((name,)).get(self._key, zeros)[0] for name in self.names]
-        return torch.stack([residual if residual.shape == zeros.shape else zeros for residual in residuals])
+        residuals = [
+            self.memory.only((name,)).get(self._key, zeros)[0] for name in self.names
+        ]
+        return torch.stack(
+            [
+                residual if residual.shape == zeros.shape else zeros
+                for residual in residuals
+            ]
+        )
 
     def leave(self, residual: Tensor) -> None:
         """Keep what this reply leaves out, [n, ...], until the next reply of this field."""
@@ -69,7 +76,9 @@ class Passage:
         return f"filter {self.position} {task} {self.field} {self.context.stream}"
 
 
-def streams(context: Context, purpose: str, field: str, names: Iterable[str]) -> list[Rng]:
+def streams(
+    context: Context, purpose: str, field: str, names: Iterable[str]
+) -> list[Rng]:
     """A random stream for each client and field of the replies to an ask."""
     place = (context.seed, context.round, purpose, context.label, field, context.number)
     return [Rng.named(*place, name) for name in names]
@@ -130,7 +139,9 @@ class Veil(Protocol):
         """Return the mean loss of model x [d + b] over so many rows as it may be told."""
         ...
 
-    def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
+    def evaluation(
+        self, values: Mapping[str, float], labels: Tensor, x: Tensor
+    ) -> dict[str, float]:
         """Return `loss` and metrics of model x [d + b] on rows with these labels as they may be told; NaN where they may not."""
         ...
 
@@ -140,7 +151,9 @@ def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     return tuple(sorted(filters, key=lambda filter_: STAGES.index(filter_.stage)))
 
 
-def apply_filters(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
+def apply_filters(
+    block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView
+) -> Block:
     """The replies of some clients as they are sent; fields of a wrong form stay as they are, and are refused by the server."""
     values = dict(block.values)
     for field, kind in task.kinds.items():
@@ -158,8 +171,14 @@ def _filter_field(
     packing: Filter | None = None
     for position, reply_filter in enumerate(ask.filters):
         if kind in reply_filter.kinds:
-            passage = Passage(ask.names, field, kind, ask.task, ask.context, memory, position)
-            rows = of_shape(reply_filter.apply(rows, passage), rows.shape, f"{type(reply_filter).__name__}.apply")
+            passage = Passage(
+                ask.names, field, kind, ask.task, ask.context, memory, position
+            )
+            rows = of_shape(
+                reply_filter.apply(rows, passage),
+                rows.shape,
+                f"{type(reply_filter).__name__}.apply",
+            )
             changed, packing = True, reply_filter if reply_filter.packs else packing
     if not changed:
         return value
@@ -183,20 +202,34 @@ _BUFFERS = "buffers"
 
 def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
     """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
-    if Packed not in {type(value) for block in answer.blocks for value in block.values.values()}:
+    if Packed not in {
+        type(value) for block in answer.blocks for value in block.values.values()
+    }:
         return answer
-    packing = next((reply_filter for reply_filter in ask.filters if reply_filter.packs), None)
+    packing = next(
+        (reply_filter for reply_filter in ask.filters if reply_filter.packs), None
+    )
     unpacked: list[Block] = []
     failed: dict[str, str] = {}
     for block in answer.blocks:
         try:
             values = {
-                k: _unpack_field(v, packing, task.kinds.get(k, ""), task.layout_of(k, ask.arguments, layout))
+                k: _unpack_field(
+                    v,
+                    packing,
+                    task.kinds.get(k, ""),
+                    task.layout_of(k, ask.arguments, layout),
+                )
                 for k, v in block.values.items()
             }
             unpacked.append(Block(block.names, values))
         except Exception as error:  # it may come from elsewhere
-            failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))
+            failed.update(
+                dict.fromkeys(
+                    block.names,
+                    f"its reply cannot be unpacked ({type(error).__name__}: {error})",
+                )
+            )
     return replace(answer, blocks=tuple(unpacked), failed={**answer.failed, **failed})
 
 

@@ -44,7 +44,9 @@ class ClientState(NamedTuple):
 
     def or_else(self, default: Tensor) -> Tensor:
         """Return the values that the server counted, and `default`, which has no client dimension, in the place of the others."""
-        counted = self.counted.to(self.values.device).view(-1, *[1] * (self.values.ndim - 1))
+        counted = self.counted.to(self.values.device).view(
+            -1, *[1] * (self.values.ndim - 1)
+        )
         return torch.where(counted, self.values, default)
 
 
@@ -76,9 +78,13 @@ class Memory:
         self._notes = {}
         self._round = (round, attempt)
         if self._values:
-            self.unasked = {client for by_client in self._values.values() for client in by_client}
+            self.unasked = {
+                client for by_client in self._values.values() for client in by_client
+            }
 
-    def drop_late(self, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]) -> None:
+    def drop_late(
+        self, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]
+    ) -> None:
         """Drop what clients had of the present round before they are asked in it: an attempt that was given up wrote that.
 
         Args:
@@ -92,11 +98,17 @@ class Memory:
             for client in clients & by_client.keys():
                 rounds = by_client[client]
                 counted_now = counted.get(key, {}).get(client) == self.round
-                given_up = [r for r in rounds if r > self.round or (r == self.round and not counted_now)]
+                given_up = [
+                    r
+                    for r in rounds
+                    if r > self.round or (r == self.round and not counted_now)
+                ]
                 for late_round in [r for r in given_up if r > self._complete]:
                     del rounds[late_round]
 
-    def read(self, key: str, client: str, counted: int = NEVER) -> tuple[int, Tensor | None]:
+    def read(
+        self, key: str, client: str, counted: int = NEVER
+    ) -> tuple[int, Tensor | None]:
         """The value of this client that the server counts, else its newest, and the round when it was written; else `NEVER`, None."""
         rounds = self._values.get(key, {}).get(client, {})
         number = counted if counted in rounds else max(rounds, default=NEVER)
@@ -136,7 +148,13 @@ class Memory:
             for r, value in rounds.items()
         }
 
-    def load(self, saved: Mapping[str, Tensor], clients: Iterable[str], *, complete: bool = True) -> None:
+    def load(
+        self,
+        saved: Mapping[str, Tensor],
+        clients: Iterable[str],
+        *,
+        complete: bool = True,
+    ) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here.
 
         Args:
@@ -185,7 +203,9 @@ def owners(saved: Iterable[str]) -> set[str]:
     return {_split(name)[2] for name in saved}
 
 
-def of_clients(saved: Mapping[str, Tensor], clients: Iterable[str]) -> dict[str, Tensor]:
+def of_clients(
+    saved: Mapping[str, Tensor], clients: Iterable[str]
+) -> dict[str, Tensor]:
     """The saved values of some clients."""
     name_set = set(clients)
     return {name: value for name, value in saved.items() if _split(name)[2] in name_set}
@@ -213,7 +233,10 @@ class MemoryView:
     """
 
     def __init__(
-        self, memory: Memory, names: tuple[str, ...], counted: Mapping[str, Mapping[str, int]] | None = None
+        self,
+        memory: Memory,
+        names: tuple[str, ...],
+        counted: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self._memory = memory
         self._names = names
@@ -239,22 +262,36 @@ class MemoryView:
         """Return which clients have a value, bool [n]."""
         if key in self._written:
             return torch.ones(len(self._names), dtype=torch.bool)
-        return torch.tensor([self._read(key, name)[1] is not None for name in self._names])
+        return torch.tensor(
+            [self._read(key, name)[1] is not None for name in self._names]
+        )
 
     def state(self, key: str, default: Tensor) -> ClientState:
         """Return what the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
         values, counted = self.get(key, default), self._counted.get(key, {})
         written = key in self._written
-        rounds = [self._memory.round if written else self._read(key, name)[0] for name in self._names]
+        rounds = [
+            self._memory.round if written else self._read(key, name)[0]
+            for name in self._names
+        ]
         due = [counted.get(name, NEVER) for name in self._names]
-        lost = {n for n, have, want in zip(self._names, rounds, due, strict=True) if want not in (NEVER, have)}
+        lost = {
+            n
+            for n, have, want in zip(self._names, rounds, due, strict=True)
+            if want not in (NEVER, have)
+        }
         self.forgot.setdefault(key, set()).update(lost)
-        is_counted = [have == want != NEVER for have, want in zip(rounds, due, strict=True)]
+        is_counted = [
+            have == want != NEVER for have, want in zip(rounds, due, strict=True)
+        ]
         return ClientState(values, torch.tensor(rounds), torch.tensor(is_counted))
 
     def rounds(self) -> dict[str, dict[str, int]]:
         """By key and client, the round of what this task has committed."""
-        return {key: dict.fromkeys(sorted(names), self._memory.round) for key, names in self._committed.items()}
+        return {
+            key: dict.fromkeys(sorted(names), self._memory.round)
+            for key, names in self._committed.items()
+        }
 
     def get(self, key: str, default: Tensor) -> Tensor:
         """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
@@ -266,20 +303,30 @@ class MemoryView:
     def put(self, key: str, values: Tensor) -> None:
         """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""
         if "/" in key or len(values) != len(self._names):
-            raise InputError(f"memory {key!r} needs a key without '/' and one row per client")
+            raise InputError(
+                f"memory {key!r} needs a key without '/' and one row per client"
+            )
         self._written[key] = [lasting_copy(value) for value in values.detach()]
         self._committed.setdefault(key, set()).update(self._names)
 
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
         """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""
         # A payload may lie in memory that the next message is written to.
-        self._noted[key] = values.detach(), tuple(v.clone() if isinstance(v, Tensor) else v for v in of)
+        self._noted[key] = (
+            values.detach(),
+            tuple(v.clone() if isinstance(v, Tensor) else v for v in of),
+        )
 
     def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
         """Return what was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
         notes = [self._memory.recall(key, name) for name in self._names]
-        is_same_source = {id(source): _equal(source, of) for _, source in filter(None, notes)}
-        return [note[0] if note is not None and is_same_source[id(note[1])] else None for note in notes]
+        is_same_source = {
+            id(source): _equal(source, of) for _, source in filter(None, notes)
+        }
+        return [
+            note[0] if note is not None and is_same_source[id(note[1])] else None
+            for note in notes
+        ]
 
     def commit(self) -> None:
         """Make the task's writes count."""
@@ -292,7 +339,9 @@ class MemoryView:
         self._noted.clear()
         for key, values in self._written.items():
             for name, value in zip(self._names, values, strict=True):
-                self._memory.write(key, name, value, self._counted.get(key, {}).get(name, NEVER))
+                self._memory.write(
+                    key, name, value, self._counted.get(key, {}).get(name, NEVER)
+                )
         self._written.clear()
 
     def _read(self, key: str, name: str) -> tuple[int, Tensor | None]:
@@ -301,6 +350,8 @@ class MemoryView:
 
 def _equal(first_values: tuple[Any, ...], second_values: tuple[Any, ...]) -> bool:
     return len(first_values) == len(second_values) and all(
-        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and bool(a == b)
+        torch.equal(a, b)
+        if isinstance(a, Tensor) and isinstance(b, Tensor)
+        else type(a) is type(b) and bool(a == b)
         for a, b in zip(first_values, second_values, strict=True)
     )

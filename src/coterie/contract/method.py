@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic
 
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import TypeVar  # which torch depends on; that of typing has no default yet
+from typing_extensions import (
+    TypeVar,
+)  # which torch depends on; that of typing has no default yet
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
@@ -49,7 +51,9 @@ by client, or by target and client."""
 def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
     """Return what the hook `called` says of a round. Raises `InputError` unless it is a `Log`, with weights of these clients."""
     if not isinstance(log, Mapping):
-        raise InputError(f"{called} must return numbers by name as its log; got {cut(log)}")
+        raise InputError(
+            f"{called} must return numbers by name as its log; got {cut(log)}"
+        )
     for key, value in log.items():
         place = f"{called}: {key!r} of its log"
         if key == "weights" and not isinstance(value, Mapping):
@@ -70,31 +74,43 @@ def _check_numbers(value: Any, where: str) -> None:
     try:
         float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{where} must be a number, or numbers by client; got {cut(value)}") from error
+        raise InputError(
+            f"{where} must be a number, or numbers by client; got {cut(value)}"
+        ) from error
 
 
 def _check_clients(names: Iterable[str], where: str, clients: Collection[str]) -> None:
     for name in names:
         if name not in clients:
-            raise InputError(f"{where} {name!r}, which is not a client; {nearest(str(name), clients)}")
+            raise InputError(
+                f"{where} {name!r}, which is not a client; {nearest(str(name), clients)}"
+            )
 
 
-def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> dict[str, Tensor]:
+def as_models(
+    models: Any, called: str, size: int, clients: Collection[str]
+) -> dict[str, Tensor]:
     """The models [size] that the hook `called` returned, by client; `*` is the one for all. Raises `InputError` for others."""
     by_client = {"*": models} if isinstance(models, Tensor) else models
     fits = isinstance(by_client, Mapping)
     for x in by_client.values() if fits else ():
         fits = fits and isinstance(x, Tensor) and x.shape == (size,)
     if not fits:
-        raise InputError(f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}")
+        raise InputError(
+            f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}"
+        )
     _check_clients(by_client.keys() - {"*"}, f"{called} has a model of", clients)
     return dict(by_client)
 
 
-def clients_keeping_validation(method: Method[Any], clients: tuple[str, ...]) -> Sequence[str]:
+def clients_keeping_validation(
+    method: Method[Any], clients: tuple[str, ...]
+) -> Sequence[str]:
     """Clients whose validation rows the method does not train on. Raises `InputError` for one that there is not."""
     names_kept = method.keeps_validation(clients)
-    _check_clients(names_kept, f"{type(method).__name__}.keeps_validation names", clients)
+    _check_clients(
+        names_kept, f"{type(method).__name__}.keeps_validation names", clients
+    )
     return names_kept
 
 
@@ -127,7 +143,9 @@ class Sampler:
         """The sampler of one training that starts from the models x, [d + b] or [n, d + b]; called where the client is."""
         return self
 
-    def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
+    def rows(
+        self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int
+    ) -> NDArray[Any]:
         """Row numbers [steps, batch_size] of the client at position `client`, among its own training rows."""
         raise InputError(
             f"{type(self).__name__} chooses no rows; give it `rows`, or an `at` that returns such a sampler"
@@ -247,7 +265,9 @@ class Method(ABC, Generic[S]):
         """
         return per_round
 
-    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor | None]:
+    def personalised(
+        self, state: S, federation: Federation
+    ) -> Mapping[str, Tensor | None]:
         """Models [d + b] that seen and unseen clients make for themselves from the state, by client: `federation.own_models`.
 
         Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted. Those of
@@ -297,7 +317,9 @@ class Attack(Attackers):
         """
         return rows
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    def rewrite(
+        self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]
+    ) -> Tensor:
         """Return what attackers who know all replies send [a, ...]; called where all replies pass.
 
         Args:
@@ -327,9 +349,13 @@ def filters_of(method: Method[Any], candidates: Iterable[Any]) -> tuple[Filter, 
     for reply_filter in chosen:
         check_object(reply_filter, Filter)
         _check_filter(reply_filter, method)
-    packing = [type(reply_filter).__name__ for reply_filter in chosen if reply_filter.packs]
+    packing = [
+        type(reply_filter).__name__ for reply_filter in chosen if reply_filter.packs
+    ]
     if len(packing) > 1:
-        raise InputError(f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them")
+        raise InputError(
+            f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
+        )
     return () if method.is_reference else in_order(chosen)
 
 
@@ -337,16 +363,24 @@ def _check_filter(filter: Filter, method: Method[Any]) -> None:
     cls = type(filter).__name__
     halves = [overrides(filter, Filter, hook) for hook in ("pack", "unpack")]
     if filter.packs and not all(halves):
-        raise InputError(f"{cls}.packs is true; define pack and unpack, by which replies are sent")
+        raise InputError(
+            f"{cls}.packs is true; define pack and unpack, by which replies are sent"
+        )
     if any(halves) and not filter.packs:
-        raise InputError(f"{cls}.pack and {cls}.unpack are used where {cls}.packs is true; set it")
+        raise InputError(
+            f"{cls}.pack and {cls}.unpack are used where {cls}.packs is true; set it"
+        )
     try:
         to_json(filter)
     except InputError as error:
-        raise InputError(f"{cls} must be a frozen dataclass registered with @wire_type: {error}") from error
+        raise InputError(
+            f"{cls} must be a frozen dataclass registered with @wire_type: {error}"
+        ) from error
     if filter.lossy and method.needs_exact_uploads:
         raise InputError(
             f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {cls}"
         )
     if filter.packs and not set(filter.kinds) <= set(VECTORS):
-        raise InputError(f"{cls}.kinds is {filter.kinds!r}; only updates and gradients can be sent in another form")
+        raise InputError(
+            f"{cls}.kinds is {filter.kinds!r}; only updates and gradients can be sent in another form"
+        )

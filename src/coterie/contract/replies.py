@@ -53,7 +53,9 @@ class Replies(Generic[R]):
     def __getattr__(self, name: str) -> Tensor:
         fields = self.__dict__.get("fields", {})
         if name not in fields:
-            raise AttributeError(f"the reply has no field {name!r}; it has {', '.join(fields)}")
+            raise AttributeError(
+                f"the reply has no field {name!r}; it has {', '.join(fields)}"
+            )
         field: Tensor = fields[name]  # texts, which a few tasks reply, come as tuples
         return field
 
@@ -86,15 +88,30 @@ class Average(Replies[R]):
         weights: share of each client that replied in the means, float64 [n], with sum 1.
     """
 
-    def __init__(self, replies: Replies[R], means: Mapping[str, Tensor], weights: Tensor) -> None:
-        super().__init__(replies.clients, replies.asked, {**replies.fields, **means}, replies.failed, replies.forgot)
+    def __init__(
+        self, replies: Replies[R], means: Mapping[str, Tensor], weights: Tensor
+    ) -> None:
+        super().__init__(
+            replies.clients,
+            replies.asked,
+            {**replies.fields, **means},
+            replies.failed,
+            replies.forgot,
+        )
         self.weights = weights
 
 
-def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]) -> Replies[Any]:
+def stack(
+    asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]
+) -> Replies[Any]:
     """The replies of all blocks in one, sorted by name."""
     if len(blocks) == 1 and list(blocks[0].names) == sorted(blocks[0].names):
-        return Replies(blocks[0].names, asked, blocks[0].values, {n: failed[n] for n in asked if n in failed})
+        return Replies(
+            blocks[0].names,
+            asked,
+            blocks[0].values,
+            {n: failed[n] for n in asked if n in failed},
+        )
     replied = [n for block in blocks for n in block.names]
     order = sorted(range(len(replied)), key=replied.__getitem__)
     rank = iter(sorted(range(len(order)), key=order.__getitem__))
@@ -103,10 +120,17 @@ def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, 
         key: _stack_field([b.values[key] for b in blocks], order, places)
         for key in (blocks[0].values if blocks else ())
     }
-    return Replies(tuple(replied[i] for i in order), asked, values, {n: failed[n] for n in asked if n in failed})
+    return Replies(
+        tuple(replied[i] for i in order),
+        asked,
+        values,
+        {n: failed[n] for n in asked if n in failed},
+    )
 
 
-def _stack_field(parts: Sequence[Any], order: list[int], places: Sequence[list[int]]) -> Any:
+def _stack_field(
+    parts: Sequence[Any], order: list[int], places: Sequence[list[int]]
+) -> Any:
     """One field of all replies, from its rows block by block; `places` are where the rows of each block go."""
     if not isinstance(parts[0], Tensor):
         rows = [item for part in parts for item in part]
@@ -128,10 +152,16 @@ LOSSES = ("loss", "gap", "stay")
 def has_form(value: Any, kind: str, count: int, layout: Layout) -> bool:
     """Return True if a field of a reply has a row for each of `count` clients, and a vector the form of a model vector."""
     if not isinstance(value, Tensor):
-        return kind == "other" and isinstance(value, tuple | list) and len(value) == count
+        return (
+            kind == "other" and isinstance(value, tuple | list) and len(value) == count
+        )
     if value.shape[:1] != (count,):
         return False
-    return kind not in VECTORS or (value.ndim > 1 and value.shape[-1] == layout.size and value.dtype == layout.dtype)
+    return kind not in VECTORS or (
+        value.ndim > 1
+        and value.shape[-1] == layout.size
+        and value.dtype == layout.dtype
+    )
 
 
 def misfits(
@@ -155,7 +185,12 @@ def misfits(
     refused = find_strays(blocks, ask.names)
     for block in blocks:
         for key in block.values.keys() - task.kinds.keys():
-            refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
+            refused.update(
+                dict.fromkeys(
+                    block.names,
+                    f"it sends a field {key[:40]!r}, which nobody asked for",
+                )
+            )
     for key, kind in kinds.items():
         expected = _find_form(blocks, key, ask, task, layout)
         sent = task.layout_of(key, ask.arguments, layout) if kind in VECTORS else layout
@@ -164,7 +199,9 @@ def misfits(
             if not has_form(value, kind, count, sent) or _form(value) != expected:
                 why = dict.fromkeys(block.names, _misfit(key, value, expected))
             else:
-                why = _out_of_range(key, value, block.names, task.forms.get(key), ask, sizes)
+                why = _out_of_range(
+                    key, value, block.names, task.forms.get(key), ask, sizes
+                )
             refused = {**why, **refused}  # the first field that is wrong is named
     return refused
 
@@ -181,27 +218,37 @@ def find_strays(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, st
     }
 
 
-def row_shape(form: Form, payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+def row_shape(
+    form: Form, payload: Mapping[str, Any], layout: Layout
+) -> tuple[int, ...]:
     """Return the shape of each client's row in the answer to this payload, where models have this layout."""
     return form.shape(payload, layout) if callable(form.shape) else form.shape
 
 
-def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
+def _find_form(
+    blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout
+) -> tuple[Any, ...] | None:
     """The form of a field as its task declares it; else that of more than half of the replies, and () where no form has so many.
 
     None stands for no reply that could be read.
     """
     form = task.forms.get(key)
     if form is not None:
-        return torch.Size(row_shape(form, ask.arguments, layout)), form.dtype or layout.dtype
+        return torch.Size(
+            row_shape(form, ask.arguments, layout)
+        ), form.dtype or layout.dtype
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)
-        if has_form(value, task.kinds[key], len(block.names), layout) and isinstance(value, Tensor) != (
-            key in task.texts
-        ):
+        if has_form(value, task.kinds[key], len(block.names), layout) and isinstance(
+            value, Tensor
+        ) != (key in task.texts):
             votes[_form(value)] += len(block.names)
-    one_vector = (torch.Size((layout.size,)), layout.dtype) if task.kinds[key] in VECTORS else None
+    one_vector = (
+        (torch.Size((layout.size,)), layout.dtype)
+        if task.kinds[key] in VECTORS
+        else None
+    )
     if not votes:
         return one_vector
     commonest, count = votes.most_common(1)[0]
@@ -209,22 +256,31 @@ def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], lay
 
 
 def _form(value: Any) -> tuple[Any, ...]:
-    return (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
+    return (
+        (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
+    )
 
 
 def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
     if not isinstance(value, Tensor):
         return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
-    expectation = f"; expected {[1, *expected[0]]} and {expected[1]}" if expected and len(expected) == 2 else ""
+    expectation = (
+        f"; expected {[1, *expected[0]]} and {expected[1]}"
+        if expected and len(expected) == 2
+        else ""
+    )
     if expected == ():  # one of two would else choose for both
-        expectation = (
-            "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
-        )
+        expectation = "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
     return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{expectation}"
 
 
 def _out_of_range(
-    key: str, value: Any, names: tuple[str, ...], form: Form | None, ask: Ask, sizes: Callable[[str], Mapping[str, int]]
+    key: str,
+    value: Any,
+    names: tuple[str, ...],
+    form: Form | None,
+    ask: Ask,
+    sizes: Callable[[str], Mapping[str, int]],
 ) -> dict[str, str]:
     if form is None or not isinstance(value, Tensor):
         return {}
@@ -241,10 +297,21 @@ def _out_of_range(
     low, high = form.within(ask.arguments) if callable(form.within) else form.within
     if form.most is not None:
         fact_sizes = sizes("train")
-        highest = [form.most(ask.arguments, fact_sizes[n]) if n in fact_sizes else math.inf for n in names]
+        highest = [
+            form.most(ask.arguments, fact_sizes[n]) if n in fact_sizes else math.inf
+            for n in names
+        ]
         high = torch.tensor(highest, dtype=torch.float64)
-    bad_rows = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
-    bound = f" (at least {low:g})" if isinstance(low, float) and isinstance(high, float) and math.isinf(high) else ""
+    bad_rows = (
+        ((value < low) | (value > high)).flatten(1).any(1)
+        if value.ndim > 1
+        else (value < low) | (value > high)
+    )
+    bound = (
+        f" (at least {low:g})"
+        if isinstance(low, float) and isinstance(high, float) and math.isinf(high)
+        else ""
+    )
     return {
         n: f"field {key!r} has a value out of its range{bound}"
         for n, outside in zip(names, bad_rows.tolist(), strict=True)
@@ -271,7 +338,11 @@ def not_finite(
             dim = dims[key]
             heads = value[..., :dim].flatten(1)
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
-            sums = [norms[key], value[..., dim:]] if value.shape[-1] > dim else [norms[key]]
+            sums = (
+                [norms[key], value[..., dim:]]
+                if value.shape[-1] > dim
+                else [norms[key]]
+            )
         if math.isfinite(sum([terms.sum().item() for terms in sums])):
             continue
         finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
@@ -285,17 +356,27 @@ def not_finite(
 
 def medians(norms: Mapping[str, Tensor]) -> dict[str, float]:
     """The median of norms [n] by field; 0 for less than three, of which none can be called far from the others."""
-    return {key: float(values.median()) if len(values) >= 3 else 0.0 for key, values in norms.items()}
+    return {
+        key: float(values.median()) if len(values) >= 3 else 0.0
+        for key, values in norms.items()
+    }
 
 
 def outliers(
-    names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float], max_norm: float
+    names: tuple[str, ...],
+    norms: Mapping[str, Tensor],
+    usual: Mapping[str, float],
+    max_norm: float,
 ) -> dict[str, str]:
     """Return why vectors are refused whose norm is over `max_norm` times the usual median, by client; `norms` [n] by field."""
     refused: dict[str, str] = {}
     for key, values in norms.items():
         median = usual.get(key, 0.0)
-        for i in torch.nonzero(values > max_norm * median).flatten().tolist() if median > 0 else ():
+        for i in (
+            torch.nonzero(values > max_norm * median).flatten().tolist()
+            if median > 0
+            else ()
+        ):
             refused[names[i]] = (
                 f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:g} times the median {median:.3g}"
             )

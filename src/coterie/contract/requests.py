@@ -52,7 +52,9 @@ class Asks:
         return self.models(clients) if callable(self.models) else self.models
 
 
-def asks(task: Task[Any], models: int | Callable[[int], int] = 1, **values: Any) -> Asks:
+def asks(
+    task: Task[Any], models: int | Callable[[int], int] = 1, **values: Any
+) -> Asks:
     """Declare a task that a method asks; the arguments are the attributes of `Asks`."""
     return Asks(task, models, values)
 
@@ -60,7 +62,9 @@ def asks(task: Task[Any], models: int | Callable[[int], int] = 1, **values: Any)
 def as_many(names: Any) -> Callable[[int], int]:
     """Return how many clients a setting names, as a function of their number: "all", one name, or several."""
     all_clients = names in ("all", ("all",), ["all"])
-    return lambda clients: clients if all_clients else 1 if isinstance(names, str) else len(names)
+    return lambda clients: (
+        clients if all_clients else 1 if isinstance(names, str) else len(names)
+    )
 
 
 class Limits(NamedTuple):
@@ -93,7 +97,9 @@ def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:
     return {entry.task.name: (entry, owner) for entry, owner in every}
 
 
-def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], limits: Limits) -> None:
+def check_payload(
+    declaration: Asks, owner: Any, payload: Mapping[str, Any], limits: Limits
+) -> None:
     """Raise `InputError` for a field of a payload that is not as the task and the method declare it.
 
     Args:
@@ -113,11 +119,19 @@ def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], lim
             continue
         value = payload[key]
         if declared.tensor:
-            if value is None and (declared.optional or (declared.holds is not None and declared.holds.own)):
+            if value is None and (
+                declared.optional or (declared.holds is not None and declared.holds.own)
+            ):
                 continue
-            why = _wrong(declared.holds, value, limits, declaration.most_models(limits.clients))
+            why = _wrong(
+                declared.holds, value, limits, declaration.most_models(limits.clients)
+            )
         else:
-            allowed = declaration.values[key] if key in declaration.values else getattr(owner, key, _UNDECLARED)
+            allowed = (
+                declaration.values[key]
+                if key in declaration.values
+                else getattr(owner, key, _UNDECLARED)
+            )
             undeclared = "nobody declares what it may hold (tasks)"
             why = (
                 undeclared
@@ -127,7 +141,9 @@ def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], lim
                 else "it is another value"
             )
         if why:
-            raise InputError(f"the approved plan does not allow this {key!r} of {name}: {why}")
+            raise InputError(
+                f"the approved plan does not allow this {key!r} of {name}: {why}"
+            )
 
 
 _UNDECLARED = object()
@@ -135,11 +151,15 @@ _UNDECLARED = object()
 
 def _allows(allowed: Any, value: Any, rounds: int) -> bool:
     if isinstance(allowed, Among):
-        return any(_allows(alternative, value, rounds) for alternative in allowed.values)
+        return any(
+            _allows(alternative, value, rounds) for alternative in allowed.values
+        )
     if isinstance(allowed, range):
         return type(value) is int and value in allowed
     if isinstance(allowed, Schedule):
-        return type(value) is float and any(value == allowed.rate(r) for r in range(rounds + 1))
+        return type(value) is float and any(
+            value == allowed.rate(r) for r in range(rounds + 1)
+        )
     number_types = {int, float} if type(allowed) in (int, float) else {type(allowed)}
     return type(value) in number_types and bool(value == allowed)
 
@@ -153,14 +173,22 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     if not isinstance(tensor, Tensor):
         return "it is not a tensor"
     if holds.each is not None and per_client is not holds.each:
-        return "it must come to each client alone" if holds.each else "it must be the same for all clients"
+        return (
+            "it must come to each client alone"
+            if holds.each
+            else "it must be the same for all clients"
+        )
     shape = tuple(tensor.shape)
     if per_client:
         if shape[:1] != (1,):
             return "it must hold one row for this client"
         shape = shape[1:]
-    if len(shape) != len(holds.shape) or not all(map(_fits, shape, holds.shape, [(limits, models)] * len(shape))):
-        return f"its shape is {list(shape)[:8]}, not [{', '.join(map(str, holds.shape))}]"
+    if len(shape) != len(holds.shape) or not all(
+        map(_fits, shape, holds.shape, [(limits, models)] * len(shape))
+    ):
+        return (
+            f"its shape is {list(shape)[:8]}, not [{', '.join(map(str, holds.shape))}]"
+        )
     dtype = holds.dtype or limits.dtype
     if tensor.dtype != dtype:
         return f"it is {str(tensor.dtype).removeprefix('torch.')}, not {str(dtype).removeprefix('torch.')}"
@@ -183,10 +211,14 @@ def _fits(size: int, dimension: Any, bounds: tuple[Limits, int]) -> bool:
     return bool(size == getattr(limits, dimension))
 
 
-def about_each_model(task: Task[Any], payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def about_each_model(
+    task: Task[Any], payload: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Yield the payload about each of its models, as if that came alone; the payload itself where it holds at most one model."""
     model_keys = [
-        key for key, declared in task.payload.items() if declared.holds and declared.holds.shape[:1] == ("models",)
+        key
+        for key, declared in task.payload.items()
+        if declared.holds and declared.holds.shape[:1] == ("models",)
     ]
     if len(model_keys) != 1 or payload.get(model_keys[0]) is None:
         yield dict(payload)

@@ -122,9 +122,13 @@ Gradient = Annotated[Tensor, "gradient"]
 >>> gradient.kinds
 {'g': 'gradient'}
 """
-OneUpdate = Annotated[Tensor, "update", Form(lambda payload, layout: (layout.size,), None)]
+OneUpdate = Annotated[
+    Tensor, "update", Form(lambda payload, layout: (layout.size,), None)
+]
 """[n, d + b]: an update of one model."""
-OneGradient = Annotated[Tensor, "gradient", Form(lambda payload, layout: (layout.size,), None)]
+OneGradient = Annotated[
+    Tensor, "gradient", Form(lambda payload, layout: (layout.size,), None)
+]
 """[n, d + b]: a gradient at one model."""
 Gap = Annotated[Tensor, "gap"]
 """[n]: a loss minus what the client requires; positive means not good enough.
@@ -142,7 +146,9 @@ Gap = Annotated[Tensor, "gap"]
 """
 Count = Annotated[Tensor, "count"]
 """[n, ...]: numbers of rows, or what follows from such and from nothing else."""
-SentModel = Annotated[Tensor, "model", Form(lambda payload, layout: (layout.size,), None)]
+SentModel = Annotated[
+    Tensor, "model", Form(lambda payload, layout: (layout.size,), None)
+]
 """[n, d + b]: a local model as it is, which no filter changes; so plans for sites refuse it beside filters."""
 Model = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,), None)]
 """[n, d + b]: a client's own model. Where clients are other parties it stays with them (`Federation.own_models`)."""
@@ -170,8 +176,16 @@ class PayloadField(NamedTuple):
 def _payload_field(hint: Any, required: bool) -> PayloadField:
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = [get_args(a)[0] if get_origin(a) is Annotated else a for a in alternatives]
-    holds = [h for a in alternatives if get_origin(a) is Annotated for h in get_args(a)[1:] if isinstance(h, Holds)]
-    return PayloadField(Tensor in kinds, next(iter(holds), None), NoneType in kinds, required)
+    holds = [
+        h
+        for a in alternatives
+        if get_origin(a) is Annotated
+        for h in get_args(a)[1:]
+        if isinstance(h, Holds)
+    ]
+    return PayloadField(
+        Tensor in kinds, next(iter(holds), None), NoneType in kinds, required
+    )
 
 
 P = ParamSpec("P")
@@ -214,7 +228,11 @@ class Task(Generic[R]):
     def reply(self) -> type[R]:
         """The NamedTuple in the task's return annotation."""
         reply = get_type_hints(self.function).get("return")
-        if not (isinstance(reply, type) and issubclass(reply, tuple) and hasattr(reply, "_fields")):
+        if not (
+            isinstance(reply, type)
+            and issubclass(reply, tuple)
+            and hasattr(reply, "_fields")
+        ):
             raise InputError(
                 f"task {self.name} must declare the NamedTuple that it returns: def f(cohort, *, x) -> Reply"
             )
@@ -224,30 +242,47 @@ class Task(Generic[R]):
     def kinds(self) -> Mapping[str, str]:
         """`update`, `gradient`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model` or `other` for each field of the reply."""
         hints = get_type_hints(self.reply, include_extras=True)
-        return {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
+        return {
+            k: get_args(v)[1] if get_origin(v) is Annotated else "other"
+            for k, v in hints.items()
+        }
 
     @cached_property
     def forms(self) -> Mapping[str, Form]:
         """Return what fields must look like, where that is declared."""
         hints = get_type_hints(self.reply, include_extras=True)
-        return {k: form for k, v in hints.items() for form in get_args(v)[2:] if isinstance(form, Form)}
+        return {
+            k: form
+            for k, v in hints.items()
+            for form in get_args(v)[2:]
+            if isinstance(form, Form)
+        }
 
     def layout_of(self, field: str, payload: Payload, layout: Layout) -> Layout:
         """The layout of the vectors of a field of the reply, where models have this one."""
         form = self.forms.get(field)
-        return layout if form is None or form.layout is None else form.layout(payload, layout)
+        return (
+            layout
+            if form is None or form.layout is None
+            else form.layout(payload, layout)
+        )
 
     @cached_property
     def payload(self) -> Mapping[str, PayloadField]:
         """Return what fields of the payload may be, by name."""
         hints = get_type_hints(self.function, include_extras=True)
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        return {p.name: _payload_field(hints.get(p.name), p.default is p.empty) for p in parameters}
+        return {
+            p.name: _payload_field(hints.get(p.name), p.default is p.empty)
+            for p in parameters
+        }
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """Fields that are no tensors."""
-        return tuple(k for k, v in get_type_hints(self.reply).items() if v is not Tensor)
+        return tuple(
+            k for k, v in get_type_hints(self.reply).items() if v is not Tensor
+        )
 
 
 def task(function: Callable[..., R]) -> Task[R]:
@@ -270,7 +305,9 @@ def task(function: Callable[..., R]) -> Task[R]:
     return registered
 
 
-def adopt_task(function: Callable[..., R], reply: type[R], kinds: Mapping[str, str]) -> None:
+def adopt_task(
+    function: Callable[..., R], reply: type[R], kinds: Mapping[str, str]
+) -> None:
     """Register a task of another process whose annotations cannot be looked up here."""
     adopted = task(function)
     adopted.reply, adopted.kinds = reply, kinds

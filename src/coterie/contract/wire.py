@@ -66,9 +66,14 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [v if isinstance(v, _PLAIN) else to_json(v) for v in value]
-    if dataclasses.is_dataclass(value) and wire_types().get(type(value).__name__) is type(value):
+    if dataclasses.is_dataclass(value) and wire_types().get(
+        type(value).__name__
+    ) is type(value):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        plain = {name: v if isinstance(v, _PLAIN) else to_json(v) for name, v in fields.items()}
+        plain = {
+            name: v if isinstance(v, _PLAIN) else to_json(v)
+            for name, v in fields.items()
+        }
         return {"type": type(value).__name__, "fields": plain}
     raise InputError(
         f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, PerClient(tensor) and dataclasses "
@@ -85,7 +90,9 @@ def from_json(value: Any) -> Any:
             raise InputError(
                 f"a payload names the unknown type {value.get('type')!r}; import the module that registers it"
             )
-        return wire_types()[value["type"]](**{k: from_json(v) for k, v in value["fields"].items()})
+        return wire_types()[value["type"]](
+            **{k: from_json(v) for k, v in value["fields"].items()}
+        )
     return value
 
 
@@ -128,7 +135,9 @@ def _together(value: Any, tensors: _Tensors) -> Any:
     if "values" in value:
         return {k: _together(v, tensors) for k, v in value["values"].items()}
     if "envelope" in value:
-        return _ENVELOPES[value["envelope"]](**{k: _together(v, tensors) for k, v in value["fields"].items()})
+        return _ENVELOPES[value["envelope"]](
+            **{k: _together(v, tensors) for k, v in value["fields"].items()}
+        )
     tensor = tensors[value["each"] if "each" in value else value["tensor"]]
     return PerClient(tensor) if "each" in value and tensor is not None else tensor
 
@@ -149,13 +158,21 @@ def decode(message: bytes) -> dict[str, Any]:
 
     with _readable(message):
         named = load(message)
-        return put_together(_text(message), [align(named[str(number)]) for number in range(len(named))])
+        return put_together(
+            _text(message), [align(named[str(number)]) for number in range(len(named))]
+        )
 
 
 def send(values: Mapping[str, Any]) -> dict[str, Any]:
     """`decode(encode(values))`, with each tensor on the device on which it was."""
     text, tensors = take_apart(decode(encode(values)))
-    return put_together(text, [new.to(old.device) for new, old in zip(tensors, take_apart(values)[1], strict=True)])
+    return put_together(
+        text,
+        [
+            new.to(old.device)
+            for new, old in zip(tensors, take_apart(values)[1], strict=True)
+        ],
+    )
 
 
 def header(message: bytes) -> dict[str, Any]:
@@ -166,7 +183,11 @@ def header(message: bytes) -> dict[str, Any]:
 
 def _text(message: bytes) -> str:
     length = int.from_bytes(message[:8], "little")
-    text = str(json.loads(_shallow(message[8 : 8 + length].decode()))["__metadata__"]["coterie"])
+    text = str(
+        json.loads(_shallow(message[8 : 8 + length].decode()))["__metadata__"][
+            "coterie"
+        ]
+    )
     return _shallow(text)
 
 
@@ -180,7 +201,14 @@ def _shallow(text: str) -> str:
     return text
 
 
-_BROKEN = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+_BROKEN = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 """Errors of bytes that are no message."""
 
 
@@ -193,7 +221,9 @@ def _readable(message: bytes) -> Iterator[None]:
     except InputError:
         raise
     except (*_BROKEN, SafetensorError) as error:
-        raise InputError(f"a message of {len(message)} bytes is not a coterie payload ({error})") from error
+        raise InputError(
+            f"a message of {len(message)} bytes is not a coterie payload ({error})"
+        ) from error
 
 
 def nbytes(values: Mapping[str, Any]) -> int:
@@ -207,7 +237,9 @@ def nbytes(values: Mapping[str, Any]) -> int:
         elif value is None or isinstance(value, str):
             total += _word_bytes(value)
         else:
-            total += 8 if isinstance(value, int | float) else len(json.dumps(to_json(value)))
+            total += (
+                8 if isinstance(value, int | float) else len(json.dumps(to_json(value)))
+            )
     return total
 
 
@@ -273,23 +305,36 @@ class Ask:
             return self
         number = {n: i for i, n in enumerate(self.names)}
         rows = [number[n] for n in names]
-        payload = {k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v for k, v in self.payload.items()}
-        counted = {key: tuple(rounds[i] for i in rows) for key, rounds in self.counted.items()}
+        payload = {
+            k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v
+            for k, v in self.payload.items()
+        }
+        counted = {
+            key: tuple(rounds[i] for i in rows) for key, rounds in self.counted.items()
+        }
         return replace(self, names=names, payload=payload, counted=counted)
 
     def again(self, names: Collection[str]) -> Ask:
         """The same ask once more to those of its clients that are among `names`."""
         name_set = frozenset(names)
-        return replace(self.to(tuple(n for n in self.names if n in name_set)), repeats=True)
+        return replace(
+            self.to(tuple(n for n in self.names if n in name_set)), repeats=True
+        )
 
     def rounds_by_client(self) -> dict[str, dict[str, int]]:
         """`counted` by key and client."""
-        return {key: dict(zip(self.names, rounds, strict=True)) for key, rounds in self.counted.items()}
+        return {
+            key: dict(zip(self.names, rounds, strict=True))
+            for key, rounds in self.counted.items()
+        }
 
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
         """The payload as the task takes it: a `PerClient` is its tensor [n, ...]."""
-        return {k: v.tensor if isinstance(v, PerClient) else v for k, v in self.payload.items()}
+        return {
+            k: v.tensor if isinstance(v, PerClient) else v
+            for k, v in self.payload.items()
+        }
 
 
 @envelope
@@ -334,7 +379,11 @@ def pick(value: Any, positions: list[int]) -> Any:
     """The rows of a field at these positions."""
     if isinstance(value, Packed):
         return Packed({name: part[positions] for name, part in value.parts.items()})
-    return value[positions] if isinstance(value, Tensor) else tuple(value[i] for i in positions)
+    return (
+        value[positions]
+        if isinstance(value, Tensor)
+        else tuple(value[i] for i in positions)
+    )
 
 
 def _bytes_of_one(value: Any) -> int:
@@ -380,19 +429,32 @@ class Answer:
 
     def __post_init__(self) -> None:
         valid = _are(Block, self.blocks) and isinstance(self.costs, tuple)
-        valid = valid and {*map(type, self.costs)} <= {ClientCost, tuple}  # the wire carries a cost as a plain tuple
+        valid = valid and {*map(type, self.costs)} <= {
+            ClientCost,
+            tuple,
+        }  # the wire carries a cost as a plain tuple
         for block in self.blocks if valid else ():
-            valid = valid and isinstance(block.values, Mapping) and _are(str, block.names)
+            valid = (
+                valid and isinstance(block.values, Mapping) and _are(str, block.names)
+            )
         for part in (self.failed, self.spent, self.forgot, self.remembered):
             valid = valid and isinstance(part, Mapping)
-        valid = valid and _are(str, tuple(self.failed.values())) and _are(int, tuple(self.spent.values()))
+        valid = (
+            valid
+            and _are(str, tuple(self.failed.values()))
+            and _are(int, tuple(self.spent.values()))
+        )
         for names in self.forgot.values() if valid else ():
             valid = valid and _are(str, names)
         for pairs in self.remembered.values() if valid else ():
             for pair in pairs:
-                valid = valid and _are(tuple, (pair,)) and [*map(type, pair)] == [str, int]
+                valid = (
+                    valid and _are(tuple, (pair,)) and [*map(type, pair)] == [str, int]
+                )
         if not valid:
-            raise InputError("an answer must hold replies, reasons of failures and counts of rows")
+            raise InputError(
+                "an answer must hold replies, reasons of failures and counts of rows"
+            )
 
     @classmethod
     def join(cls, answers: Iterable[Answer]) -> Answer:

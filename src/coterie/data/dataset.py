@@ -20,7 +20,13 @@ from coterie.config.rules import explain_keywords
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import map_arrays, mark_of
 from coterie.data.splits import number_names
-from coterie.data.tensors import PARTS, deal_rows, from_row_lists, over_clients, with_task
+from coterie.data.tensors import (
+    PARTS,
+    deal_rows,
+    from_row_lists,
+    over_clients,
+    with_task,
+)
 from coterie.data.values import (
     Read,
     as_inputs,
@@ -90,7 +96,9 @@ def from_dataset(
     """
     refuse_others(dataset, "the data set")
     if isinstance(index_lists, Mapping) and "kind" in index_lists:
-        raise InputError("that is a split and no row numbers: from_dataset(dataset, split={...})")
+        raise InputError(
+            "that is a split and no row numbers: from_dataset(dataset, split={...})"
+        )
     source = dataset
     dataset = _open(source)
     if not hasattr(dataset, "__len__") or isinstance(dataset, Mapping):
@@ -104,30 +112,51 @@ def from_dataset(
                 f"the data set has no column {index_lists!r} that names clients; {nearest(index_lists, columns)}"
             )
         index_lists = by_group(dataset[index_lists])
-    require(lazy or not (len(files) or labels is not None), "labels and files belong to lazy data; give lazy=True")
+    require(
+        lazy or not (len(files) or labels is not None),
+        "labels and files belong to lazy data; give lazy=True",
+    )
     columned = hasattr(dataset, "column_names") and hasattr(dataset, "features")
     require(
-        columned or (input is None and label is None), "input and label name columns, which this data set does not have"
+        columned or (input is None and label is None),
+        "input and label name columns, which this data set does not have",
     )
 
     def read(dataset: Any, numbers: NDArray[np.int64]) -> Read:
-        return _from_columns(dataset, numbers, input, label) if columned else read_items(dataset, numbers)
+        return (
+            _from_columns(dataset, numbers, input, label)
+            if columned
+            else read_items(dataset, numbers)
+        )
 
     lists = None if index_lists is None else _lists_by_client(index_lists, len(dataset))
     used = np.arange(len(dataset))
     if lists is not None:
-        used = np.unique(np.concatenate([numbers for parts in lists.values() for numbers in parts.values()]))
-        require(len(used) > 0, "no index list names a row; give each client row numbers")
+        used = np.unique(
+            np.concatenate(
+                [numbers for parts in lists.values() for numbers in parts.values()]
+            )
+        )
+        require(
+            len(used) > 0, "no index list names a row; give each client row numbers"
+        )
         place = np.zeros(len(dataset), dtype=np.int64)
         place[used] = np.arange(len(used))
-        lists = {key: {part: place[numbers] for part, numbers in parts.items()} for key, parts in lists.items()}
+        lists = {
+            key: {part: place[numbers] for part, numbers in parts.items()}
+            for key, parts in lists.items()
+        }
 
     def dealt(inputs: Held, targets: Tensor, own_classes: Sequence[str]) -> Clients:
         labelling: Any = {"name": name, "classes": classes or own_classes}
         if lists is None:
-            return with_task(deal_rows(Part(inputs, targets), split, seed=seed, **labelling), task)
+            return with_task(
+                deal_rows(Part(inputs, targets), split, seed=seed, **labelling), task
+            )
         rule = Split.parse(split, natural="data with index lists")
-        return with_task(_clients(inputs, targets, lists, rule, seed, **labelling), task)
+        return with_task(
+            _clients(inputs, targets, lists, rule, seed, **labelling), task
+        )
 
     if not lazy:
         return dealt(*read(dataset, used))
@@ -136,9 +165,19 @@ def from_dataset(
         opened = _open(source)
         return lambda numbers: read(opened, numbers)[0]
 
-    unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
+    unread = lazily(
+        len(dataset),
+        reader,
+        mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files),
+        used,
+    )
     own_classes = read(dataset, used[:1])[2]
-    targets = _labels(dataset, labels, used, names_of_columns(dataset, input, label)[0] if columned else None)
+    targets = _labels(
+        dataset,
+        labels,
+        used,
+        names_of_columns(dataset, input, label)[0] if columned else None,
+    )
     return dealt(unread, targets, own_classes)
 
 
@@ -153,7 +192,9 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
     """
     values = plain_array(groups, "groups")
     if values.ndim != 1:
-        raise InputError(f"groups has shape {list(values.shape)}; give one value per row")
+        raise InputError(
+            f"groups has shape {list(values.shape)}; give one value per row"
+        )
     rows: dict[Any, list[int]] = {}
     for row, value in enumerate(values.tolist()):
         if value is None or value != value:
@@ -164,11 +205,15 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
 
 
 def _open(dataset: Any) -> Any:
-    made_by = isinstance(dataset, type) or (callable(dataset) and not hasattr(dataset, "__getitem__"))
+    made_by = isinstance(dataset, type) or (
+        callable(dataset) and not hasattr(dataset, "__getitem__")
+    )
     return dataset() if made_by else dataset
 
 
-def _labels(dataset: Any, values: Any, used: NDArray[np.int64], column: str | None) -> Tensor:
+def _labels(
+    dataset: Any, values: Any, used: NDArray[np.int64], column: str | None
+) -> Tensor:
     """Labels of the rows `used`, read in blocks of rows where they are not given."""
     if values is not None:
         labels = as_labels(values, "labels")
@@ -177,10 +222,19 @@ def _labels(dataset: Any, values: Any, used: NDArray[np.int64], column: str | No
         return labels[torch.from_numpy(used)]
     blocks = [used[low : low + CHUNK] for low in range(0, len(used), CHUNK)]
     if column is not None:
-        return as_labels(torch.cat([_column(dataset, numbers, column) for numbers in blocks]), f"column {column!r}")
+        return as_labels(
+            torch.cat([_column(dataset, numbers, column) for numbers in blocks]),
+            f"column {column!r}",
+        )
     items = (item_of(dataset, int(i))[1] for i in used)
     return as_labels(
-        torch.cat([stack([*islice(items, len(numbers))], numbers, "labels") for numbers in blocks]), "the data set"
+        torch.cat(
+            [
+                stack([*islice(items, len(numbers))], numbers, "labels")
+                for numbers in blocks
+            ]
+        ),
+        "the data set",
     )
 
 
@@ -217,7 +271,9 @@ def from_arrays(
     unread, targets = map_arrays(inputs), as_labels(labels, "the arrays")
     features = as_inputs(inputs, "the arrays") if unread is None else unread
     if rows(features) != len(targets):
-        raise InputError(f"there are {rows(features)} rows of inputs but {len(targets)} labels")
+        raise InputError(
+            f"there are {rows(features)} rows of inputs but {len(targets)} labels"
+        )
     lists = _lists_by_client(index_lists, len(targets))
     rule = Split.parse(split, natural="data with index lists")
     return _clients(features, targets, lists, rule, seed, name=name, classes=classes)
@@ -231,22 +287,39 @@ def _lists_by_client(
         if isinstance(index_lists, Mapping)
         else dict(zip(number_names(len(index_lists)), index_lists, strict=True))
     )
-    require(bool(named), "there are no index lists; give at least one client its row numbers")
+    require(
+        bool(named),
+        "there are no index lists; give at least one client its row numbers",
+    )
     return {key: _lists(key, value, total) for key, value in named.items()}
 
 
 def _clients(
-    inputs: Held, labels: Tensor, lists: Mapping[str, Mapping[str, Any]], rule: Split, seed: int, **labelling: Any
+    inputs: Held,
+    labels: Tensor,
+    lists: Mapping[str, Mapping[str, Any]],
+    rule: Split,
+    seed: int,
+    **labelling: Any,
 ) -> Clients:
     if all("rows" in parts for parts in lists.values()):
         return over_clients(
-            inputs, labels, {k: parts["rows"] for k, parts in lists.items()}, rule, seed=seed, **labelling
+            inputs,
+            labels,
+            {k: parts["rows"] for k, parts in lists.items()},
+            rule,
+            seed=seed,
+            **labelling,
         )
     names = sorted(lists)
     unsplit = [key for key in names if "rows" in lists[key]]
     if unsplit:
-        raise InputError(f"client {unsplit[0]!r} has a list of rows and others have parts; choose one form")
-    return from_row_lists(inputs, labels, names, [lists[key] for key in names], **labelling)
+        raise InputError(
+            f"client {unsplit[0]!r} has a list of rows and others have parts; choose one form"
+        )
+    return from_row_lists(
+        inputs, labels, names, [lists[key] for key in names], **labelling
+    )
 
 
 def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
@@ -254,23 +327,34 @@ def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
     by_part = dict(value) if isinstance(value, Mapping) else {"rows": value}
     for key in by_part:
         if key not in ("rows", *PARTS):
-            raise InputError(f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}")
+            raise InputError(
+                f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}"
+            )
     out = {}
     for key, listed in by_part.items():
         numbers = plain_array(listed, f"client {name!r}: row numbers")
-        if numbers.ndim != 1 or (numbers.size != 0 and not np.issubdtype(numbers.dtype, np.integer)):
+        if numbers.ndim != 1 or (
+            numbers.size != 0 and not np.issubdtype(numbers.dtype, np.integer)
+        ):
             raise InputError(
                 f"client {name!r}: give row numbers as a list of whole numbers, not {numbers.dtype} of shape {list(numbers.shape)}"
             )
         numbers = numbers.astype(np.int64, copy=False)
         bad = numbers[(numbers < 0) | (numbers >= total)]
         if len(bad):
-            raise InputError(f"client {name!r} has row {bad[0]} of a data set with {total} rows")
+            raise InputError(
+                f"client {name!r} has row {bad[0]} of a data set with {total} rows"
+            )
         out[key] = numbers
     return out
 
 
-def _from_columns(dataset: Any, used: NDArray[np.int64], input_: str | Sequence[str] | None, label: str | None) -> Read:
+def _from_columns(
+    dataset: Any,
+    used: NDArray[np.int64],
+    input_: str | Sequence[str] | None,
+    label: str | None,
+) -> Read:
     """Rows of a Hugging Face data set."""
     target, chosen = names_of_columns(dataset, input_, label)
     inputs = read_columns(dataset, used, chosen)
@@ -279,20 +363,34 @@ def _from_columns(dataset: Any, used: NDArray[np.int64], input_: str | Sequence[
     return inputs, labels, tuple(getattr(dataset.features[target], "names", None) or ())
 
 
-def names_of_columns(dataset: Any, input_: str | Sequence[str] | None, label: str | None) -> tuple[str, list[str]]:
+def names_of_columns(
+    dataset: Any, input_: str | Sequence[str] | None, label: str | None
+) -> tuple[str, list[str]]:
     """The column of labels and those of inputs, as the user says or as is most likely."""
     columns = list(dataset.column_names)
     target = label or next((c for c in LABELS if c in columns), None)
     if target is None:
-        raise InputError(f"which column is the label? Give label=...; the data set has {', '.join(columns)}")
-    chosen = _inputs(dataset, columns, target) if input_ is None else [input_] if isinstance(input_, str) else [*input_]
+        raise InputError(
+            f"which column is the label? Give label=...; the data set has {', '.join(columns)}"
+        )
+    chosen = (
+        _inputs(dataset, columns, target)
+        if input_ is None
+        else [input_]
+        if isinstance(input_, str)
+        else [*input_]
+    )
     for column in (target, *chosen):
         if column not in columns:
-            raise InputError(f"the data set has no column {column!r}; {nearest(column, columns)}")
+            raise InputError(
+                f"the data set has no column {column!r}; {nearest(column, columns)}"
+            )
     return target, chosen
 
 
-def read_columns(dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]) -> Inputs:
+def read_columns(
+    dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]
+) -> Inputs:
     """The rows `used` of these columns: a tensor, or a dict of tensors for several or for token ids."""
     tensors = {c: _column(dataset, used, c) for c in chosen}
     return tensors if len(chosen) > 1 or chosen[0] == TOKENS[0] else tensors[chosen[0]]
@@ -313,11 +411,18 @@ def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:
     for candidates in (images, numbers):
         if len(candidates) == 1:
             return candidates
-    raise InputError(f"which column is the input? Give input=...; the data set has {', '.join(columns)}")
+    raise InputError(
+        f"which column is the input? Give input=...; the data set has {', '.join(columns)}"
+    )
 
 
 def _holds_text(feature: Any) -> bool:
     inner = getattr(feature, "feature", feature)
     while hasattr(inner, "feature"):
         inner = inner.feature
-    return str(getattr(inner, "dtype", "")) in ("string", "large_string", "null", "dict")
+    return str(getattr(inner, "dtype", "")) in (
+        "string",
+        "large_string",
+        "null",
+        "dict",
+    )

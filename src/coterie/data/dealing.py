@@ -44,10 +44,20 @@ class Dealt:
 
     def every_row(self) -> Index:
         """Return all rows that a client has, sorted."""
-        return np.unique(np.concatenate([*self.clients.values(), *self.unseen.values(), *self.validation.values()]))
+        return np.unique(
+            np.concatenate(
+                [
+                    *self.clients.values(),
+                    *self.unseen.values(),
+                    *self.validation.values(),
+                ]
+            )
+        )
 
 
-def deal(split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | None = None) -> Dealt:
+def deal(
+    split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | None = None
+) -> Dealt:
     """Return the rows of every client, by `kind`; each row goes to one client at most, copies apart.
 
     `column` reads a column of the rows by its name, for a kind that looks at more than labels.
@@ -59,26 +69,43 @@ def deal(split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | Non
     lists = _lists(split, labels, split.count + split.unseen, split.seed_for(seed))
     training = dict(zip(number_names(split.count), lists, strict=False))
     return _with_notes(
-        split, training, dict(zip(number_names(split.unseen, "unseen"), lists[split.count :], strict=True)), seed
+        split,
+        training,
+        dict(
+            zip(number_names(split.unseen, "unseen"), lists[split.count :], strict=True)
+        ),
+        seed,
     )
 
 
 def _with_notes(
-    split: Split, training: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str
+    split: Split,
+    training: Mapping[str, Index],
+    unseen: Mapping[str, Index],
+    seed: int,
+    *notes: str,
 ) -> Dealt:
-    flipped = _clients_to_flip(split, [*training], seed) + _clients_to_flip(split, [*unseen], seed)
+    flipped = _clients_to_flip(split, [*training], seed) + _clients_to_flip(
+        split, [*unseen], seed
+    )
     sentences = [*notes]
     if unseen:
-        sentences.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
+        sentences.append(
+            f"{len(unseen)} clients of the same split never train and are only evaluated"
+        )
     if flipped:
-        sentences.append(f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}")
+        sentences.append(
+            f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}"
+        )
     return Dealt(training, unseen, flipped=flipped, notes=tuple(sentences))
 
 
 def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     """Make one client per value of the column, under that name; `unseen` ones are drawn first, by name."""
     if read is None:
-        raise InputError("[split] kind = 'column' needs a data set with named columns: a table, or one of the hub")
+        raise InputError(
+            "[split] kind = 'column' needs a data set with named columns: a table, or one of the hub"
+        )
     values = np.array([None if v is None else str(v) for v in read(str(split.column))])
     unnamed = [i for i, value in enumerate(values) if value is None]
     if unnamed and split.unnamed == "refuse":
@@ -87,11 +114,19 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
             f"[split] column {split.column!r} is missing in row {unnamed[0] + 1}{more}; say whose row it is, or leave such rows out by "
             "--unnamed drop"
         )
-    named = np.array([i for i, value in enumerate(values) if value is not None], dtype=np.int64)
-    names, whose, sizes = np.unique(values[named].astype(str), return_inverse=True, return_counts=True)
+    named = np.array(
+        [i for i, value in enumerate(values) if value is not None], dtype=np.int64
+    )
+    names, whose, sizes = np.unique(
+        values[named].astype(str), return_inverse=True, return_counts=True
+    )
     order = named[np.argsort(whose, kind="stable")]
-    rows = dict(zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True))
-    large = {name: numbers for name, numbers in rows.items() if len(numbers) >= split.minimum}
+    rows = dict(
+        zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True)
+    )
+    large = {
+        name: numbers for name, numbers in rows.items() if len(numbers) >= split.minimum
+    }
     if not large:
         raise InputError(
             f"[split] column {split.column!r} has no value with {split.minimum} rows or more; name the column that says whose row it "
@@ -105,11 +140,27 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
         )
     drawn = sorted(large, key=lambda name: generator(seed, "column", name).random())
     unseen = sorted(drawn[: split.unseen])
-    training = sorted(drawn[split.unseen : split.unseen + split.count] if split.count else drawn[split.unseen :])
+    training = sorted(
+        drawn[split.unseen : split.unseen + split.count]
+        if split.count
+        else drawn[split.unseen :]
+    )
     small = len(rows) - len(large)
-    note = [f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"] if small else []
+    note = (
+        [
+            f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"
+        ]
+        if small
+        else []
+    )
     note += [rows_left_out(len(unnamed), str(split.column))] if unnamed else []
-    dealt = _with_notes(split, {n: large[n] for n in training}, {n: large[n] for n in unseen}, seed, *note)
+    dealt = _with_notes(
+        split,
+        {n: large[n] for n in training},
+        {n: large[n] for n in unseen},
+        seed,
+        *note,
+    )
     return replace(dealt, columns=(str(split.column),))
 
 
@@ -117,31 +168,59 @@ def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
     if split.kind == "iid":
         return splits.iid(labels, n, seed=seed)
     if split.kind == "dirichlet":
-        return splits.dirichlet(labels, n, split.alpha, seed=seed, minimum=split.minimum)
+        return splits.dirichlet(
+            labels, n, split.alpha, seed=seed, minimum=split.minimum
+        )
     if split.kind == "clusters":
         labels_per_cluster = split.labels_per_cluster
-        return splits.clusters(labels, n, clusters=split.clusters, labels_per_cluster=labels_per_cluster, seed=seed)
+        return splits.clusters(
+            labels,
+            n,
+            clusters=split.clusters,
+            labels_per_cluster=labels_per_cluster,
+            seed=seed,
+        )
     per_client = split.shards_per_client
     if split.kind == "mixed":
         size = split.shard_size or 500
-        return splits.mixed(labels, n, split.nr, shards_per_client=per_client, shard_size=size, seed=seed)
+        return splits.mixed(
+            labels,
+            n,
+            split.nr,
+            shards_per_client=per_client,
+            shard_size=size,
+            seed=seed,
+        )
     if split.twins > n:
-        raise InputError(f"twins = {split.twins} are more than the {n} clients; lower twins")
+        raise InputError(
+            f"twins = {split.twins} are more than the {n} clients; lower twins"
+        )
     return splits.shards(
-        labels, n, shards_per_client=per_client, shard_size=split.shard_size, twins=split.twins, seed=seed
+        labels,
+        n,
+        shards_per_client=per_client,
+        shard_size=split.shard_size,
+        twins=split.twins,
+        seed=seed,
     )
 
 
 def _clients_to_flip(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
     """Return the share `flip` of `names`: those whose own draw is smallest."""
     split_seed = split.seed_for(seed)
-    ranked = sorted(names, key=lambda name: generator(split_seed, "flip", name).random())
+    ranked = sorted(
+        names, key=lambda name: generator(split_seed, "flip", name).random()
+    )
     return tuple(sorted(ranked[: round(split.flip * len(names))]))
 
 
 def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
     lists, validation_rows = splits.target_groups(
-        labels, split.alpha, held_out=split.held_out, rows_per_client=split.rows_per_client, seed=seed
+        labels,
+        split.alpha,
+        held_out=split.held_out,
+        rows_per_client=split.rows_per_client,
+        seed=seed,
     )
     copies = {}
     if split.count == 40:
@@ -152,7 +231,9 @@ def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
         f"target-groups: clients have {len(lists['target'])} rows each; the target validates on {len(validation_rows)} more"
     ]
     if copies:
-        notes.append("20 of the 40 clients are copies of the others, so that every row is used twice, as in the paper")
+        notes.append(
+            "20 of the 40 clients are copies of the others, so that every row is used twice, as in the paper"
+        )
     return Dealt(lists, validation=validation, copies=copies, notes=tuple(notes))
 
 
@@ -164,7 +245,9 @@ def shares(split: Split, *, validation: bool = True) -> dict[str, float]:
     return {key: share / sum(remaining.values()) for key, share in remaining.items()}
 
 
-def standard_rows(split: Split, classes: ArrayLike, standard: ArrayLike, *, seed: int, name: str) -> Index:
+def standard_rows(
+    split: Split, classes: ArrayLike, standard: ArrayLike, *, seed: int, name: str
+) -> Index:
     """Return the rows of the standard test set for client `name`: all, or as many as there can be with the client's shares of classes.
 
     Args:
@@ -179,7 +262,9 @@ def standard_rows(split: Split, classes: ArrayLike, standard: ArrayLike, *, seed
     return label_mix(classes, standard, seed=split.seed_for(seed), name=name)
 
 
-def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "") -> Index:
+def label_mix(
+    client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = ""
+) -> Index:
     """As many rows of `pool` as can have the same shares of classes as `client_labels`, drawn by the name of the client; sorted.
 
     Args:
@@ -194,20 +279,38 @@ def label_mix(client_labels: ArrayLike, pool: ArrayLike, *, seed: int = 0, name:
     >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
     [0, 0, 0, 0, 1, 1]
     """
-    classes, candidates = class_numbers(client_labels, "label-mix"), class_numbers(pool, "label-mix")
+    classes, candidates = (
+        class_numbers(client_labels, "label-mix"),
+        class_numbers(pool, "label-mix"),
+    )
     present, counts = np.unique(classes, return_counts=True)
     rows_of_class = [np.flatnonzero(candidates == c) for c in present]
-    lacking = [int(c) for c, numbers in zip(present, rows_of_class, strict=True) if not len(numbers)]
+    lacking = [
+        int(c)
+        for c, numbers in zip(present, rows_of_class, strict=True)
+        if not len(numbers)
+    ]
     if lacking:
-        raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
-    scale = min(len(numbers) / count for numbers, count in zip(rows_of_class, counts, strict=True))
+        raise InputError(
+            f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks"
+        )
+    scale = min(
+        len(numbers) / count
+        for numbers, count in zip(rows_of_class, counts, strict=True)
+    )
     drawn = []
     for c, numbers, count in zip(present, rows_of_class, counts, strict=True):
         size = min(len(numbers), max(1, round(scale * count)))
-        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(numbers)[:size])
+        drawn.append(
+            generator(seed, "label-mix", name, str(c)).permutation(numbers)[:size]
+        )
     return np.sort(np.concatenate(drawn))
 
 
 def _copy(name: str) -> str:
     group, _, number = name.partition("-")
-    return f"{group}-{int(number) + (10 if group == 'near' else 9):02d}" if number else "twin"
+    return (
+        f"{group}-{int(number) + (10 if group == 'near' else 9):02d}"
+        if number
+        else "twin"
+    )

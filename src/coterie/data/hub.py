@@ -84,7 +84,11 @@ def from_hub(
     count = len(rows_of_hub.labels)
     if rows is not None and (not SIZE.test(rows) or rows > count):
         raise InputError(f"rows = {rows!r} must lie between 1 and {count}")
-    chosen = np.arange(count) if rows is None else subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
+    chosen = (
+        np.arange(count)
+        if rows is None
+        else subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
+    )
     return split_over(
         lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
         if lazy
@@ -123,10 +127,14 @@ def open_hub(name: str, *, subset_name: str | None = None, part: str = "train") 
     return parts[part]
 
 
-def columns(dataset: Any, input: str | Sequence[str] | None, label: str | None) -> Columns:
+def columns(
+    dataset: Any, input: str | Sequence[str] | None, label: str | None
+) -> Columns:
     """Labels, class names and unread inputs of a data set with named columns."""
     target, chosen = names_of_columns(dataset, input, label)
-    labels = as_labels(np.asarray(dataset.with_format(None)[target][:]), f"column {target!r}")
+    labels = as_labels(
+        np.asarray(dataset.with_format(None)[target][:]), f"column {target!r}"
+    )
     if labels.ndim != 1 or labels.is_floating_point():
         raise InputError(
             f"column {target!r} must hold one class per row, as whole numbers, for rows to be dealt to clients"
@@ -135,7 +143,14 @@ def columns(dataset: Any, input: str | Sequence[str] | None, label: str | None) 
 
     def column(name: str) -> NDArray[Any]:
         if name not in dataset.column_names:
-            raise InputError(f"the data set has no column {name!r}; {nearest(name, dataset.column_names)}")
+            raise InputError(
+                f"the data set has no column {name!r}; {nearest(name, dataset.column_names)}"
+            )
         return np.asarray(dataset.with_format(None)[name][:])
 
-    return Columns(labels.numpy(), names, lambda index: read_columns(dataset, index, chosen), column)
+    return Columns(
+        labels.numpy(),
+        names,
+        lambda index: read_columns(dataset, index, chosen),
+        column,
+    )

@@ -20,7 +20,18 @@ from coterie.data.hub import DEFAULT_SPLIT
 from coterie.data.lazy import lazy, mark
 from coterie.data.tensors import over_clients, split_over
 
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+ENDINGS = (
+    ".bmp",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".pgm",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 
 
 def from_images(
@@ -72,21 +83,31 @@ def from_images(
         )
     files = flat or nested
     classes = sorted({file.parent.name for file in files})
-    labels = np.array([classes.index(file.parent.name) for file in files], dtype=np.int64)
+    labels = np.array(
+        [classes.index(file.parent.name) for file in files], dtype=np.int64
+    )
     mode = "L" if grey else "RGB"
-    marked = mark([str(size), mode, *(str(file.relative_to(root)) for file in files)], files)
+    marked = mark(
+        [str(size), mode, *(str(file.relative_to(root)) for file in files)], files
+    )
     inputs = lazy(len(files), lambda: _reader(files, size, mode), marked)
     labelling: dict[str, Any] = {"name": root.resolve().name, "classes": classes}
     if flat:
-        return split_over(inputs, labels, Split.parse(split, **DEFAULT_SPLIT), seed=seed, **labelling)
+        return split_over(
+            inputs, labels, Split.parse(split, **DEFAULT_SPLIT), seed=seed, **labelling
+        )
     names = np.array([file.parent.parent.name for file in files])
     lists = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
     rule = Split.parse(split, natural="a folder per client")
-    return over_clients(inputs, torch.from_numpy(labels), lists, rule, seed=seed, **labelling)
+    return over_clients(
+        inputs, torch.from_numpy(labels), lists, rule, seed=seed, **labelling
+    )
 
 
 def _images(root: Path, pattern: str) -> list[Path]:
-    files = sorted(file for file in root.glob(pattern) if file.suffix.lower() in ENDINGS)
+    files = sorted(
+        file for file in root.glob(pattern) if file.suffix.lower() in ENDINGS
+    )
     for file in files:
         check_name(file)
     return files
@@ -113,6 +134,10 @@ def _decode(file: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     try:
         with Image.open(file) as image:
             shown = image.convert(mode)
-            return np.array(shown if size is None else shown.resize((size, size), Image.Resampling.BILINEAR))
+            return np.array(
+                shown
+                if size is None
+                else shown.resize((size, size), Image.Resampling.BILINEAR)
+            )
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{file} cannot be read as an image: {error}") from error

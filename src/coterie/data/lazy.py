@@ -16,13 +16,22 @@ from numpy.typing import NDArray
 
 from coterie.base.errors import InputError, require
 from coterie.base.rng import Generators, fork_generators
-from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, tensors_by_name
+from coterie.base.rows import (
+    Inputs,
+    LazyInputs,
+    Read,
+    Source,
+    check_plain,
+    tensors_by_name,
+)
 from coterie.data.values import from_array
 
 Numbers = NDArray[np.int64]
 
 
-def lazy(count: int, open: Callable[[], Read], marked: str, used: Numbers | None = None) -> LazyInputs:
+def lazy(
+    count: int, open: Callable[[], Read], marked: str, used: Numbers | None = None
+) -> LazyInputs:
     """The rows `used` (None: all) of a source of `count` rows, unread; `open` and `marked` are `open` and `mark` of a `Source`.
 
     Raises `InputError` if the first of them is not the same whenever it is read.
@@ -48,18 +57,29 @@ def map_arrays(inputs: Any) -> LazyInputs | None:
 
     Raises `InputError` for arrays of different length.
     """
-    arrays = {str(k): v for k, v in inputs.items()} if isinstance(inputs, Mapping) else {"inputs": inputs}
+    arrays = (
+        {str(k): v for k, v in inputs.items()}
+        if isinstance(inputs, Mapping)
+        else {"inputs": inputs}
+    )
     files = [file for file in map(_file_behind, arrays.values()) if file is not None]
     if not files:
         return None
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) != 1:
         raise InputError(f"the arrays have different lengths: {counts}")
-    forms = [f"{key} {np.asarray(array[:0]).dtype} {np.shape(array)}" for key, array in arrays.items()]
+    forms = [
+        f"{key} {np.asarray(array[:0]).dtype} {np.shape(array)}"
+        for key, array in arrays.items()
+    ]
     opens = {key: _opener(array) for key, array in arrays.items()}
     count = next(iter(counts.values()))
     require(count > 0, "the arrays have no rows")
-    return lazy(count, partial(_open_arrays, opens, isinstance(inputs, Mapping)), mark(forms, files))
+    return lazy(
+        count,
+        partial(_open_arrays, opens, isinstance(inputs, Mapping)),
+        mark(forms, files),
+    )
 
 
 def _file_behind(value: Any) -> str | None:
@@ -73,11 +93,15 @@ def _file_behind(value: Any) -> str | None:
 
 def _opener(array: Any) -> Callable[[], Any]:
     """Return what gives a process an array: a map of a whole file is mapped anew, so that it can be sent to another process."""
-    memory: Any = array.base if isinstance(array, np.memmap) else None  # a stub says that it is an array
+    memory: Any = (
+        array.base if isinstance(array, np.memmap) else None
+    )  # a stub says that it is an array
     if not isinstance(memory, mmap.mmap):
         return lambda: array
     order = "C" if array.flags.c_contiguous else "F"
-    return partial(np.memmap, array.filename, array.dtype, "r", array.offset, array.shape, order)
+    return partial(
+        np.memmap, array.filename, array.dtype, "r", array.offset, array.shape, order
+    )
 
 
 def _open_arrays(opens: Mapping[str, Callable[[], Any]], by_name: bool) -> Read:
@@ -99,13 +123,27 @@ def mark(words: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
         try:
             status = os.stat(file)
         except OSError as error:
-            raise InputError(f"the file {os.fspath(file)} of the data set cannot be read: {error.strerror}") from error
-        digest.update(f"{Path(file).name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            raise InputError(
+                f"the file {os.fspath(file)} of the data set cannot be read: {error.strerror}"
+            ) from error
+        digest.update(
+            f"{Path(file).name} {status.st_size} {status.st_mtime_ns}\n".encode()
+        )
     return digest.hexdigest()
 
 
-def mark_of(dataset: Any, facts: Iterable[str] = (), files: Iterable[str | os.PathLike[str]] = ()) -> str:
+def mark_of(
+    dataset: Any,
+    facts: Iterable[str] = (),
+    files: Iterable[str | os.PathLike[str]] = (),
+) -> str:
     """The mark of a data set: of its kind and length, what a Hugging Face one says of itself, further words, and files."""
-    cached = [str(entry["filename"]) for entry in getattr(dataset, "cache_files", None) or ()]
-    words = type(dataset).__qualname__, str(len(dataset)), str(getattr(dataset, "_fingerprint", ""))
+    cached = [
+        str(entry["filename"]) for entry in getattr(dataset, "cache_files", None) or ()
+    ]
+    words = (
+        type(dataset).__qualname__,
+        str(len(dataset)),
+        str(getattr(dataset, "_fingerprint", "")),
+    )
     return mark([*words, *facts], [*cached, *files])

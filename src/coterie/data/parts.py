@@ -41,7 +41,9 @@ def generator(seed: int, *names: str) -> np.random.Generator:
 
 
 def _digest(seed: int, *names: str) -> bytes:
-    return hashlib.blake2b("\x1f".join([str(int(seed)), *names]).encode(), digest_size=16).digest()
+    return hashlib.blake2b(
+        "\x1f".join([str(int(seed)), *names]).encode(), digest_size=16
+    ).digest()
 
 
 def stratified(
@@ -71,18 +73,29 @@ def stratified(
     {'train': 4, 'test': 2}
     """
     values = np.zeros(n or 0, dtype=np.int64) if labels is None else np.asarray(labels)
-    codes = np.unique(values, return_inverse=True)[1] if values.ndim == 1 else np.zeros(len(values), dtype=np.int64)
+    codes = (
+        np.unique(values, return_inverse=True)[1]
+        if values.ndim == 1
+        else np.zeros(len(values), dtype=np.int64)
+    )
     if groups is not None:
         table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
         np.add.at(table, (groups, codes), 1)
         units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
-        return {key: np.flatnonzero(np.isin(groups, place)) for key, place in units.items()}
+        return {
+            key: np.flatnonzero(np.isin(groups, place)) for key, place in units.items()
+        }
     part = stratify(codes, [len(codes)], fractions, seed=seed, names=[name])
     return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
 
 
 def stratify(
-    classes: ArrayLike, sizes: Sequence[int] | Index, fractions: Mapping[str, float], *, seed: int, names: Sequence[str]
+    classes: ArrayLike,
+    sizes: Sequence[int] | Index,
+    fractions: Mapping[str, float],
+    *,
+    seed: int,
+    names: Sequence[str],
 ) -> Index:
     """Return the part of each row of many clients, which lie behind each other, as `stratified` deals the rows of each; by number.
 
@@ -96,27 +109,41 @@ def stratify(
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     begins, client = ends - sizes, np.repeat(np.arange(len(ends)), sizes)
     values = np.unique(np.asarray(classes), return_inverse=True)[1]
-    group_keys, code = np.unique(client * (values.max(initial=0) + 1) + values, return_inverse=True)
+    group_keys, code = np.unique(
+        client * (values.max(initial=0) + 1) + values, return_inverse=True
+    )
     first_codes = np.searchsorted(
         group_keys, np.arange(len(ends) + 1) * (values.max(initial=0) + 1)
     )  # code of each client
     place, turn = np.empty(len(code)), np.empty(len(group_keys), dtype=np.int64)
-    single = [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
+    single = (
+        [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
+    )
     streams = single or numpy_generators(_digest(seed, "parts", name) for name in names)
-    edges = zip(begins.tolist(), ends.tolist(), first_codes[:-1].tolist(), first_codes[1:].tolist(), strict=True)
+    edges = zip(
+        begins.tolist(),
+        ends.tolist(),
+        first_codes[:-1].tolist(),
+        first_codes[1:].tolist(),
+        strict=True,
+    )
     for rng, (begin, end, low, high) in zip(streams, edges, strict=True):
         place[begin:end] = rng.random(end - begin)
         turn[low:high] = rng.permutation(high - low)
     # Rows class by class, in a random order of classes and of rows within a class; walking down this list with the
     # fixed pattern below gives each class its share and the client its totals.
     order = np.lexsort((place, turn[code], client))
-    pattern = _pattern(tuple(fractions.values()), _round_up(int(np.max(sizes, initial=0))))
+    pattern = _pattern(
+        tuple(fractions.values()), _round_up(int(np.max(sizes, initial=0)))
+    )
     part = np.empty(len(code), dtype=np.int64)
     part[order] = pattern[np.arange(len(code)) - begins[client]]
     lacking = np.bincount(code[part == 0], minlength=len(group_keys)) == 0
     for i in np.unique(client[lacking[code]]):
         rows = slice(begins[i], ends[i])
-        _every_class_in_training(part[rows], code[rows] - first_codes[i], order[rows] - begins[i])
+        _every_class_in_training(
+            part[rows], code[rows] - first_codes[i], order[rows] - begins[i]
+        )
     return part
 
 
@@ -152,7 +179,14 @@ def _pattern(fractions: tuple[float, ...], n: int) -> Index:
     return out
 
 
-def deal_folds(labels: ArrayLike, folds: int, *, seed: int, name: str, groups: ArrayLike | None = None) -> Index:
+def deal_folds(
+    labels: ArrayLike,
+    folds: int,
+    *,
+    seed: int,
+    name: str,
+    groups: ArrayLike | None = None,
+) -> Index:
     """Return the fold of each row of a client [rows]; -1 for all rows of a client with fewer than 5, which test nothing.
 
     Rows are dealt class by class, in a random order within each, and each class begins where the last ended: every class is
@@ -170,8 +204,16 @@ def deal_folds(labels: ArrayLike, folds: int, *, seed: int, name: str, groups: A
     """
     values = np.asarray(labels)
     classes = values.ndim == 1 and not np.issubdtype(values.dtype, np.floating)
-    codes = np.unique(values, return_inverse=True)[1] if classes else np.zeros(len(values), dtype=np.int64)
-    whose = np.arange(len(values)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    codes = (
+        np.unique(values, return_inverse=True)[1]
+        if classes
+        else np.zeros(len(values), dtype=np.int64)
+    )
+    whose = (
+        np.arange(len(values))
+        if groups is None
+        else np.unique(np.asarray(groups), return_inverse=True)[1]
+    )
     units = int(whose.max()) + 1 if len(whose) else 0
     if units < FEWEST_ROWS:
         return np.full(len(values), UNTESTED, dtype=np.int64)
@@ -186,7 +228,11 @@ def deal_folds(labels: ArrayLike, folds: int, *, seed: int, name: str, groups: A
 
 def refuse_split(clients: Clients) -> None:
     """Raise `InputError` unless all rows of the clients are training rows, which folds can be dealt from."""
-    if clients.validation is not None or clients.test is not None or clients.unseen is not None:
+    if (
+        clients.validation is not None
+        or clients.test is not None
+        or clients.unseen is not None
+    ):
         raise InputError(
             f"the clients of {clients.name} are split already, so split.folds cannot deal their rows; set folds = 0, or give "
             "clients whose rows are all for training"
@@ -207,23 +253,47 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     patients: dict[str, dict[str, Index]] = {}
     for i, name in enumerate(clients.names):
         labels = clients.train.part(i).labels.cpu().numpy()
-        groups = clients.row_groups[name]["train"] if name in clients.row_groups else None
+        groups = (
+            clients.row_groups[name]["train"] if name in clients.row_groups else None
+        )
         dealt = deal_folds(labels, folds, seed=seed, name=name, groups=groups)
         tested = dealt == (UNTESTED - 1 if fold is None else fold)
         untested = np.flatnonzero(~tested)
-        strata = labels[untested] if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating) else None
-        whose = None if groups is None else np.unique(groups[untested], return_inverse=True)[1]
-        held_out = stratified(strata, HELD, seed=seed, name=f"{name}/fold {fold}", n=len(untested), groups=whose)
-        of_part = {part: untested[place] for part, place in held_out.items()} | {"test": np.flatnonzero(tested)}
+        strata = (
+            labels[untested]
+            if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating)
+            else None
+        )
+        whose = (
+            None
+            if groups is None
+            else np.unique(groups[untested], return_inverse=True)[1]
+        )
+        held_out = stratified(
+            strata,
+            HELD,
+            seed=seed,
+            name=f"{name}/fold {fold}",
+            n=len(untested),
+            groups=whose,
+        )
+        of_part = {part: untested[place] for part, place in held_out.items()} | {
+            "test": np.flatnonzero(tested)
+        }
         where = clients.train.numbers(i)
         for part, place in of_part.items():
             parts[part].append(where[place])
         numbers[name] = of_part["test"]
         if groups is not None:
-            patients[name] = {part: groups[place] for part, place in of_part.items() if len(place)}
+            patients[name] = {
+                part: groups[place] for part, place in of_part.items() if len(place)
+            }
     view = copy(clients)
     for part, lists in parts.items():
         rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
         setattr(view, part, rows if any(map(len, lists)) else None)
-    view.test_numbers, view.row_groups = MappingProxyType(numbers), MappingProxyType(patients)
+    view.test_numbers, view.row_groups = (
+        MappingProxyType(numbers),
+        MappingProxyType(patients),
+    )
     return view

@@ -58,19 +58,31 @@ def load(
     """
     check_seed(seed)
     if not isinstance(name_or_folder, str | os.PathLike):
-        raise InputError(f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}")
+        raise InputError(
+            f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}"
+        )
     if label is not None and not isinstance(label, str):
         raise InputError(f"label = {cut(label)} must be the name of a column")
     key = os.fspath(name_or_folder)
     if ".py:" in key:
-        texts = {k: v for k, v in {"label": label, "folder": folder}.items() if v is not None}
-        return clients_of(load_object(key), key, seed=seed, split=split, **texts, **options)
+        texts = {
+            k: v for k, v in {"label": label, "folder": folder}.items() if v is not None
+        }
+        return clients_of(
+            load_object(key), key, seed=seed, split=split, **texts, **options
+        )
     if key not in DATASETS:
-        if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not path_exists(key)):
+        if key.startswith("hf:") or (
+            _ON_THE_HUB.fullmatch(key) and not path_exists(key)
+        ):
             if folder is not None:
-                raise InputError(f"{key} is a name of the hub; drop folder = {folder!r}")
+                raise InputError(
+                    f"{key} is a name of the hub; drop folder = {folder!r}"
+                )
             _check(options, _HUB_OPTIONS, key)
-            return hub.from_hub(key.removeprefix("hf:"), label=label, seed=seed, split=split, **options)
+            return hub.from_hub(
+                key.removeprefix("hf:"), label=label, seed=seed, split=split, **options
+            )
         if not path_exists(key):
             raise InputError(
                 f"there is no data set or folder {key!r}; {nearest(key, DATASETS)}; a folder path works too"
@@ -102,7 +114,9 @@ def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
     Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
     """
     if isinstance(clients, nn.Module):
-        raise InputError(f"clients is {type(clients).__name__}, a model; the order is ct.fit(method, clients, model)")
+        raise InputError(
+            f"clients is {type(clients).__name__}, a model; the order is ct.fit(method, clients, model)"
+        )
     if isinstance(clients, Clients) or (callable(clients) and not is_dataset(clients)):
         ready: Clients | Callable[..., Clients] = clients
         return ready
@@ -125,7 +139,13 @@ def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:
 
 
 def clients_of(
-    source: Any, name: str, /, *, seed: int, split: Split | Mapping[str, Any] | None = None, **options: Any
+    source: Any,
+    name: str,
+    /,
+    *,
+    seed: int,
+    split: Split | Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Clients:
     """Clients that are ready, or those that a function makes of `seed=...`, of `split=...` if there is one, and of `options`.
 
@@ -133,19 +153,29 @@ def clients_of(
     and for settings of ready clients.
     """
     if isinstance(source, Clients):
-        unused = [f"data.{key}" for key in options] + [f"split.{key}" for key in table_of(split)]
+        unused = [f"data.{key}" for key in options] + [
+            f"split.{key}" for key in table_of(split)
+        ]
         if unused:
-            raise InputError(f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set")
+            raise InputError(
+                f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set"
+            )
         return source
     if callable(source):
-        arguments = {"seed": seed, **options, **({"split": table_of(split)} if split else {})}
+        arguments = {
+            "seed": seed,
+            **options,
+            **({"split": table_of(split)} if split else {}),
+        }
         _check_takes(source, arguments, name)
         try:
             source = source(**arguments)
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"{name} failed: {type(error).__name__}: {error}") from error
+            raise InputError(
+                f"{name} failed: {type(error).__name__}: {error}"
+            ) from error
     if not isinstance(source, Clients):
         raise InputError(
             f"{name} gives a {type(source).__name__}; it must give Clients, as coterie.data.from_tensors does"
@@ -153,20 +183,36 @@ def clients_of(
     return source
 
 
-def _check_takes(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
+def _check_takes(
+    function: Callable[..., Any], arguments: Mapping[str, Any], name: str
+) -> None:
     """Raise `InputError` unless a function can be called with these arguments."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # nothing is known of how it is called
         return
     parameters = signature.parameters.values()
-    has_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    parameter_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    refused = [key for key in arguments if not has_keywords and key not in parameter_names]
+    has_keywords = any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+    )
+    parameter_names = [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    refused = [
+        key for key in arguments if not has_keywords and key not in parameter_names
+    ]
     if refused:
-        settings = [f"split.{key}" for key in arguments["split"]] if "split" in refused else []
+        settings = (
+            [f"split.{key}" for key in arguments["split"]] if "split" in refused else []
+        )
         settings += [f"data.{key}" for key in refused if key not in ("seed", "split")]
         reason = f" for {', '.join(settings)}" if settings else ""
         line = f"def {getattr(function, '__name__', 'clients')}(*, {', '.join(dict.fromkeys([*parameter_names, *refused]))}):"
-        cure = ", which gives split to ct.data.from_tensors" if "split" in refused else ""
-        raise InputError(f"{name} has no parameter {' and no '.join(refused)}{reason}; write {line}{cure}")
+        cure = (
+            ", which gives split to ct.data.from_tensors" if "split" in refused else ""
+        )
+        raise InputError(
+            f"{name} has no parameter {' and no '.join(refused)}{reason}; write {line}{cure}"
+        )

@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.base.errors import InputError
 from coterie.data.parts import Index, generator
 
-_ATTEMPTS = 200  # draws of Dirichlet shares before we say that the minimum cannot be met
+_ATTEMPTS = (
+    200  # draws of Dirichlet shares before we say that the minimum cannot be met
+)
 
 
 def number_names(n: int, prefix: str = "client") -> list[str]:
@@ -48,7 +50,9 @@ def iid(labels: ArrayLike, n: int, *, seed: int = 0) -> list[Index]:
     return [np.sort(part) for part in np.array_split(order, n)]
 
 
-def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum: int = 1) -> list[Index]:
+def dirichlet(
+    labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum: int = 1
+) -> list[Index]:
     """Each class is dealt to `n` clients in shares drawn from Dirichlet(alpha); each row is used once.
 
     Small `alpha`: few classes per client; large: every client looks alike. Shares are drawn again until every client
@@ -70,17 +74,29 @@ def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum
     if alpha <= 0:
         raise InputError(f"alpha = {alpha!r} must be a number above 0 (try .5)")
     if minimum * n > len(classes):
-        raise InputError(f"{n} clients with {minimum} rows each need more than {len(classes)} rows")
+        raise InputError(
+            f"{n} clients with {minimum} rows each need more than {len(classes)} rows"
+        )
     rows_of = [np.flatnonzero(classes == c) for c in np.unique(classes)]
     for attempt in range(_ATTEMPTS):
         rng = generator(seed, "dirichlet", str(attempt))
-        shares = np.cumsum(rng.dirichlet(np.full(n, float(alpha)), size=len(rows_of)), axis=1)
+        shares = np.cumsum(
+            rng.dirichlet(np.full(n, float(alpha)), size=len(rows_of)), axis=1
+        )
         cuts = np.rint(shares * np.array([[len(r)] for r in rows_of])).astype(np.int64)
-        cuts[:, -1] = [len(r) for r in rows_of]  # the last share ends at 1 up to rounding
+        cuts[:, -1] = [
+            len(r) for r in rows_of
+        ]  # the last share ends at 1 up to rounding
         if np.diff(cuts, axis=1, prepend=0).sum(axis=0).min() < minimum:
             continue
-        dealt = [np.split(rng.permutation(r), cut[:-1]) for r, cut in zip(rows_of, cuts, strict=True)]
-        return [np.sort(np.concatenate([by_class[i] for by_class in dealt])) for i in range(n)]
+        dealt = [
+            np.split(rng.permutation(r), cut[:-1])
+            for r, cut in zip(rows_of, cuts, strict=True)
+        ]
+        return [
+            np.sort(np.concatenate([by_class[i] for by_class in dealt]))
+            for i in range(n)
+        ]
     raise InputError(
         f"no draw of {_ATTEMPTS} with alpha = {alpha} gives each of {n} clients {minimum} rows; "
         "raise alpha, or lower the number of clients or `minimum`"
@@ -124,7 +140,9 @@ def shards(
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     if shard_size is None:
         if total > len(order):
-            raise InputError(f"{n} clients x {shards_per_client} shards need at least {total} rows")
+            raise InputError(
+                f"{n} clients x {shards_per_client} shards need at least {total} rows"
+            )
         pieces = np.array_split(order, total)
     else:
         count = _shard_count(n, shards_per_client, shard_size, len(order))
@@ -132,12 +150,22 @@ def shards(
     if twins:
         pieces = _twins_first(pieces, classes, twins, shards_per_client, rng)
     of_twins = np.arange(twins * shards_per_client).reshape(twins, shards_per_client)
-    dealt = _deal(rng, len(pieces) - of_twins.size, n - twins, shards_per_client) + of_twins.size
-    return [np.sort(np.concatenate([pieces[i] for i in numbers])) for numbers in np.concatenate([of_twins, dealt])]
+    dealt = (
+        _deal(rng, len(pieces) - of_twins.size, n - twins, shards_per_client)
+        + of_twins.size
+    )
+    return [
+        np.sort(np.concatenate([pieces[i] for i in numbers]))
+        for numbers in np.concatenate([of_twins, dealt])
+    ]
 
 
 def _twins_first(
-    pieces: list[Index], classes: NDArray[Any], twins: int, each: int, rng: np.random.Generator
+    pieces: list[Index],
+    classes: NDArray[Any],
+    twins: int,
+    each: int,
+    rng: np.random.Generator,
 ) -> list[Index]:
     """The shards in an order that begins with those of the twins: `each` classes, drawn at random, for the first, then the next."""
     of_class: dict[Any, list[int]] = {}
@@ -149,9 +177,15 @@ def _twins_first(
         raise InputError(
             f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(large_classes)}; lower shard_size"
         )
-    drawn = [rng.permutation(of_class[large_classes[c]])[:twins] for c in rng.permutation(len(large_classes))[:each]]
+    drawn = [
+        rng.permutation(of_class[large_classes[c]])[:twins]
+        for c in rng.permutation(len(large_classes))[:each]
+    ]
     of_twins = [int(shard[t]) for t in range(twins) for shard in drawn]
-    return [pieces[i] for i in [*of_twins, *(i for i in range(len(pieces)) if i not in of_twins)]]
+    return [
+        pieces[i]
+        for i in [*of_twins, *(i for i in range(len(pieces)) if i not in of_twins)]
+    ]
 
 
 def _shard_count(n: int, shards_per_client: int, shard_size: int, rows: int) -> int:
@@ -173,7 +207,12 @@ def _deal(rng: np.random.Generator, count: int, n: int, each: int) -> Index:
 
 
 def clusters(
-    labels: ArrayLike, n: int, *, clusters: int = 5, labels_per_cluster: int = 2, seed: int = 0
+    labels: ArrayLike,
+    n: int,
+    *,
+    clusters: int = 5,
+    labels_per_cluster: int = 2,
+    seed: int = 0,
 ) -> list[Index]:
     """Clients in clusters that share no class: each cluster has `labels_per_cluster` classes, its clients get them IID.
 
@@ -200,13 +239,20 @@ def clusters(
             f"{len(present)}; lower one of the two"
         )
     if n < clusters:
-        raise InputError(f"{n} clients cannot fill {clusters} clusters; lower `clusters` or raise `clients`")
+        raise InputError(
+            f"{n} clients cannot fill {clusters} clusters; lower `clusters` or raise `clients`"
+        )
     rng = generator(seed, "clusters")
-    of_cluster = rng.permutation(present)[: clusters * labels_per_cluster].reshape(clusters, labels_per_cluster)
+    of_cluster = rng.permutation(present)[: clusters * labels_per_cluster].reshape(
+        clusters, labels_per_cluster
+    )
     member = rng.permutation(np.arange(n) % clusters)
     out = [np.zeros(0, dtype=np.int64)] * n
     for c in range(clusters):
-        rows, clients = rng.permutation(np.flatnonzero(np.isin(values, of_cluster[c]))), np.flatnonzero(member == c)
+        rows, clients = (
+            rng.permutation(np.flatnonzero(np.isin(values, of_cluster[c]))),
+            np.flatnonzero(member == c),
+        )
         if len(rows) < len(clients):
             raise InputError(
                 f"{len(rows)} rows cannot be split over the {len(clients)} clients of a cluster; lower `clients`"
@@ -217,7 +263,13 @@ def clusters(
 
 
 def mixed(
-    labels: ArrayLike, n: int, nr: float, *, shards_per_client: int = 2, shard_size: int = 500, seed: int = 0
+    labels: ArrayLike,
+    n: int,
+    nr: float,
+    *,
+    shards_per_client: int = 2,
+    shard_size: int = 500,
+    seed: int = 0,
 ) -> list[Index]:
     """ISFL's mixed non-IID split: label-sorted shards, a share 1 - `nr` of each drawn uniformly from all classes.
 
@@ -240,20 +292,40 @@ def mixed(
     classes = class_numbers(labels, "mixed")
     _check_clients(n, len(classes))
     if not 0 <= nr <= 1:
-        raise InputError(f"nr = {nr!r} must be a number from 0 to 1 (the paper has .95 and .98)")
+        raise InputError(
+            f"nr = {nr!r} must be a number from 0 to 1 (the paper has .95 and .98)"
+        )
     count = _shard_count(n, shards_per_client, shard_size, len(classes))
     rng = generator(seed, "mixed")
     uniform = round((1 - nr) * shard_size)
     order = rng.permutation(len(classes))
-    by_turns = order[np.argsort(_rank(classes[order]), kind="stable")]  # one row of each class after the other
-    pool, remaining = rng.permutation(by_turns[: count * uniform]), by_turns[count * uniform :]
-    ordered = remaining[np.argsort(classes[remaining], kind="stable")][: count * (shard_size - uniform)]
-    pieces = np.concatenate([pool.reshape(count, uniform), ordered.reshape(count, shard_size - uniform)], axis=1)
-    return [np.sort(pieces[numbers].ravel()) for numbers in _deal(rng, count, n, shards_per_client)]
+    by_turns = order[
+        np.argsort(_rank(classes[order]), kind="stable")
+    ]  # one row of each class after the other
+    pool, remaining = (
+        rng.permutation(by_turns[: count * uniform]),
+        by_turns[count * uniform :],
+    )
+    ordered = remaining[np.argsort(classes[remaining], kind="stable")][
+        : count * (shard_size - uniform)
+    ]
+    pieces = np.concatenate(
+        [pool.reshape(count, uniform), ordered.reshape(count, shard_size - uniform)],
+        axis=1,
+    )
+    return [
+        np.sort(pieces[numbers].ravel())
+        for numbers in _deal(rng, count, n, shards_per_client)
+    ]
 
 
 def target_groups(
-    labels: ArrayLike, alpha: float, *, held_out: int = 300, rows_per_client: int | str = 750, seed: int = 0
+    labels: ArrayLike,
+    alpha: float,
+    *,
+    held_out: int = 300,
+    rows_per_client: int | str = 750,
+    seed: int = 0,
 ) -> tuple[dict[str, Index], Index]:
     """MeritFed's image task: a target, 10 clients that are near and 9 that are far; and the target's validation rows.
 
@@ -282,7 +354,9 @@ def target_groups(
     """
     classes = class_numbers(labels, "target-groups")
     if not 0 < alpha <= 1:
-        raise InputError(f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
+        raise InputError(
+            f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups"
+        )
     present = np.unique(classes)
     if not np.isin(np.arange(10), present).all():
         raise InputError(
@@ -296,7 +370,11 @@ def target_groups(
                 f"held_out = {held_out} rows of class {c} leave nothing of its {len(rows[c])} to train on; lower held_out"
             )
     validation = np.sort(np.concatenate([r[:held_out] for r in rows[:3]]))
-    stock = [_by_turns([r[held_out:] for r in rows[:3]]), _by_turns(rows[3:6]), _by_turns(rows[6:])]
+    stock = [
+        _by_turns([r[held_out:] for r in rows[:3]]),
+        _by_turns(rows[3:6]),
+        _by_turns(rows[6:]),
+    ]
 
     def shares_of(size: int) -> tuple[int, int]:
         shared = round(alpha * size)
@@ -324,7 +402,9 @@ def target_groups(
     lists = {"target": stock[0][:size]}
     for i in range(10):
         low, high = size + i * shared, i * far_share
-        lists[f"near-{i:02d}"] = np.concatenate([stock[0][low : low + shared], stock[1][high : high + far_share]])
+        lists[f"near-{i:02d}"] = np.concatenate(
+            [stock[0][low : low + shared], stock[1][high : high + far_share]]
+        )
     for i in range(9):
         lists[f"far-{i:02d}"] = stock[2][i * size : (i + 1) * size]
     return {name: np.sort(numbers) for name, numbers in lists.items()}, validation
@@ -340,7 +420,11 @@ def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
     order = generator(seed, "subset").permutation(len(classes))
     part_classes = classes[order]
     _, code, count = np.unique(part_classes, return_inverse=True, return_counts=True)
-    return np.sort(order[np.argsort((_rank(part_classes) + 0.5) / count[code], kind="stable")[:rows]])
+    return np.sort(
+        order[
+            np.argsort((_rank(part_classes) + 0.5) / count[code], kind="stable")[:rows]
+        ]
+    )
 
 
 def _rank(classes: NDArray[Any]) -> Index:
@@ -362,7 +446,9 @@ def class_numbers(labels: ArrayLike, kind: str) -> NDArray[Any]:
     """Return labels as an array [rows]. Raises `InputError` that names the split unless there is one class per row."""
     array = np.asarray(labels)
     if np.ma.is_masked(labels):
-        raise InputError(f"the split {kind!r} has masked labels; put a class in their place, say by .filled(...)")
+        raise InputError(
+            f"the split {kind!r} has masked labels; put a class in their place, say by .filled(...)"
+        )
     if array.ndim != 1 or np.issubdtype(array.dtype, np.floating):
         raise InputError(
             f"the split {kind!r} needs one class per row, but labels are {array.dtype} {list(array.shape)}; use 'iid'"
@@ -374,4 +460,6 @@ def _check_clients(n: int, rows: int) -> None:
     if n < 1:
         raise InputError(f"clients = {n} must be at least 1")
     if n > rows:
-        raise InputError(f"{rows} rows cannot be split over {n} clients; lower `clients`")
+        raise InputError(
+            f"{rows} rows cannot be split over {n} clients; lower `clients`"
+        )

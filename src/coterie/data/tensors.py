@@ -14,14 +14,32 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, rows, take, tensors_by_name
+from coterie.base.rows import (
+    Held,
+    Inputs,
+    LazyInputs,
+    Part,
+    Rows,
+    check_plain,
+    rows,
+    take,
+    tensors_by_name,
+)
 from coterie.config.data import Split, Tables, table_of
 from coterie.config.rules import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.parts import stratified, stratify
 from coterie.data.splits import number_names
 from coterie.data.tables.read import read_arrays
-from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
+from coterie.data.values import (
+    as_inputs,
+    as_labels,
+    is_dataset,
+    names_as_texts,
+    read_items,
+    refuse_others,
+    strata,
+)
 
 PARTS = ("train", "validation", "test")
 ARRAY_LABELS = ("label", "labels", "target", "y")
@@ -73,7 +91,10 @@ def from_tensors(
     """
     if _is_pair(clients):
         labelled: dict[str, Any] = {"name": name, "classes": classes, "notes": notes}
-        return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **labelled), task)
+        return with_task(
+            deal_rows(_part(clients, "the data set"), split, seed=seed, **labelled),
+            task,
+        )
     rule = Split.parse(split, natural="a list of clients")
     parts_by_name = _by_name(clients)
     fields: dict[str, Any] = {
@@ -83,12 +104,26 @@ def from_tensors(
         "server": None if server is None else _part(server, "the server"),
         "unseen": None
         if unseen is None
-        else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes, task=task),
+        else from_tensors(
+            unseen, seed=seed, split=split, name=name, classes=classes, task=task
+        ),
     }
     names = sorted(parts_by_name)
-    joined = _join([parts_by_name[key] for key in names]) if all(0 < len(key) <= 200 for key in names) else None
+    joined = (
+        _join([parts_by_name[key] for key in names])
+        if all(0 < len(key) <= 200 for key in names)
+        else None
+    )
     if joined is not None:
-        dealt = _deal_parts(joined.inputs, joined.labels, names, joined.all_numbers(), joined.sizes, rule, seed)
+        dealt = _deal_parts(
+            joined.inputs,
+            joined.labels,
+            names,
+            joined.all_numbers(),
+            joined.sizes,
+            rule,
+            seed,
+        )
         return with_task(Clients.from_indices(names, *dealt, **fields), task)
     members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
     return with_task(Clients(members, **fields), task)
@@ -96,12 +131,25 @@ def from_tensors(
 
 def _join(values: Sequence[Any]) -> Rows | None:
     """The rows of clients that are all pairs of tensors alike; None if any needs a second look, or must be refused by name."""
-    pairs = all(type(v) in (tuple, list) and len(v) == 2 and type(v[0]) is type(v[1]) is Tensor for v in values)
-    columns = [[value[column] for value in values] for column in (0, 1)] if pairs and values else []
+    pairs = all(
+        type(v) in (tuple, list) and len(v) == 2 and type(v[0]) is type(v[1]) is Tensor
+        for v in values
+    )
+    columns = (
+        [[value[column] for value in values] for column in (0, 1)]
+        if pairs and values
+        else []
+    )
     for column in columns:
-        if any(x.is_nested or x.layout is not torch.strided or x.requires_grad for x in column):
+        if any(
+            x.is_nested or x.layout is not torch.strided or x.requires_grad
+            for x in column
+        ):
             return None
-        if len({(x.dtype, x.device, x.ndim, x.shape[1:]) for x in column}) > 1 or not column[0].ndim:
+        if (
+            len({(x.dtype, x.device, x.ndim, x.shape[1:]) for x in column}) > 1
+            or not column[0].ndim
+        ):
             return None
         check_plain(column[0], "the first client")
     sizes = [[x.shape[0] for x in column] for column in columns]
@@ -111,19 +159,29 @@ def _join(values: Sequence[Any]) -> Rows | None:
     rows = Rows.concatenate(parts)
     if rows is None or not isinstance(rows.inputs, Tensor):
         return None
-    labels = rows.labels if rows.labels.is_floating_point() else rows.labels.to(torch.int64)
-    finite = all(bool(v.isfinite().all()) for v in (rows.inputs, labels) if v.is_floating_point())
-    negative = not labels.is_floating_point() and labels.ndim == 1 and bool((labels < 0).any())
+    labels = (
+        rows.labels if rows.labels.is_floating_point() else rows.labels.to(torch.int64)
+    )
+    finite = all(
+        bool(v.isfinite().all()) for v in (rows.inputs, labels) if v.is_floating_point()
+    )
+    negative = (
+        not labels.is_floating_point() and labels.ndim == 1 and bool((labels < 0).any())
+    )
     return replace(rows, labels=labels) if finite and not negative else None
 
 
 def _is_pair(value: Any) -> bool:
     """Return True for one (inputs, labels) in place of one per client; two data frames are none."""
     pair = isinstance(value, tuple | list) and len(value) == 2
-    return pair and all(hasattr(part, "shape") and not hasattr(part, "columns") for part in value)
+    return pair and all(
+        hasattr(part, "shape") and not hasattr(part, "columns") for part in value
+    )
 
 
-def deal_rows(rows: Part, split: Split | Mapping[str, Any] | None, *, seed: int, **about: Any) -> Clients:
+def deal_rows(
+    rows: Part, split: Split | Mapping[str, Any] | None, *, seed: int, **about: Any
+) -> Clients:
     """Deal the rows of one data set to clients. Raises `InputError` with the line to write if no split says how."""
     if "kind" not in table_of(split):
         raise InputError(
@@ -131,8 +189,12 @@ def deal_rows(rows: Part, split: Split | Mapping[str, Any] | None, *, seed: int,
             'split={"kind": "dirichlet", "alpha": 0.3, "clients": 10}, or give each client its own'
         )
     if rows.labels.ndim != 1 or rows.labels.is_floating_point():
-        raise InputError("rows are dealt by their classes; give labels as whole numbers, one per row")
-    return split_over(rows.inputs, rows.labels.numpy(), Split.parse(split), seed=seed, **about)
+        raise InputError(
+            "rows are dealt by their classes; give labels as whole numbers, one per row"
+        )
+    return split_over(
+        rows.inputs, rows.labels.numpy(), Split.parse(split), seed=seed, **about
+    )
 
 
 def with_task(clients: Clients, task: str | None) -> Clients:
@@ -145,11 +207,20 @@ def with_task(clients: Clients, task: str | None) -> Clients:
     Raises:
         InputError: No task says what floats that are only 0.0 and 1.0 mean, or classes that are not whole numbers.
     """
-    if task is not None and not (isinstance(task, str) and task in ("classification", "regression")):
-        raise InputError(f'task must be "classification" or "regression"; got {cut(task)}')
+    if task is not None and not (
+        isinstance(task, str) and task in ("classification", "regression")
+    ):
+        raise InputError(
+            f'task must be "classification" or "regression"; got {cut(task)}'
+        )
     labels = clients.train.labels
     floats = labels.is_floating_point()
-    if floats and task is None and labels.ndim == 1 and bool(((labels == 0) | (labels == 1)).all()):
+    if (
+        floats
+        and task is None
+        and labels.ndim == 1
+        and bool(((labels == 0) | (labels == 1)).all())
+    ):
         raise InputError(
             f'the labels of {clients.name!r} are 0.0 and 1.0: say task = "classification" if these are classes, or '
             'task = "regression" if they are quantities'
@@ -160,7 +231,9 @@ def with_task(clients: Clients, task: str | None) -> Clients:
                 f"the labels of {clients.name!r} are not whole numbers, as classes are; number the classes 0, 1, 2, ..."
             )
         kind = torch.int64 if floats else torch.get_default_dtype()
-        return clients.map_tensors(lambda tensor, name: tensor.to(kind) if name is None else tensor)
+        return clients.map_tensors(
+            lambda tensor, name: tensor.to(kind) if name is None else tensor
+        )
     return clients
 
 
@@ -184,11 +257,17 @@ def standardise(clients: Clients) -> Clients:
     tensor([0.9129, 1.0954])
     """
     if not isinstance(clients, Clients):
-        raise InputError(f"clients must be Clients, as ct.data.from_tensors makes them; got {cut(clients)}")
+        raise InputError(
+            f"clients must be Clients, as ct.data.from_tensors makes them; got {cut(clients)}"
+        )
     if clients.recipe is not None:
-        raise InputError(f"the clients of {clients.name!r} are standardised already; use them as they are")
+        raise InputError(
+            f"the clients of {clients.name!r} are standardised already; use them as they are"
+        )
     if isinstance(clients.train.inputs, LazyInputs):
-        raise InputError(f"the inputs of {clients.name!r} are read lazily; scale each row where it is read")
+        raise InputError(
+            f"the inputs of {clients.name!r} are read lazily; scale each row where it is read"
+        )
     pooled = clients.pool_training_rows()
     scales = {
         k: _scale_over_rows(v)
@@ -197,25 +276,43 @@ def standardise(clients: Clients) -> Clients:
     }
     label = pooled.labels
     quantity = label.is_floating_point() and label.numel() == len(label)
-    mean, scale = _scale_over_rows(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
+    mean, scale = (
+        _scale_over_rows(label.reshape(-1))
+        if quantity
+        else (torch.tensor(0.0), torch.tensor(1.0))
+    )
     if quantity and not (label != label[0]).any():
-        raise InputError(f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn")
+        raise InputError(
+            f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn"
+        )
 
     def change(tensor: Tensor, key: str | None) -> Tensor:
         if key is None:
             return ((tensor - mean) / scale).to(tensor.dtype) if quantity else tensor
-        return ((tensor - scales[key][0]) / scales[key][1]).to(tensor.dtype) if key in scales else tensor
+        return (
+            ((tensor - scales[key][0]) / scales[key][1]).to(tensor.dtype)
+            if key in scales
+            else tensor
+        )
 
     standardised = clients.map_tensors(change)
-    numbers = {key: {"mean": m.tolist(), "scale": s.tolist()} for key, (m, s) in scales.items()}
-    recipe = {"version": 2, "inputs": numbers, "label": {"mean": float(mean), "scale": float(scale)}}
+    numbers = {
+        key: {"mean": m.tolist(), "scale": s.tolist()} for key, (m, s) in scales.items()
+    }
+    recipe = {
+        "version": 2,
+        "inputs": numbers,
+        "label": {"mean": float(mean), "scale": float(scale)},
+    }
     for group in (standardised, standardised.unseen):
         if group is not None:
             group.recipe = recipe
     if clients.draw is None:
         return standardised
     drawn = clients.draw
-    return standardised.with_draw(lambda client, count, rng: drawn(client, count, rng).map_tensors(change))
+    return standardised.with_draw(
+        lambda client, count, rng: drawn(client, count, rng).map_tensors(change)
+    )
 
 
 def _scale_over_rows(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +328,9 @@ def _by_name(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         return names_as_texts(clients, "clients")
     is_list = isinstance(clients, Sequence) and not isinstance(clients, str)
     if not is_list:
-        raise InputError(f"clients must be a dict or a list of what each has; got {cut(clients)}")
+        raise InputError(
+            f"clients must be a dict or a list of what each has; got {cut(clients)}"
+        )
     return dict(zip(number_names(len(clients)), clients, strict=True))
 
 
@@ -242,22 +341,40 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     if isinstance(value, Mapping):
         for key in value:
             if key not in PARTS:
-                raise InputError(f"{client} has a part {key!r}; {nearest(str(key), PARTS)}")
+                raise InputError(
+                    f"{client} has a part {key!r}; {nearest(str(key), PARTS)}"
+                )
         if value.get("train") is None:
             raise InputError(f"{client} has no part 'train'; give it training rows")
-        parts = {key: _part(part, client) for key, part in value.items() if part is not None}
+        parts = {
+            key: _part(part, client) for key, part in value.items() if part is not None
+        }
     elif isinstance(value, Sequence) and len(value) == 3:
         if value[0] is None:
-            raise InputError(f"{client} has no training rows; the first of the three parts is train")
-        parts = {key: _part(part, client) for key, part in zip(PARTS, value, strict=True) if part is not None}
+            raise InputError(
+                f"{client} has no training rows; the first of the three parts is train"
+            )
+        parts = {
+            key: _part(part, client)
+            for key, part in zip(PARTS, value, strict=True)
+            if part is not None
+        }
     else:
         everything = _part(value, client)
         if not len(everything):
             raise InputError(f"{client} has no rows; remove it")
         index = stratified(
-            strata(everything.labels), rule.parts, seed=rule.seed_for(seed), name=name, n=len(everything)
+            strata(everything.labels),
+            rule.parts,
+            seed=rule.seed_for(seed),
+            name=name,
+            n=len(everything),
         )
-        parts = {key: everything.select(torch.from_numpy(numbers)) for key, numbers in index.items() if len(numbers)}
+        parts = {
+            key: everything.select(torch.from_numpy(numbers))
+            for key, numbers in index.items()
+            if len(numbers)
+        }
     return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
 
 
@@ -272,21 +389,33 @@ def _part(value: Any, who: str) -> Part:
         )
     part = Part(as_inputs(value[0], who), as_labels(value[1], who))
     if rows(part.inputs) != len(part):
-        raise InputError(f"{who} has {rows(part.inputs)} rows of inputs but {len(part)} labels")
+        raise InputError(
+            f"{who} has {rows(part.inputs)} rows of inputs but {len(part)} labels"
+        )
     return part
 
 
 def over_clients(
-    inputs: Held, labels: Tensor, lists: Mapping[str, NDArray[np.int64]], split: Split, *, seed: int, **about: Any
+    inputs: Held,
+    labels: Tensor,
+    lists: Mapping[str, NDArray[np.int64]],
+    split: Split,
+    *,
+    seed: int,
+    **about: Any,
 ) -> Clients:
     """Clients with the rows `lists[name]` of one data set in memory, each split into parts; nothing is copied."""
     names = sorted(lists)
     sizes = [len(lists[name]) for name in names]
     if 0 in sizes:
         empty = names[sizes.index(0)]
-        raise InputError(f"client {empty!r} has no rows; raise alpha or minimum, or lower the number of clients")
+        raise InputError(
+            f"client {empty!r} has no rows; raise alpha or minimum, or lower the number of clients"
+        )
     numbers = np.concatenate([lists[name] for name in names])
-    return Clients.from_indices(names, *_deal_parts(inputs, labels, names, numbers, sizes, split, seed), **about)
+    return Clients.from_indices(
+        names, *_deal_parts(inputs, labels, names, numbers, sizes, split, seed), **about
+    )
 
 
 def _deal_parts(
@@ -300,14 +429,18 @@ def _deal_parts(
 ) -> tuple[Rows, Rows | None, Rows | None]:
     """Training, validation and test rows of clients that have so many of the rows `numbers` each."""
     classes = strata(labels)
-    codes = np.zeros(len(numbers), dtype=np.int64) if classes is None else classes[numbers]
+    codes = (
+        np.zeros(len(numbers), dtype=np.int64) if classes is None else classes[numbers]
+    )
     part = stratify(codes, sizes, split.parts, seed=split.seed_for(seed), names=names)
     client, order = np.repeat(np.arange(len(names)), sizes), [*split.parts]
     dealt: list[Rows | None] = []
     for key in PARTS:
         chosen = part == (order.index(key) if key in order else -1)
         offsets = np.cumsum(np.bincount(client[chosen] + 1, minlength=len(names) + 1))
-        dealt.append(Rows(inputs, labels, offsets, numbers[chosen]) if offsets[-1] else None)
+        dealt.append(
+            Rows(inputs, labels, offsets, numbers[chosen]) if offsets[-1] else None
+        )
     if dealt[0] is None:
         raise InputError("no client has a training row")
     return dealt[0], dealt[1], dealt[2]
@@ -323,22 +456,35 @@ def from_array_files(
     folder: Path,
 ) -> Clients:
     """Make one client of each npz file with an array of labels and one or more arrays of inputs, used as they are."""
-    of_tables = [key for key in settings.changes() if key not in ("label", "classes", "arrays")]
+    of_tables = [
+        key for key in settings.changes() if key not in ("label", "classes", "arrays")
+    ]
     if of_tables:
-        raise InputError(f"{folder} holds arrays and no tables: {', '.join(of_tables)} do not apply; drop them")
+        raise InputError(
+            f"{folder} holds arrays and no tables: {', '.join(of_tables)} do not apply; drop them"
+        )
     clients = {}
     for client, path in files.items():
         if path.suffix.lower() != ".npz":
-            raise InputError(f"{path} is not an npz file but others in its folder are; use one kind")
+            raise InputError(
+                f"{path} is not an npz file but others in its folder are; use one kind"
+            )
         arrays = read_arrays(path)
         key = settings.label or next((n for n in ARRAY_LABELS if n in arrays), "")
         if key not in arrays:
-            raise InputError(f"{path} has no array {key or 'label'!r}; it has {', '.join(arrays)}: name one as label")
+            raise InputError(
+                f"{path} has no array {key or 'label'!r}; it has {', '.join(arrays)}: name one as label"
+            )
         inputs = {k: v for k, v in arrays.items() if k != key}
         if not inputs:
             raise InputError(f"{path} has labels only; add an array of inputs")
-        clients[client] = (next(iter(inputs.values())) if len(inputs) == 1 else inputs, arrays[key])
-    return from_tensors(clients, seed=seed, split=split, name=name, classes=tuple(settings.classes))
+        clients[client] = (
+            next(iter(inputs.values())) if len(inputs) == 1 else inputs,
+            arrays[key],
+        )
+    return from_tensors(
+        clients, seed=seed, split=split, name=name, classes=tuple(settings.classes)
+    )
 
 
 def split_over(
@@ -347,7 +493,8 @@ def split_over(
     split: Split,
     *,
     seed: int,
-    standard: tuple[Inputs | Callable[[NDArray[np.int64]], Inputs], NDArray[np.int64]] | None = None,
+    standard: tuple[Inputs | Callable[[NDArray[np.int64]], Inputs], NDArray[np.int64]]
+    | None = None,
     column: ReadColumn | None = None,
     **about: Any,
 ) -> Clients:
@@ -383,13 +530,19 @@ def split_over(
         joined = Rows.concatenate([Part(*shared), test_set.part])
         shared = (joined.inputs, joined.labels) if joined is not None else shared
 
-    def parts(lists: Mapping[str, NDArray[np.int64]]) -> list[dict[str, NDArray[np.int64]]]:
+    def parts(
+        lists: Mapping[str, NDArray[np.int64]],
+    ) -> list[dict[str, NDArray[np.int64]]]:
         out = []
         for name in sorted(lists):
             client_rows, origin = place[lists[name]], dealt.copies.get(name, name)
             fractions = shares(split, validation=origin not in dealt.validation)
-            own_shares = stratified(labels[client_rows], fractions, seed=split.seed_for(seed), name=origin)
-            own_parts = {key: client_rows[numbers] for key, numbers in own_shares.items()}
+            own_shares = stratified(
+                labels[client_rows], fractions, seed=split.seed_for(seed), name=origin
+            )
+            own_parts = {
+                key: client_rows[numbers] for key, numbers in own_shares.items()
+            }
             if name in dealt.validation:
                 own_parts["validation"] = place[dealt.validation[name]]
             if test_set is not None:
@@ -398,9 +551,22 @@ def split_over(
         return out
 
     notes = [*about.pop("notes", ()), *dealt.notes]
-    own_kind = {key: value for key, value in about.items() if key in ("name", "classes")}
-    unseen = from_row_lists(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
-    return from_row_lists(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
+    own_kind = {
+        key: value for key, value in about.items() if key in ("name", "classes")
+    }
+    unseen = (
+        from_row_lists(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind)
+        if dealt.unseen
+        else None
+    )
+    return from_row_lists(
+        *shared,
+        sorted(dealt.clients),
+        parts(dealt.clients),
+        notes=notes,
+        unseen=unseen,
+        **about,
+    )
 
 
 class _Standard(NamedTuple):
@@ -410,7 +576,9 @@ class _Standard(NamedTuple):
     lists: Mapping[str, NDArray[np.int64]]
 
 
-def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: Any, seed: int) -> _Standard | None:
+def _standard(
+    split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: Any, seed: int
+) -> _Standard | None:
     if split.test == "own":
         return None
     if standard is None or not len(standard[1]):
@@ -421,25 +589,45 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
     inputs, classes = standard
     all_clients = {**dealt.clients, **dealt.unseen}
     drawn = {
-        name: standard_rows(split, labels[client_rows], classes, seed=seed, name=dealt.copies.get(name, name))
+        name: standard_rows(
+            split,
+            labels[client_rows],
+            classes,
+            seed=seed,
+            name=dealt.copies.get(name, name),
+        )
         for name, client_rows in all_clients.items()
     }
     used = np.unique(np.concatenate(list(drawn.values())))
-    rows_used = inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
+    rows_used = (
+        inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
+    )
     part = Part(rows_used, torch.from_numpy(classes[used]))
-    return _Standard(part, {name: np.searchsorted(used, numbers) for name, numbers in drawn.items()})
+    return _Standard(
+        part, {name: np.searchsorted(used, numbers) for name, numbers in drawn.items()}
+    )
 
 
 def from_row_lists(
-    inputs: Held, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
+    inputs: Held,
+    labels: Tensor,
+    names: Sequence[str],
+    parts: Sequence[Mapping[str, Any]],
+    **about: Any,
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
     no_rows = np.zeros(0, dtype=np.int64)
     by_part = {}
     for key in PARTS:
         lists = [np.asarray(p.get(key, no_rows), dtype=np.int64) for p in parts]
-        by_part[key] = Rows.from_indices(inputs, labels, lists) if sum(map(len, lists)) or key == "train" else None
+        by_part[key] = (
+            Rows.from_indices(inputs, labels, lists)
+            if sum(map(len, lists)) or key == "train"
+            else None
+        )
     train = by_part["train"]
     if train is None:
         raise InputError("no client has a training row")
-    return Clients.from_indices(names, train, by_part["validation"], by_part["test"], **about)
+    return Clients.from_indices(
+        names, train, by_part["validation"], by_part["test"], **about
+    )

@@ -39,9 +39,13 @@ def as_inputs(value: Any, who: str) -> Inputs:
     """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
     if isinstance(value, Mapping):
         if not len(value):
-            raise InputError(f"{who} has an empty dict of inputs; name at least one tensor")
+            raise InputError(
+                f"{who} has an empty dict of inputs; name at least one tensor"
+            )
         named = names_as_texts(value, f"{who}, inputs")
-        tensors = {key: _tensor(v, f"{who}, inputs {key!r}") for key, v in named.items()}
+        tensors = {
+            key: _tensor(v, f"{who}, inputs {key!r}") for key, v in named.items()
+        }
         counts = {key: v.shape[0] for key, v in tensors.items()}
         if len(set(counts.values())) != 1:
             raise InputError(f"{who} has inputs of different length: {counts}")
@@ -56,7 +60,9 @@ def as_labels(value: Any, who: str) -> Tensor:
         return labels
     labels = labels.to(torch.int64)
     if labels.ndim == 1 and len(labels) and int(labels.min()) < 0:
-        raise InputError(f"{who} has the label {int(labels.min())}; number the classes 0, 1, 2, ...")
+        raise InputError(
+            f"{who} has the label {int(labels.min())}; number the classes 0, 1, 2, ..."
+        )
     return labels
 
 
@@ -66,7 +72,9 @@ def _tensor(value: Any, who: str) -> Tensor:
     except InputError:
         raise
     except (TypeError, ValueError) as error:
-        raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
+        raise InputError(
+            f"{who} cannot become a tensor; give numbers, every row of the same shape"
+        ) from error
     if not tensor.is_nested and tensor.ndim < 1:
         raise InputError(f"{who} has no rows; give a tensor [rows, ...]")
     check_plain(tensor, who)
@@ -76,7 +84,11 @@ def _tensor(value: Any, who: str) -> Tensor:
 def refuse_masks(value: Any, who: str) -> None:
     """Raise `InputError` for masked values of an array, or of a list of arrays."""
     for part in value if isinstance(value, list | tuple) else (value,):
-        masked = int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0
+        masked = (
+            int(np.ma.getmaskarray(part).sum())
+            if isinstance(part, np.ma.MaskedArray)
+            else 0
+        )
         if masked:
             raise InputError(
                 f"{who} have {masked} masked values, which would be read as what lies beneath; put a number in "
@@ -95,9 +107,12 @@ def from_array(value: Any, who: str = "inputs") -> Tensor:
     array = plain_array(value, who)
     if (
         array.dtype.kind in "fc"
-        and array.dtype.itemsize > np.dtype("complex128" if array.dtype.kind == "c" else "f8").itemsize
+        and array.dtype.itemsize
+        > np.dtype("complex128" if array.dtype.kind == "c" else "f8").itemsize
     ):
-        raise InputError(f"{who} are {array.dtype}, which torch does not have; make them double by .astype('float64')")
+        raise InputError(
+            f"{who} are {array.dtype}, which torch does not have; make them double by .astype('float64')"
+        )
     if array.dtype == np.float64:
         array = array.astype(np.float32)
     # Torch takes neither another machine's order of bytes nor steps backwards through memory.
@@ -105,19 +120,25 @@ def from_array(value: Any, who: str = "inputs") -> Tensor:
     if any(step < 0 for step in array.strides):
         array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # no rows are written to
+        warnings.filterwarnings(
+            "ignore", "The given NumPy array is not writable"
+        )  # no rows are written to
         return torch.as_tensor(array)
 
 
 def strata(labels: Tensor) -> NDArray[np.int64] | None:
     """Return the classes that a split keeps in proportion: one class per row, else nothing."""
-    return labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
+    return (
+        labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
+    )
 
 
 def read_items(dataset: Any, used: NDArray[np.int64]) -> Read:
     """Rows of a torch data set with items (x, y)."""
     tensors = getattr(dataset, "tensors", None)
-    if isinstance(tensors, tuple) and len(tensors) == 2:  # TensorDataset: no loop over rows
+    if (
+        isinstance(tensors, tuple) and len(tensors) == 2
+    ):  # TensorDataset: no loop over rows
         index = torch.from_numpy(used)
         return (
             as_inputs(tensors[0][index], "the data set"),
@@ -128,17 +149,25 @@ def read_items(dataset: Any, used: NDArray[np.int64]) -> Read:
     xs = [item[0] for item in items]
     inputs: Inputs
     if isinstance(xs[0], Mapping):
-        inputs = {str(k): stack([x[k] for x in xs], used, f"inputs {k!r}") for k in xs[0]}
+        inputs = {
+            str(k): stack([x[k] for x in xs], used, f"inputs {k!r}") for k in xs[0]
+        }
     else:
         inputs = stack(xs, used, "inputs")
-    return inputs, as_labels(stack([item[1] for item in items], used, "labels"), "the data set"), _names(dataset)
+    return (
+        inputs,
+        as_labels(stack([item[1] for item in items], used, "labels"), "the data set"),
+        _names(dataset),
+    )
 
 
 def item_of(dataset: Any, i: int) -> Any:
     """The i-th item of a data set, which must be (inputs, label)."""
     item = dataset[i]
     if not (isinstance(item, tuple | list) and len(item) == 2):
-        raise InputError(f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)")
+        raise InputError(
+            f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)"
+        )
     return item
 
 
@@ -152,13 +181,23 @@ def stack(values: Sequence[Any], used: NDArray[np.int64], subject: str) -> Tenso
     tensors: list[Tensor] = []
     for i, value in zip(used, values, strict=True):
         try:
-            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value, f"row {i}: {subject}"))
+            tensors.append(
+                _image(value)
+                if hasattr(value, "getbands")
+                else _value(value, f"row {i}: {subject}")
+            )
         except InputError:
             raise
         except (TypeError, ValueError) as error:
             kind = type(value).__name__
-            cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
-            raise InputError(f"row {i}: {subject} are {kind}, which cannot become a tensor; {cure}") from error
+            cure = (
+                "tokenise it first"
+                if isinstance(value, str)
+                else "give numbers, an image or a tensor"
+            )
+            raise InputError(
+                f"row {i}: {subject} are {kind}, which cannot become a tensor; {cure}"
+            ) from error
         if tensors[-1].shape != tensors[0].shape:
             raise InputError(
                 f"row {i}: {subject} have shape {list(tensors[-1].shape)} but row {used[0]} has {list(tensors[0].shape)}; pad or "
@@ -185,7 +224,11 @@ def _image(value: Any) -> Tensor:
 def is_dataset(value: Any) -> bool:
     """Return True for rows behind numbers, such as a `torch.utils.data.Dataset`, and False for arrays, sequences and frames."""
     indexable = hasattr(value, "__getitem__") and hasattr(value, "__len__")
-    return indexable and not isinstance(value, Mapping | Sequence | Tensor) and not hasattr(value, "shape")
+    return (
+        indexable
+        and not isinstance(value, Mapping | Sequence | Tensor)
+        and not hasattr(value, "shape")
+    )
 
 
 def refuse_others(value: Any, who: str) -> None:

@@ -38,13 +38,17 @@ class InProcess(EngineSpec):
     workers: Annotated[int, SIZE, Flag(metavar="N")] = 1
     kernel: Annotated[str, one_of("auto", "loop")] = "auto"
     device: str = "cpu"
-    timeout: Annotated[float | None, optional(POSITIVE, "a worker may take any time")] = None
+    timeout: Annotated[
+        float | None, optional(POSITIVE, "a worker may take any time")
+    ] = None
 
     decides = ("kernel", "device")
 
     def __post_init__(self) -> None:
         if self.workers > 1 and self.device != "cpu":
-            raise InputError("workers are processes that share the CPU; use workers=1 on a GPU")
+            raise InputError(
+                "workers are processes that share the CPU; use workers=1 on a GPU"
+            )
         if self.timeout is not None and self.workers == 1:
             raise InputError(
                 "a timeout ends worker processes, and one worker is this process itself; use workers=2, or leave out timeout"
@@ -55,7 +59,9 @@ class InProcess(EngineSpec):
         """Only on the CPU: a process that is forked cannot use the GPU of its parent."""
         return self.device == "cpu"
 
-    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> InProcessEngine:
+    def open(
+        self, clients: Clients, model: nn.Module, loss: str | RowLoss
+    ) -> InProcessEngine:
         """An engine for these clients."""
         self.check()
         return InProcessEngine(
@@ -150,17 +156,29 @@ class InProcessEngine(LocalEngine):
         workspace = Workspace(model, loss, clients[0], device, kernel)
         super().__init__(clients, workspace, workers)
         # Once, so that no round waits for rows; workers share those of this process.
-        self._shard = Shard(clients if device == "cpu" else clients.to(workspace.device), workspace)
+        self._shard = Shard(
+            clients if device == "cpu" else clients.to(workspace.device), workspace
+        )
         local = (*self.unseen, "server")
-        self._workers = Workers(self._shard, min(workers, len(clients)), local, timeout) if workers > 1 else None
+        self._workers = (
+            Workers(self._shard, min(workers, len(clients)), local, timeout)
+            if workers > 1
+            else None
+        )
 
     def ask(self, ask: Ask) -> Answer:
         """Run the task here, or in the workers, each client where its memory is."""
-        return self._shard.answer(ask) if self._workers is None else self._workers.ask(ask)
+        return (
+            self._shard.answer(ask) if self._workers is None else self._workers.ask(ask)
+        )
 
     def borrow(self, ask: Ask) -> Answer:
         """The same, with replies that stay in the memory that workers share until the next ask."""
-        return self.ask(ask) if self._workers is None else self._workers.ask(ask, keep=False)
+        return (
+            self.ask(ask)
+            if self._workers is None
+            else self._workers.ask(ask, keep=False)
+        )
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what all clients remember."""

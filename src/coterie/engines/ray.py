@@ -21,7 +21,15 @@ from coterie.base.loss import RowLoss
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import of_clients
-from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes
+from coterie.contract.wire import (
+    Answer,
+    Ask,
+    ClientCost,
+    PerClient,
+    Saved,
+    answer_in,
+    nbytes,
+)
 from coterie.engines.inprocess import LocalEngine
 from coterie.engines.ray_actor import bytes_of, pack, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
@@ -107,7 +115,9 @@ class RayEngine(LocalEngine):
                     f"an actor cannot be started ({cause}); install the same version of coterie and your modules on every node"
                 ) from error
             if version != coterie.__version__:
-                raise InputError(f"a node of the Ray cluster has coterie {version}, this process {coterie.__version__}")
+                raise InputError(
+                    f"a node of the Ray cluster has coterie {version}, this process {coterie.__version__}"
+                )
 
     def processes(self) -> dict[str, int]:
         """Number of the process in which each client lives."""
@@ -132,9 +142,13 @@ class RayEngine(LocalEngine):
         bytes_down = nbytes(ask.payload)
         shared = self._share_payload(ask.payload, len(parts))
         for host, part in parts:
-            per_client = {k: v for k, v in part.payload.items() if isinstance(v, PerClient)}
+            per_client = {
+                k: v for k, v in part.payload.items() if isinstance(v, PerClient)
+            }
             parcel = host.parcel(set(), ask.function)
-            host.asked = host.handle.ask.remote(parcel, shared, pack({"ask": replace(part, payload=per_client)}))
+            host.asked = host.handle.ask.remote(
+                parcel, shared, pack({"ask": replace(part, payload=per_client)})
+            )
         answers: list[Answer] = []
         costs: list[ClientCost] = []
         refused: InputError | None = None
@@ -152,15 +166,27 @@ class RayEngine(LocalEngine):
                 continue
             try:
                 packed = ray.get(host.asked)
-                bytes_up, took = bytes_of(packed) // len(part.names), seconds[host.asked]
+                bytes_up, took = (
+                    bytes_of(packed) // len(part.names),
+                    seconds[host.asked],
+                )
                 answers.append(answer_in(unpack(packed)))
-                costs += [ClientCost(n, bytes_down, bytes_up, took, answers[-1].failed.get(n, "")) for n in part.names]
+                costs += [
+                    ClientCost(
+                        n, bytes_down, bytes_up, took, answers[-1].failed.get(n, "")
+                    )
+                    for n in part.names
+                ]
                 host.asked = None
             except InputError as error:
                 host.asked, refused = None, refused or error
             except ray.exceptions.RayTaskError as error:
                 host.asked = None
-                failed.update(dict.fromkeys(part.names, f"{type(error.cause).__name__}: {error.cause}"))
+                failed.update(
+                    dict.fromkeys(
+                        part.names, f"{type(error.cause).__name__}: {error.cause}"
+                    )
+                )
             except ray.exceptions.RayError:
                 host.lost()
                 failed.update(dict.fromkeys(part.names, str(host.excuse())))
@@ -168,7 +194,11 @@ class RayEngine(LocalEngine):
             raise refused
         answer = Answer.join([*answers, Answer(failed=failed)])
         costed, took = {c.client for c in costs}, time.monotonic() - started
-        costs += [ClientCost(n, bytes_down, 0, took, why) for n, why in answer.failed.items() if n not in costed]
+        costs += [
+            ClientCost(n, bytes_down, 0, took, why)
+            for n, why in answer.failed.items()
+            if n not in costed
+        ]
         return replace(answer, costs=tuple(costs))
 
     def _wait(self, calls: list[Any], started: float) -> dict[Any, float]:
@@ -188,7 +218,9 @@ class RayEngine(LocalEngine):
         """Return what every actor gets: as it is if it is small, else put into the object store once."""
         import ray
 
-        packed = pack({k: v for k, v in payload.items() if not isinstance(v, PerClient)})
+        packed = pack(
+            {k: v for k, v in payload.items() if not isinstance(v, PerClient)}
+        )
         large = bytes_of(packed) > _SHARED and actors > 1
         return ray.put(packed) if large else packed
 
@@ -197,7 +229,11 @@ class RayEngine(LocalEngine):
         import ray
 
         saved = self._shard.memory.save()
-        calls = [(host, host.handle.save.remote()) for host in self._hosts if host.late is None]
+        calls = [
+            (host, host.handle.save.remote())
+            for host in self._hosts
+            if host.late is None
+        ]
         deadline = time.monotonic() + self.timeout
         for host, call in calls:
             try:

@@ -80,7 +80,9 @@ class Actor:
 
     def load(self, saved: Packed) -> None:
         """Give the clients here their memory."""
-        self._shard_here.memory.load(unpack(saved)["saved"].values, self._shard_here.clients.names)
+        self._shard_here.memory.load(
+            unpack(saved)["saved"].values, self._shard_here.clients.names
+        )
 
     def clear(self) -> None:
         """Let the clients go."""

@@ -47,7 +47,9 @@ def cluster(actors: int, address: str | None = None) -> Iterator[None]:
     try:
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if cpus < actors:
-            raise InputError(f"the Ray cluster has {cpus} CPUs, too few for {actors} actors; set actors = {cpus}")
+            raise InputError(
+                f"the Ray cluster has {cpus} CPUs, too few for {actors} actors; set actors = {cpus}"
+            )
         if outermost:
             _idle = []
         yield
@@ -71,13 +73,23 @@ def _connect(ray: Any, actors: int, address: str | None) -> None:
     from ray._private import ray_constants
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    quiet_options = {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
-    local = {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    quiet_options = {
+        "logging_level": "error",
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
+    local = {
+        "num_cpus": actors,
+        "include_dashboard": False,
+        "_node_ip_address": "127.0.0.1",
+    }
     among_machines = ray_constants.ENABLE_RAY_CLUSTER
     # Unless it is told that there is one machine only, Ray replaces 127.0.0.1 by an address that others can reach.
     ray_constants.ENABLE_RAY_CLUSTER = among_machines and address is not None
     try:
-        ray.init(address=address or "local", **quiet_options, **({} if address else local))
+        ray.init(
+            address=address or "local", **quiet_options, **({} if address else local)
+        )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = " ".join(str(error).split())[:300]
         if address is None:
@@ -93,7 +105,11 @@ def _connect(ray: Any, actors: int, address: str | None) -> None:
 def _new_actor() -> Any:
     import ray
 
-    return ray.remote(Actor).options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD").remote()
+    return (
+        ray.remote(Actor)
+        .options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")
+        .remote()
+    )
 
 
 def result_of(call: Any, deadline: float) -> Any:
@@ -106,7 +122,12 @@ def result_of(call: Any, deadline: float) -> Any:
 class Host:
     """The driver's side of an actor: who lives there, and whether it can be asked."""
 
-    def __init__(self, names: tuple[str, ...], clients: Clients, work: tuple[nn.Module, str | RowLoss, str]) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        clients: Clients,
+        work: tuple[nn.Module, str | RowLoss, str],
+    ) -> None:
         self.names = names
         self._clients, self._work = clients, work
         self.saved: dict[str, Tensor] = {}
@@ -126,7 +147,9 @@ class Host:
         try:
             pickled = cloudpickle.dumps(content)
         except Exception as error:
-            raise InputError(f"the model, the loss or the rows cannot be sent to an actor: {error}") from error
+            raise InputError(
+                f"the model, the loss or the rows cannot be sent to an actor: {error}"
+            ) from error
         parcel = self.parcel(set(user_modules()))
         self.placed = self.handle.place.remote(parcel, pickled)
 
@@ -148,7 +171,11 @@ class Host:
         main_types = [t for t in types if t.__module__ == "__main__"]
         self._known.update(new_modules)
         sources = tuple(source_of(m) for m in new_modules if m != "__main__")
-        return Parcel(tuple(map(os.path.abspath, sys.path)), sources, cloudpickle.dumps((tasks, main_types)))
+        return Parcel(
+            tuple(map(os.path.abspath, sys.path)),
+            sources,
+            cloudpickle.dumps((tasks, main_types)),
+        )
 
     def excuse(self) -> str | None:
         """Return why it cannot be asked now."""

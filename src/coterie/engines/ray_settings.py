@@ -36,13 +36,20 @@ class Ray(EngineSpec):
     """
 
     actors: Annotated[int, SIZE, Flag(metavar="N")] = 2
-    address: Annotated[str | None, optional(TEXT._replace(allowed="host:port or auto"), "start one here")] = None
-    timeout: Annotated[float, POSITIVE._replace(allowed="a number of seconds > 0")] = TIMEOUT
+    address: Annotated[
+        str | None,
+        optional(TEXT._replace(allowed="host:port or auto"), "start one here"),
+    ] = None
+    timeout: Annotated[float, POSITIVE._replace(allowed="a number of seconds > 0")] = (
+        TIMEOUT
+    )
     kernel: Annotated[str, one_of("auto", "loop")] = "auto"
 
     decides = ("kernel",)
 
-    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> RayEngine:
+    def open(
+        self, clients: Clients, model: nn.Module, loss: str | RowLoss
+    ) -> RayEngine:
         """An engine for these clients."""
         from coterie.engines.ray import RayEngine
 

@@ -27,13 +27,29 @@ from coterie.base.errors import delay_interrupts, plain
 from coterie.base.vector import lasting_copy
 from coterie.compute.cohort import Shard
 from coterie.config.local import LocalSGD
-from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
+from coterie.contract.wire import (
+    Answer,
+    Ask,
+    Saved,
+    answer_in,
+    decode,
+    encode,
+    put_together,
+    take_apart,
+)
 
 _LEAST = 1 << 14
 """Bytes below which the pipe is as fast."""
 _DTYPES = {
     str(dtype): dtype
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.uint8,
+    )
 }
 
 
@@ -46,8 +62,12 @@ class Arena:
 
     def __init__(self, size: int = 1 << 30) -> None:
         try:
-            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-            self._bytes = torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
+            flags = (
+                mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            )
+            self._bytes = torch.frombuffer(
+                mmap.mmap(-1, size, flags=flags), dtype=torch.uint8
+            )
         except OSError:
             self._bytes = torch.empty(0, dtype=torch.uint8)
         self.size = len(self._bytes)
@@ -70,8 +90,16 @@ class Arena:
         The message is short as long as there is room here: a pipe takes it even if no process reads.
         """
         text, tensors = take_apart(values)
-        places = {number: place for number, t in enumerate(tensors) if (place := self._put(t)) is not None}
-        inline = {str(number): tensor for number, tensor in enumerate(tensors) if number not in places}
+        places = {
+            number: place
+            for number, t in enumerate(tensors)
+            if (place := self._put(t)) is not None
+        }
+        inline = {
+            str(number): tensor
+            for number, tensor in enumerate(tensors)
+            if number not in places
+        }
         message = encode({"text": text, "places": json.dumps(places), **inline})
         place = self._put(torch.frombuffer(bytearray(message), dtype=torch.uint8))
         return message if place is None else encode({"message": json.dumps(place)})
@@ -83,7 +111,9 @@ class Arena:
             low, high, *_ = json.loads(parts["message"])
             parts = decode(self._bytes[low:high].numpy().tobytes())
         text, places = parts.pop("text"), json.loads(parts.pop("places"))
-        tensors: dict[int, Tensor] = {int(number): tensor for number, tensor in parts.items()}
+        tensors: dict[int, Tensor] = {
+            int(number): tensor for number, tensor in parts.items()
+        }
         for number, (low, high, dtype, shape) in places.items():
             view = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
             tensors[int(number)] = view.clone() if keep else view
@@ -100,7 +130,9 @@ class Arena:
         if low + count > self.size:
             return None
         place = [low, low + count, str(tensor.dtype), list(tensor.shape)]
-        self._bytes[low : low + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._bytes[low : low + count].view(tensor.dtype).view(tensor.shape).copy_(
+            tensor
+        )
         self._used, self._placed[key] = low + count, (place, tensor)
         return place
 
@@ -121,8 +153,18 @@ class Workers:
         timeout: seconds after which a worker that does not answer is ended; None: never.
     """
 
-    def __init__(self, shard: Shard, count: int, local_clients: Collection[str], timeout: float | None) -> None:
-        self._shard, self._here, self._timeout = shard, frozenset(local_clients), timeout
+    def __init__(
+        self,
+        shard: Shard,
+        count: int,
+        local_clients: Collection[str],
+        timeout: float | None,
+    ) -> None:
+        self._shard, self._here, self._timeout = (
+            shard,
+            frozenset(local_clients),
+            timeout,
+        )
         self._homes = Homes()
         self._down = Arena()
         self._all = [Worker(shard, self._down) for _ in range(count)]
@@ -141,15 +183,27 @@ class Workers:
         answers = [self._shard.answer(local_ask)] if local_ask else []
         for home, why in self._receive(parts, answers, keep=keep).items():
             names = _list_names(parts[home].names)
-            logger.warning("a worker process %s while it served %s; each is asked again, alone", why, names)
+            logger.warning(
+                "a worker process %s while it served %s; each is asked again, alone",
+                why,
+                names,
+            )
             for name in parts[home].names:
                 single = {home: parts[home].to((name,))}
                 self._send(single)
                 for retried in self._receive(single, answers).values():
-                    answers.append(Answer(failed={name: f"its worker process {retried} when it was asked alone"}))
+                    answers.append(
+                        Answer(
+                            failed={
+                                name: f"its worker process {retried} when it was asked alone"
+                            }
+                        )
+                    )
         return Answer.join(answers)
 
-    def _deal(self, names: tuple[str, ...], round: int, work: Mapping[str, int]) -> dict[int, tuple[str, ...]]:
+    def _deal(
+        self, names: tuple[str, ...], round: int, work: Mapping[str, int]
+    ) -> dict[int, tuple[str, ...]]:
         """Assign clients to workers: first those whose memory a worker holds, then the rest, so that all have about the same work.
 
         Some clients live in this process (-1).
@@ -159,8 +213,12 @@ class Workers:
         for name in names:
             if name in homes or name in self._here:
                 groups[homes.get(name, -1)].append(name)
-        loads = [sum(work.get(name, 0) for name in groups[i]) for i in range(len(self._all))]
-        for name in sorted((n for n in work if n not in homes), key=work.__getitem__, reverse=True):
+        loads = [
+            sum(work.get(name, 0) for name in groups[i]) for i in range(len(self._all))
+        ]
+        for name in sorted(
+            (n for n in work if n not in homes), key=work.__getitem__, reverse=True
+        ):
             least = loads.index(min(loads))
             groups[least].append(name)
             loads[least] += work[name]
@@ -168,13 +226,18 @@ class Workers:
 
     def _work(self, ask: Ask) -> dict[str, int]:
         """About how many rows each client goes through in a worker: in its training, or once if the task trains nothing."""
-        clients, plans = self._shard.clients, [v for v in ask.payload.values() if isinstance(v, LocalSGD)]
+        clients, plans = (
+            self._shard.clients,
+            [v for v in ask.payload.values() if isinstance(v, LocalSGD)],
+        )
         offsets, work = clients.train.offsets, dict[str, int]()
         for name in ask.names:
             if name not in self._here:
                 number = clients.number(name)
                 size = int(offsets[number + 1] - offsets[number])
-                work[name] = sum(plan.row_gradients(size) for plan in plans) if plans else size
+                work[name] = (
+                    sum(plan.row_gradients(size) for plan in plans) if plans else size
+                )
         return work
 
     def _send(self, parts: Mapping[int, Ask]) -> None:
@@ -183,7 +246,9 @@ class Workers:
             self._all[home].send(part)
         self._down.release()
 
-    def _receive(self, parts: Mapping[int, Ask], answers: list[Answer], *, keep: bool = True) -> dict[int, str]:
+    def _receive(
+        self, parts: Mapping[int, Ask], answers: list[Answer], *, keep: bool = True
+    ) -> dict[int, str]:
         """Add the answers of these workers; returns why those ended that did. They are started again."""
         self._wait([self._all[home] for home in parts])
         ended: dict[int, str] = {}
@@ -195,7 +260,9 @@ class Workers:
                 self._homes.leave(home)
                 continue
             self._remember(message["written"], message["kept"].values)
-            self._homes.note(home, filter(self._shard.memory.has, part.names), message["notes"])
+            self._homes.note(
+                home, filter(self._shard.memory.has, part.names), message["notes"]
+            )
             answers.append(answer_in(message))
         return ended
 
@@ -203,13 +270,25 @@ class Workers:
         """Wait until each of these workers has answered or ended. One that takes long is named, and ended if there is a timeout."""
         started, waiting = time.monotonic(), {worker.pipe: worker for worker in busy}
         for seconds in sorted({PATIENCE, self._timeout or PATIENCE}):
-            while waiting and (ready := wait(list(waiting), max(0.0, started + seconds - time.monotonic()))):
-                waiting = {pipe: worker for pipe, worker in waiting.items() if pipe not in ready}
+            while waiting and (
+                ready := wait(
+                    list(waiting), max(0.0, started + seconds - time.monotonic())
+                )
+            ):
+                waiting = {
+                    pipe: worker
+                    for pipe, worker in waiting.items()
+                    if pipe not in ready
+                }
             for worker in waiting.values():
                 if seconds == self._timeout:
                     worker.end(f"did not answer within {seconds:g} s")
                 else:
-                    logger.warning("%s has not answered for %g s; it goes on waiting", str(worker), seconds)
+                    logger.warning(
+                        "%s has not answered for %g s; it goes on waiting",
+                        str(worker),
+                        seconds,
+                    )
 
     def _remember(self, written: Iterable[str], values: Mapping[str, Tensor]) -> None:
         """Note what clients of a worker have remembered in this round."""
@@ -222,8 +301,12 @@ class Workers:
 
     def restart(self) -> None:
         """Start all workers again, since what clients remember was replaced; those that remember anything are dealt out anew."""
-        remembering = filter(self._shard.memory.has, sorted(set(self._shard.clients.names) - self._here))
-        self._homes.settle({name: i % len(self._all) for i, name in enumerate(remembering)})
+        remembering = filter(
+            self._shard.memory.has, sorted(set(self._shard.clients.names) - self._here)
+        )
+        self._homes.settle(
+            {name: i % len(self._all) for i, name in enumerate(remembering)}
+        )
         for worker in self._all:
             worker.restart()
 
@@ -283,7 +366,9 @@ class Worker:
         context = multiprocessing.get_context("fork")
         self.pipe, child_end = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(self._shard, child_end, self.pipe, self._down, self._up), daemon=True
+            target=_serve,
+            args=(self._shard, child_end, self.pipe, self._down, self._up),
+            daemon=True,
         )
         gc.freeze()  # else the child's collector writes to each page that holds an object, and so copies it
         try:
@@ -312,7 +397,12 @@ class Worker:
         """
         message = self._up.unpack(self.pipe.recv_bytes(), keep=keep)
         if not keep:
-            message["kept"] = Saved({place: lasting_copy(value) for place, value in message["kept"].values.items()})
+            message["kept"] = Saved(
+                {
+                    place: lasting_copy(value)
+                    for place, value in message["kept"].values.items()
+                }
+            )
         return message
 
     def end(self, why: str) -> None:
@@ -340,7 +430,9 @@ def _list_names(names: tuple[str, ...]) -> str:
 
 
 def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers after saving
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the parent, which ends its workers after saving
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.close()
     torch.set_num_threads(1)
@@ -354,8 +446,12 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
         ask: Ask = down.unpack(received)["ask"]
         answer = shard.answer(ask)
         notes = tuple(n for n in ask.names if shard.memory.has_notes(n))
-        pipe.send_bytes(up.pack({"answer": answer, "notes": notes, **memory_news.news(ask)}))
-        del answer  # while this process waits, its reply lies in the shared memory alone
+        pipe.send_bytes(
+            up.pack({"answer": answer, "notes": notes, **memory_news.news(ask)})
+        )
+        del (
+            answer
+        )  # while this process waits, its reply lies in the shared memory alone
         up.release()
 
 
@@ -372,9 +468,17 @@ class _Told:
         if self._round != (ask.context.round, ask.context.attempt):
             self._round, self._told = (ask.context.round, ask.context.attempt), {}
         values = self._memory.round_values(ask.names)
-        written = tuple(name for name, now in values.items() if not _is_same(now, self._told.get(name, {})))
+        written = tuple(
+            name
+            for name, now in values.items()
+            if not _is_same(now, self._told.get(name, {}))
+        )
         self._told.update({name: values[name] for name in written})
-        named_values = {f"{key}/{name}": value for name in written for key, value in values[name].items()}
+        named_values = {
+            f"{key}/{name}": value
+            for name in written
+            for key, value in values[name].items()
+        }
         return {"written": written, "kept": Saved(named_values)}
 
 

@@ -76,7 +76,12 @@ class TopK(Filter):
         return dense.scatter_(-1, positions.to(values.device, torch.int64), values)
 
     def _largest(self, rows: Tensor) -> Tensor:
-        return rows.abs().topk(self._count(rows.shape[-1]), dim=-1).indices.sort(dim=-1).values
+        return (
+            rows.abs()
+            .topk(self._count(rows.shape[-1]), dim=-1)
+            .indices.sort(dim=-1)
+            .values
+        )
 
     def _count(self, dim: int) -> int:
         return max(1, int(self.share * dim))

@@ -1,6 +1,12 @@
 """Models by name: each a frozen dataclass of settings whose `build` makes an `nn.Module` for given inputs and outputs."""
 
-from coterie.models.building import ModelSpec, build_model, build_shape, freeze, outputs_of
+from coterie.models.building import (
+    ModelSpec,
+    build_model,
+    build_shape,
+    freeze,
+    outputs_of,
+)
 from coterie.models.resnets import ResNet8, ResNet9, ResNet18
 from coterie.models.specs import CNN, MLP, CharLSTM, Logistic, Mean, TwoNN
 

@@ -55,29 +55,44 @@ def outputs_of(clients: Clients) -> int:
     labels = clients.train.labels
     if labels.is_floating_point():
         return 1 if labels.ndim == 1 else int(labels.shape[1])
-    labels_of_parts = [rows.labels for rows in (clients.train, clients.validation, clients.test) if rows is not None]
+    labels_of_parts = [
+        rows.labels
+        for rows in (clients.train, clients.validation, clients.test)
+        if rows is not None
+    ]
     if is_multi_hot(labels):
         return int(labels.shape[1])
     classes = torch.cat([v[v != IGNORED].unique() for v in labels_of_parts]).unique()
     if not len(classes):
-        raise InputError(f"all labels of {clients.name!r} are {IGNORED}, which is ignored; there is nothing to learn")
+        raise InputError(
+            f"all labels of {clients.name!r} are {IGNORED}, which is ignored; there is nothing to learn"
+        )
     lowest, highest = int(classes[0]), int(classes[-1])
     if lowest < 0:
         raise InputError(f"labels must be classes 0, 1, ...; got {lowest}")
     count = max(highest + 1, len(clients.classes))
     if count > _MANY and count > 10 * len(classes):
-        client = next(c.name for c in clients for _, part in c.parts() if bool((part.labels == highest).any()))
+        client = next(
+            c.name
+            for c in clients
+            for _, part in c.parts()
+            if bool((part.labels == highest).any())
+        )
         raise InputError(
             f"client {client!r} has the label {highest}, but there are only {len(classes)} different ones; number the classes "
             "0, 1, 2, ..."
         )
     if lowest == highest:
         name = clients.classes[lowest] if clients.classes else lowest
-        raise InputError(f"all labels of {clients.name!r} are of one class ({name}); there is nothing to learn")
+        raise InputError(
+            f"all labels of {clients.name!r} are of one class ({name}); there is nothing to learn"
+        )
     return 1 if count == 2 else count
 
 
-def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients: Clients, seed: int) -> nn.Module:
+def build_model(
+    model: nn.Module | ModelSpec | Callable[..., nn.Module], clients: Clients, seed: int
+) -> nn.Module:
     """The module to train: a module as it is, or one built for these clients with named randomness.
 
     Lazy layers (`nn.LazyLinear`, ...) are made from rows.
@@ -97,7 +112,9 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
         return _make_lazy_layers(model, clients, seed)
     inputs = sample(clients.train.inputs)
     shape: Any = (
-        {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
+        {k: tuple(v.shape[1:]) for k, v in inputs.items()}
+        if isinstance(inputs, dict)
+        else tuple(inputs.shape[1:])
     )
     with fork_generators(Rng.named(seed, "model").seed()):
         module = build_shape(model, shape, outputs_of(clients))
@@ -108,7 +125,9 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
 def _refuse_hooks(module: nn.Module) -> None:
     """Raise `InputError` for hooks on gradients of parameters: they are not called where those of many clients are taken at once."""
     for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        if parameter._backward_hooks or getattr(
+            parameter, "_post_accumulate_grad_hooks", None
+        ):
             raise InputError(
                 f"the model has a hook on the parameter {name!r}, which would not be called; take it off and change gradients in the "
                 "loss, or bound them by local.clip"
@@ -133,12 +152,22 @@ def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") ->
     [False, False, True, True]
     """
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    norms = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    statistics = {f"{name}.{k}".lstrip("."): m for name, m in norms for k, _ in m.named_buffers(recurse=False)}
+    norms = [
+        (name, m)
+        for name, m in module.named_modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    ]
+    statistics = {
+        f"{name}.{k}".lstrip("."): m
+        for name, m in norms
+        for k, _ in m.named_buffers(recurse=False)
+    }
     for pattern in patterns:
         hit = [name for name in (*names, *statistics) if _fits(name, pattern)]
         if not hit:
-            raise InputError(f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}")
+            raise InputError(
+                f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}"
+            )
         for name in hit:
             if name in statistics:
                 freeze_statistics(statistics[name])
@@ -149,17 +178,24 @@ def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") ->
 def _fits(name: str, pattern: str) -> bool:
     """Return True if a pattern names a tensor, or a module that it belongs to."""
     parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+    return any(
+        fnmatchcase(".".join(parts[:count]), pattern)
+        for count in range(1, len(parts) + 1)
+    )
 
 
 def _make_lazy_layers(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
     """The module; one with lazy layers is copied, and the copy's are made from two rows, with named randomness."""
-    if not any(nn.parameter.is_lazy(v) for v in (*module.parameters(), *module.buffers())):
+    if not any(
+        nn.parameter.is_lazy(v) for v in (*module.parameters(), *module.buffers())
+    ):
         return module
     buffer: Any = nn.UninitializedBuffer  # whose stub lacks its arguments
     lazy = [b for b in module.buffers() if nn.parameter.is_lazy(b)]
     new_buffers = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
-    materialised = deepcopy(module, new_buffers).eval()  # torch cannot copy such a buffer itself
+    materialised = deepcopy(
+        module, new_buffers
+    ).eval()  # torch cannot copy such a buffer itself
     rows = take(clients.train.part(0).inputs, slice(0, 2))
     with fork_generators(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
         try:
@@ -175,7 +211,9 @@ def _forward(module: nn.Module, inputs: Inputs) -> None:
     """One call on rows, as training will make it: uint8 images in [0, 1], dicts by keyword where the model takes them so."""
 
     def ready(value: Tensor) -> Tensor:
-        return value.to(torch.get_default_dtype()) / (255 if value.dtype == torch.uint8 else 1)
+        return value.to(torch.get_default_dtype()) / (
+            255 if value.dtype == torch.uint8 else 1
+        )
 
     INTEGERS = (torch.int32, torch.int64, torch.bool)
     if not isinstance(inputs, dict):
@@ -216,16 +254,24 @@ def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
     """
     build = getattr(model, "build", model)
     if isinstance(model, type) and build is not model:
-        raise InputError(f"the model is the class {model.__name__}; call it, say {model.__name__}()")
+        raise InputError(
+            f"the model is the class {model.__name__}; call it, say {model.__name__}()"
+        )
     if not callable(build):
-        raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
+        raise InputError(
+            f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}"
+        )
     try:
         module = build(shape, outputs) if _takes_shapes(build) else build()
     except InputError:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise InputError(f"the model cannot be built for inputs {shape} and {outputs} outputs: {why}") from error
+        raise InputError(
+            f"the model cannot be built for inputs {shape} and {outputs} outputs: {why}"
+        ) from error
     if not isinstance(module, nn.Module):
-        raise InputError(f"the model's build returned a {type(module).__name__}, not an nn.Module")
+        raise InputError(
+            f"the model's build returned a {type(module).__name__}, not an nn.Module"
+        )
     return module

@@ -40,7 +40,11 @@ class ResNet8:
             _Residual(_block(64, 64, self.norm), _block(64, 64, self.norm)),
             _block(64, 128, self.norm, pool=True),
             _Residual(_block(128, 128, self.norm), _block(128, 128, self.norm)),
-            *(nn.MaxPool2d((height // 8, width // 8)), nn.Flatten(), nn.Linear(features, outputs)),
+            *(
+                nn.MaxPool2d((height // 8, width // 8)),
+                nn.Flatten(),
+                nn.Linear(features, outputs),
+            ),
         )
 
 
@@ -68,7 +72,11 @@ class ResNet9:
             _block(128, 256, self.norm, pool=True),
             _block(256, 512, self.norm, pool=True),
             _Residual(_block(512, 512, self.norm), _block(512, 512, self.norm)),
-            *(nn.MaxPool2d((height // 8, width // 8)), nn.Flatten(), nn.Linear(512, outputs)),
+            *(
+                nn.MaxPool2d((height // 8, width // 8)),
+                nn.Flatten(),
+                nn.Linear(512, outputs),
+            ),
         )
 
 
@@ -90,11 +98,30 @@ class ResNet18:
         image, channels, _, _ = images(self, shape, 8)
         stages = [
             layer
-            for narrow, wide, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-            for layer in (_basic(narrow, wide, stride, self.norm), _basic(wide, wide, 1, self.norm))
+            for narrow, wide, stride in (
+                (64, 64, 1),
+                (64, 128, 2),
+                (128, 256, 2),
+                (256, 512, 2),
+            )
+            for layer in (
+                _basic(narrow, wide, stride, self.norm),
+                _basic(wide, wide, 1, self.norm),
+            )
         ]
-        stem = (nn.Conv2d(channels, 64, 3, padding=1, bias=False), _norm(64, self.norm), nn.ReLU())
-        return nn.Sequential(*image, *stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs))
+        stem = (
+            nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+            _norm(64, self.norm),
+            nn.ReLU(),
+        )
+        return nn.Sequential(
+            *image,
+            *stem,
+            *stages,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(512, outputs),
+        )
 
 
 class _Residual(nn.Module):
@@ -110,7 +137,9 @@ class _Residual(nn.Module):
         return out
 
 
-def _block(inputs: int, outputs: int, norm: str, *, pool: bool = False) -> nn.Sequential:
+def _block(
+    inputs: int, outputs: int, norm: str, *, pool: bool = False
+) -> nn.Sequential:
     layers = (nn.Conv2d(inputs, outputs, 3, padding=1), _norm(outputs, norm), nn.ReLU())
     return nn.Sequential(*layers, *((nn.MaxPool2d(2),) if pool else ()))
 
@@ -118,11 +147,24 @@ def _block(inputs: int, outputs: int, norm: str, *, pool: bool = False) -> nn.Se
 def _basic(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
     shortcut = None
     if inputs != outputs:
-        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs, norm))
-    conv1 = (nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), _norm(outputs, norm), nn.ReLU())
-    conv2 = (nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), _norm(outputs, norm))
+        shortcut = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs, norm)
+        )
+    conv1 = (
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        _norm(outputs, norm),
+        nn.ReLU(),
+    )
+    conv2 = (
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        _norm(outputs, norm),
+    )
     return nn.Sequential(_Residual(*conv1, *conv2, shortcut=shortcut), nn.ReLU())
 
 
 def _norm(channels: int, norm: str) -> nn.Module:
-    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // 16, channels)
+    return (
+        nn.BatchNorm2d(channels)
+        if norm == "batch"
+        else nn.GroupNorm(channels // 16, channels)
+    )

@@ -48,7 +48,11 @@ class MLP:
         layers: list[nn.Module] = [nn.Flatten()] if len(shape) > 1 else []
         width = _flat(shape)
         for size in self.hidden:
-            layers += [nn.Linear(width, size), nn.ReLU(), *([nn.Dropout(self.dropout)] if self.dropout else [])]
+            layers += [
+                nn.Linear(width, size),
+                nn.ReLU(),
+                *([nn.Dropout(self.dropout)] if self.dropout else []),
+            ]
             width = size
         return nn.Sequential(*layers, nn.Linear(width, outputs))
 
@@ -66,7 +70,10 @@ class TwoNN:
         return MLP(hidden=(200, 200)).build(shape, outputs)
 
 
-_TWO = Rule(lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(SIZE.test, v)), "a list of two ints > 0")
+_TWO = Rule(
+    lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(SIZE.test, v)),
+    "a list of two ints > 0",
+)
 
 
 @options
@@ -92,7 +99,11 @@ class CNN:
             *image,
             *(nn.Conv2d(channels, conv1, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Conv2d(conv1, conv2, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(conv2 * (height // 4) * (width // 4), self.units), nn.ReLU()),
+            *(
+                nn.Flatten(),
+                nn.Linear(conv2 * (height // 4) * (width // 4), self.units),
+                nn.ReLU(),
+            ),
             nn.Linear(self.units, outputs),
         )
 
@@ -130,7 +141,9 @@ class CharLSTM:
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """For sequences of class numbers."""
         if len(shape) != 1:
-            raise InputError(f"CharLSTM needs sequences [time] of class numbers; inputs are {shape}")
+            raise InputError(
+                f"CharLSTM needs sequences [time] of class numbers; inputs are {shape}"
+            )
         return _Characters(self.embedding, self.hidden, self.layers, outputs)
 
 
@@ -164,12 +177,23 @@ def _flat(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
 
 
-def images(model: object, shape: Any, smallest: int) -> tuple[list[nn.Module], int, int, int]:
+def images(
+    model: object, shape: Any, smallest: int
+) -> tuple[list[nn.Module], int, int, int]:
     """Layers that give images a channel dimension if they have none; channels, height and width."""
-    if not (isinstance(shape, tuple) and len(shape) in (2, 3) and min(shape[-2:]) >= smallest):
+    if not (
+        isinstance(shape, tuple)
+        and len(shape) in (2, 3)
+        and min(shape[-2:]) >= smallest
+    ):
         raise InputError(
             f"{type(model).__name__} needs images [height, width] or [channels, height, width] of at least {smallest} x "
             f"{smallest}; inputs are {shape}"
         )
     grey = len(shape) == 2
-    return [nn.Unflatten(1, (1, shape[0]))] if grey else [], 1 if grey else shape[0], shape[-2], shape[-1]
+    return (
+        [nn.Unflatten(1, (1, shape[0]))] if grey else [],
+        1 if grey else shape[0],
+        shape[-2],
+        shape[-1],
+    )

@@ -16,7 +16,9 @@ NARROWEST = 40
 NAME = 14
 
 
-def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[str] = ()) -> list[str]:
+def answer_lines(
+    results: Results, *, width: int | None = None, ends: Sequence[str] = ()
+) -> list[str]:
     """The answer of a run directory, wrapped to `width` columns (default: of the terminal).
 
     At most `LINES` lines with those of `ends` (where the report is): notes on the data give way, then the means over clients, then
@@ -26,21 +28,38 @@ def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[s
     story, crowded = tell(results), len(results.clients) > MANY
     head = wrap(f"{printable(results.title)}: {', '.join(facts(results))}", width)
     head += wrap(f"Predicts {results.predicts}", width) if results.predicts else []
-    lead = [line for text in filter(None, (story.answer[0], story.group)) for line in wrap(text, width, "  ")]
+    lead = [
+        line
+        for text in filter(None, (story.answer[0], story.group))
+        for line in wrap(text, width, "  ")
+    ]
     overall = [line for text in story.answer[1:] for line in wrap(text, width, "  ")]
-    remarks = [line for text in _remarks(results, story) for line in wrap(text, width, "  ")]
+    remarks = [
+        line for text in _remarks(results, story) for line in wrap(text, width, "  ")
+    ]
     tail = ["", *ends] if ends else []
-    clients = [_client(client.name, client.headline, client.numbers, width) for client in story.clients]
+    clients = [
+        _client(client.name, client.headline, client.numbers, width)
+        for client in story.clients
+    ]
     head += ["", *lead]
     room = LINES - len(head) - len(remarks) - len(tail) - 3 - 2 * bool(results.notes)
-    if overall and not crowded and sum(len(verdict) for verdict, _ in clients) > room - len(overall):
+    if (
+        overall
+        and not crowded
+        and sum(len(verdict) for verdict, _ in clients) > room - len(overall)
+    ):
         overall = wrap("Each method's mean over clients is in the report.", width, "  ")
     shown = _fitting(clients, room - len(overall))
     body = [line for lines in shown for line in lines]
     if len(shown) < len(clients):
-        body += wrap(f"{count(len(clients) - len(shown), 'client')} more in the report.", width)
+        body += wrap(
+            f"{count(len(clients) - len(shown), 'client')} more in the report.", width
+        )
     parts = [head, overall, body] if crowded else [head, body, overall]
-    notes = _notes(results, width, LINES - sum(map(len, parts)) - len(remarks) - len(tail) - 3)
+    notes = _notes(
+        results, width, LINES - sum(map(len, parts)) - len(remarks) - len(tail) - 3
+    )
     return [*_with_gaps([*parts, [*notes, *remarks]]), *tail]
 
 
@@ -49,7 +68,9 @@ def _with_gaps(parts: Sequence[Sequence[str]]) -> list[str]:
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
-def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[list[str]]:
+def _fitting(
+    clients: Sequence[tuple[list[str], list[str]]], room: int
+) -> list[list[str]]:
     """The verdicts of as many clients as there is room for, the first one always; with their numbers where these fit, too."""
     blocks_shown: list[tuple[list[str], list[str]]] = []
     for verdict, numbers in clients:
@@ -65,17 +86,28 @@ def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[
     return blocks
 
 
-def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tuple[list[str], list[str]]:
+def _client(
+    name: str, headline: str, numbers: Sequence[str], width: int
+) -> tuple[list[str], list[str]]:
     """One client: its name beside the verdict, and the numbers that decide."""
     verdict = wrap(f"{printable(name):<{NAME - 1}} {headline}", width, " " * NAME)
-    return verdict, [line for text in numbers for line in wrap(text, width, " " * 6, " " * 4)]
+    return verdict, [
+        line for text in numbers for line in wrap(text, width, " " * 6, " " * 4)
+    ]
 
 
 def _remarks(results: Results, story: Story) -> list[str]:
-    unproven = [c for c in results.clients if results.unproven(c) and not results.comparisons.small(c)]
+    unproven = [
+        c
+        for c in results.clients
+        if results.unproven(c) and not results.comparisons.small(c)
+    ]
     texts = [story.meaning, *story.caveats] if story.meaning else list(story.caveats)
     if unproven:
-        texts.insert(0, f"No model is shown to beat a constant prediction at {name_clients(results, unproven)}.")
+        texts.insert(
+            0,
+            f"No model is shown to beat a constant prediction at {name_clients(results, unproven)}.",
+        )
     return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
 
 

@@ -16,7 +16,13 @@ from coterie.report.words import headline
 
 
 def card(
-    results: Results, client: str, method: str, rows: Mapping[str, int], threshold: float | None = None, *, rounds: int
+    results: Results,
+    client: str,
+    method: str,
+    rows: Mapping[str, int],
+    threshold: float | None = None,
+    *,
+    rounds: int,
 ) -> str:
     """The card in Markdown.
 
@@ -34,18 +40,28 @@ def card(
         _rows(results, client, method, rows, rounds),
         _expectation(results, client, method, threshold),
         _privacy(results),
-        ["## Use", "", "    coterie predict FOLDER new.csv", "", "The file needs the columns of `preprocess.json`."],
+        [
+            "## Use",
+            "",
+            "    coterie predict FOLDER new.csv",
+            "",
+            "The file needs the columns of `preprocess.json`.",
+        ],
     )
     return "\n".join(line for part in parts for line in (*part, ""))
 
 
-def _purpose(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
+def _purpose(
+    results: Results, client: str, method: str, threshold: float | None
+) -> list[str]:
     lines = ["## Intended use", ""]
     lines.append(
         f"Predicts {results.predicts}, for new rows of {results.names[client]} with the columns that the clients shared."
     )
     if threshold is not None:
-        lines.append(f"A row is called positive from a predicted risk of {number(threshold)} on.")
+        lines.append(
+            f"A row is called positive from a predicted risk of {number(threshold)} on."
+        )
     lines += [
         "It is meant for research. Nobody has assessed it as a medical device, and other sites' rows may differ.",
         "",
@@ -53,7 +69,10 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
     lines.append(
         f"What the comparison says of joining, for {results.names[client]}: {headline(results, verdict(results, client))}"
     )
-    return [*lines, f"This model was trained with {printable(method)}.{_this_model(results, client, method)}"]
+    return [
+        *lines,
+        f"This model was trained with {printable(method)}.{_this_model(results, client, method)}",
+    ]
 
 
 def _this_model(results: Results, client: str, method: str) -> str:
@@ -74,13 +93,19 @@ def _this_model(results: Results, client: str, method: str) -> str:
     )
 
 
-def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int) -> list[str]:
+def _rows(
+    results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int
+) -> list[str]:
     name = f"`{printable(results.folder.name)}`"
     all_rounds = rounds == results.experiment.get("run", {}).get("rounds", rounds)
     lines = ["## Training", ""]
     is_baseline = method == results.baseline
     rows = {client: rows[client]} if is_baseline and client in rows else rows
-    exception = " but those that choose how the model is tuned" if results.personal_part(method) else ""
+    exception = (
+        " but those that choose how the model is tuned"
+        if results.personal_part(method)
+        else ""
+    )
     lines.append(
         f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
         f" {f'with the settings of the run {name}' if all_rounds else f'after which the run {name} stopped early, with its settings'},"
@@ -95,34 +120,55 @@ def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], r
     ]
     for name, amount in rows.items():
         share = f" {whole_percent(weights.get(name, 0.0) / total)} |" if total else ""
-        lines.append(f"| {results.names.get(name, printable(name))} | {amount:,} |{share}")
+        lines.append(
+            f"| {results.names.get(name, printable(name))} | {amount:,} |{share}"
+        )
     return lines
 
 
-def _expectation(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
+def _expectation(
+    results: Results, client: str, method: str, threshold: float | None
+) -> list[str]:
     lines = ["## What to expect", ""]
     seeds = count(len(results.seeds), "seed")
     lines.append(
         f"These numbers come from the comparison, not from this model: over {seeds}, models of {printable(method)} were trained without"
         f" the {results.split} rows and judged on them. This model was trained on these, too, so nothing is left to judge it by."
     )
-    lines += ["", f"| {results.names[client]} | value | 95 % interval |", "| --- | ---: | ---: |"]
+    lines += [
+        "",
+        f"| {results.names[client]} | value | 95 % interval |",
+        "| --- | ---: | ---: |",
+    ]
     half = f" at {number(THRESHOLD)}" if threshold is not None else ""
     for metric in results.metrics:
         called = half if metric in ("accuracy", "balanced_accuracy") else ""
         score = results.comparisons.score(method, client, metric)
-        lines += _score_row(results.metric_title(metric) + called, score, results.magnitude.get(metric))
+        lines += _score_row(
+            results.metric_title(metric) + called, score, results.magnitude.get(metric)
+        )
     chosen = results.threshold == "validation"
-    for metric, share in ({} if threshold is None else shares(results, method, client)).items():
+    for metric, share in (
+        {} if threshold is None else shares(results, method, client)
+    ).items():
         place = "the chosen threshold" if chosen else number(threshold)
         lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
-    sharing = () if results.own_models(method) else results.clients  # which have the same model
-    compared = [c for c in sharing or (client,) if results.comparisons.against_constant(method, c) is not None]
+    sharing = (
+        () if results.own_models(method) else results.clients
+    )  # which have the same model
+    compared = [
+        c
+        for c in sharing or (client,)
+        if results.comparisons.against_constant(method, c) is not None
+    ]
     small = [c for c in compared if results.comparisons.small(c)]
     judged = [c for c in compared if c not in small]
     unproven = [results.names[c] for c in judged if _no_better(results, c, method)]
     if unproven:
-        lines += ["", f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}."]
+        lines += [
+            "",
+            f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}.",
+        ]
     elif judged:
         minimum = f" with at least {FEWEST_ROWS} {results.split} rows" if small else ""
         group = f"every client{minimum}" if sharing else results.names[client]
@@ -137,21 +183,37 @@ def _expectation(results: Results, client: str, method: str, threshold: float | 
     return lines
 
 
-def _score_row(name: str, score: Difference | None, size: float | None = None) -> list[str]:
+def _score_row(
+    name: str, score: Difference | None, size: float | None = None
+) -> list[str]:
     if score is None:
         return []
-    interval = "-" if score.low is None else f"{number(score.low, size)} to {number(score.high, size)}"
+    interval = (
+        "-"
+        if score.low is None
+        else f"{number(score.low, size)} to {number(score.high, size)}"
+    )
     return [f"| {name} | {number(score.mean, size)} | {interval} |"]
 
 
 def _no_better(results: Results, client: str, method: str) -> bool:
     difference = results.comparisons.against_constant(method, client)
-    return difference is not None and not (difference.better and difference.excludes_zero)
+    return difference is not None and not (
+        difference.better and difference.excludes_zero
+    )
 
 
 def _privacy(results: Results) -> list[str]:
-    filters = [str(f.get("name")) for f in results.experiment.get("filters", []) if isinstance(f, dict)]
-    noise = f"Replies passed {listing(filters)} in training." if filters else "No noise was added in training."
+    filters = [
+        str(f.get("name"))
+        for f in results.experiment.get("filters", [])
+        if isinstance(f, dict)
+    ]
+    noise = (
+        f"Replies passed {listing(filters)} in training."
+        if filters
+        else "No noise was added in training."
+    )
     text = (
         "The folder holds no rows. A model can still tell something of the rows that it was trained on (membership, rare"
         " combinations), and `preprocess.json` holds pooled means, spreads and the names of categories."

@@ -12,7 +12,18 @@ import numpy as np
 
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
-from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, combine, share, state, together
+from coterie.report.evidence import (
+    INFLATION,
+    SMALLEST,
+    Gain,
+    Mixture,
+    Statement,
+    Word,
+    combine,
+    share,
+    state,
+    together,
+)
 from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
 from coterie.report.outcomes import Outcomes, own_error
@@ -66,7 +77,11 @@ class Comparisons:
             return fewest
         share = self.results.constant(client, "majority")
         share = share[np.isfinite(share)]
-        return round((1 - float(share.max())) * self.results.size(client)) if share.size else 0
+        return (
+            round((1 - float(share.max())) * self.results.size(client))
+            if share.size
+            else 0
+        )
 
     def decides(self, client: str, metric: str) -> bool:
         """Return True if this metric may decide for this client."""
@@ -76,8 +91,16 @@ class Comparisons:
         """The metrics that decide: AUC and log-loss, in regression the RMSE (without one, the loss)."""
         metrics = self.results.metrics
         if not self.results.classification:
-            return ("rmse",) if "rmse" in metrics else ("loss",) if "loss" in metrics else ()
-        return tuple(m for m in ("auc", "loss") if m in metrics and self._among(client, m))
+            return (
+                ("rmse",)
+                if "rmse" in metrics
+                else ("loss",)
+                if "loss" in metrics
+                else ()
+            )
+        return tuple(
+            m for m in ("auc", "loss") if m in metrics and self._among(client, m)
+        )
 
     @property
     def telling(self) -> str:
@@ -100,7 +123,11 @@ class Comparisons:
     @property
     def primary(self) -> str:
         """The metric in which a method must win: the log-loss, in regression the RMSE."""
-        return "rmse" if not self.results.classification and "rmse" in self.results.metrics else "loss"
+        return (
+            "rmse"
+            if not self.results.classification and "rmse" in self.results.metrics
+            else "loss"
+        )
 
     @property
     def folds(self) -> bool:
@@ -119,33 +146,49 @@ class Comparisons:
 
         The gain in RMSE is one in squared error, as a share of the variance of the label. Several tables are weighed by 1 / s^2.
         """
-        of_tables = (self._gain(method, client, metric, seeds) for seeds in self.results.tables)
+        of_tables = (
+            self._gain(method, client, metric, seeds) for seeds in self.results.tables
+        )
         gains = [gain for gain in of_tables if gain is not None]
         return combine(gains) if gains else None
 
-    def _gain(self, method: str, client: str, metric: str, seeds_of_table: Sequence[int]) -> Gain | None:
+    def _gain(
+        self, method: str, client: str, metric: str, seeds_of_table: Sequence[int]
+    ) -> Gain | None:
         """The same of one table, whose results have these seeds."""
         base = self.results.baseline
-        if base is None or self._repeats(method, client, seeds_of_table) < (1 if self.folds else FEWEST_SEEDS):
+        if base is None or self._repeats(method, client, seeds_of_table) < (
+            1 if self.folds else FEWEST_SEEDS
+        ):
             return None
         sign = 1 if self.results.higher_is_better(metric) else -1
         scale = self.label_variance if metric == "rmse" else 1.0
         power = 2 if metric == "rmse" else 1
-        scores, base_scores = (self._values(m, client, metric, seeds_of_table) for m in (method, base))
+        scores, base_scores = (
+            self._values(m, client, metric, seeds_of_table) for m in (method, base)
+        )
         gaps = sign * (scores**power - base_scores**power) / scale
         gaps = gaps[np.isfinite(gaps)]
         if not gaps.size:
             return None
-        seeds = None if self.folds else over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
+        seeds = (
+            None
+            if self.folds
+            else over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
+        )
         if seeds is None and not self.folds:
             return None
         between = 0.0 if seeds is None else seeds.error
-        saved = self.outcomes.gain(method, base, client, "mse" if metric == "rmse" else metric, seeds_of_table)
+        saved = self.outcomes.gain(
+            method, base, client, "mse" if metric == "rmse" else metric, seeds_of_table
+        )
         if saved is not None:
             mean, error, rows = saved
             mean = sign * mean if self.folds else float(gaps.mean())
             return Gain(mean, math.inf if error is None else error.error, rows, between)
-        site_numbers = self.outcomes.of_site(client, method, base, "mse" if metric == "rmse" else metric)
+        site_numbers = self.outcomes.of_site(
+            client, method, base, "mse" if metric == "rmse" else metric
+        )
         if site_numbers is None:
             return None
         mean = sign * site_numbers.gap if self.folds else float(gaps.mean())
@@ -167,28 +210,49 @@ class Comparisons:
 
     def statement(self, method: str, client: str, metric: str) -> Statement | None:
         """Return the statement about one client, method and metric; None where none can be made."""
-        gain, posterior = self.gain(method, client, metric), self.posteriors(method, metric).get(client)
-        return None if gain is None or posterior is None else state(gain, posterior, self.smallest)
+        gain, posterior = (
+            self.gain(method, client, metric),
+            self.posteriors(method, metric).get(client),
+        )
+        return (
+            None
+            if gain is None or posterior is None
+            else state(gain, posterior, self.smallest)
+        )
 
     @cached_property
     def smallest(self) -> float:
         """The smallest effect of interest: of AUC, of log-loss, and as a share of the variance of the label."""
         report = self.results.experiment.get("report")
-        effect = report.get("smallest", SMALLEST) if isinstance(report, dict) else SMALLEST
+        effect = (
+            report.get("smallest", SMALLEST) if isinstance(report, dict) else SMALLEST
+        )
         return float(effect)
 
     @cached_property
     def group(self) -> tuple[str, ...]:
         """The small clients, if they are enough to be judged together; else empty."""
-        members = [c for c in self.results.clients if self.small(c) and self.results.size(c) > 0]
+        members = [
+            c
+            for c in self.results.clients
+            if self.small(c) and self.results.size(c) > 0
+        ]
         rows = sum(self.results.size(c) for c in members)
         cases = sum(self.rarest(c) for c in members)
         is_large = len(members) >= FEWEST_SMALL and rows >= FEWEST_ROWS
-        return tuple(members) if is_large and (not self.results.classification or cases >= FEWEST_CASES) else ()
+        return (
+            tuple(members)
+            if is_large and (not self.results.classification or cases >= FEWEST_CASES)
+            else ()
+        )
 
     def of_group(self, method: str) -> tuple[Gain, Mixture] | None:
         """The evidence of the small clients together in what decides; None where it is not known."""
-        gains = [gain for c in self.group if (gain := self.gain(method, c, self.primary)) is not None]
+        gains = [
+            gain
+            for c in self.group
+            if (gain := self.gain(method, c, self.primary)) is not None
+        ]
         if len(gains) < FEWEST_SMALL or not self.enough_seeds:
             return None
         joint = together(gains)
@@ -205,20 +269,31 @@ class Comparisons:
             if base is not None
         }
         return {
-            key: d._replace(strength=self._strength(*key, client)) for key, d in differences.items() if d is not None
+            key: d._replace(strength=self._strength(*key, client))
+            for key, d in differences.items()
+            if d is not None
         }
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Every comparison that decides, as a row with its interval and strength; the client of means over clients is None."""
         return [
-            {"client": client, "method": method, "metric": metric, **difference._asdict()}
+            {
+                "client": client,
+                "method": method,
+                "metric": metric,
+                **difference._asdict(),
+            }
             for client in (*self.results.clients, None)
             for (method, metric), difference in self.family(client).items()
         ]
 
     def _strength(self, method: str, metric: str, client: str | None) -> Strength:
-        statement = self._of_mean(method, metric) if client is None else self.statement(method, client, metric)
+        statement = (
+            self._of_mean(method, metric)
+            if client is None
+            else self.statement(method, client, metric)
+        )
         return "no verdict" if statement is None else STRENGTHS[statement.word]
 
     def _of_mean(self, method: str, metric: str) -> Statement | None:
@@ -230,10 +305,17 @@ class Comparisons:
         mean = float(np.mean([g.estimate for g in finite]))
         spread = math.sqrt(sum(g.spread**2 for g in finite)) / len(finite)
         mean_gain = Gain(mean, spread / INFLATION, sum(g.rows for g in finite))
-        return state(mean_gain, Mixture(np.ones(1), np.array([mean]), np.array([spread**2])), self.smallest)
+        return state(
+            mean_gain,
+            Mixture(np.ones(1), np.array([mean]), np.array([spread**2])),
+            self.smallest,
+        )
 
     def _repeats(self, method: str, client: str, seeds: Sequence[int]) -> int:
-        rows = [set(self.results.cells.get((m, client, self.results.split), {})) for m in self._both(method)]
+        rows = [
+            set(self.results.cells.get((m, client, self.results.split), {}))
+            for m in self._both(method)
+        ]
         return len(set.intersection({*seeds}, *rows))
 
     def _both(self, method: str) -> tuple[str, ...]:
@@ -242,12 +324,26 @@ class Comparisons:
     @cached_property
     def label_variance(self) -> float:
         """Variance of the labels of all test rows, or of the rows of which the recipe was made; 1 if neither is known."""
-        rows_by_seed = [self.outcomes.rows(self.results.against or "", c) for c in self.results.clients]
-        labels = [rows.labels for seeds in rows_by_seed for rows in seeds.values() if rows.labels is not None]
-        variance = float(np.concatenate(labels).var()) if labels else float(self.results.label().get("scale", 1.0)) ** 2
+        rows_by_seed = [
+            self.outcomes.rows(self.results.against or "", c)
+            for c in self.results.clients
+        ]
+        labels = [
+            rows.labels
+            for seeds in rows_by_seed
+            for rows in seeds.values()
+            if rows.labels is not None
+        ]
+        variance = (
+            float(np.concatenate(labels).var())
+            if labels
+            else float(self.results.label().get("scale", 1.0)) ** 2
+        )
         return variance or 1.0
 
-    def difference(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
+    def difference(
+        self, method: str, rival: str, client: str | None, metric: str
+    ) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have, with its strength if it is in a family; None if
         there is none.
         """
@@ -257,20 +353,38 @@ class Comparisons:
 
     def score(self, method: str, client: str, metric: str) -> Difference | None:
         """A metric itself, as a difference to nothing: its mean over seeds, and the interval over seeds and rows."""
-        influences = [rows.influence(metric) for rows in self.outcomes.rows(method, client).values()]
-        return self.score_of(client, metric, self._values(method, client, metric), influences)
+        influences = [
+            rows.influence(metric)
+            for rows in self.outcomes.rows(method, client).values()
+        ]
+        return self.score_of(
+            client, metric, self._values(method, client, metric), influences
+        )
 
     def score_of(
-        self, client: str, metric: str, values: Vector, influences: Sequence[Influence | None]
+        self,
+        client: str,
+        metric: str,
+        values: Vector,
+        influences: Sequence[Influence | None],
     ) -> Difference | None:
         """The same of `values`, one per seed, and of what the rows of each seed add to their error; no metric leaves its bounds."""
         higher = self.results.higher_is_better(metric)
         rows = own_error(influences)
-        score = compare_pairs(values, np.zeros(len(values)), self._ratio(client), rows, higher_is_better=higher)
+        score = compare_pairs(
+            values,
+            np.zeros(len(values)),
+            self._ratio(client),
+            rows,
+            higher_is_better=higher,
+        )
         if score is None or score.low is None or score.high is None:
             return score
         bounds = {**BOUNDS, "log-loss": (0.0, math.inf)}
-        low, high = bounds.get(self.results.metric_name(metric) if metric == "loss" else metric, (-math.inf, math.inf))
+        low, high = bounds.get(
+            self.results.metric_name(metric) if metric == "loss" else metric,
+            (-math.inf, math.inf),
+        )
         return score._replace(low=max(low, score.low), high=min(high, score.high))
 
     def against_constant(self, method: str, client: str) -> Difference | None:
@@ -294,7 +408,10 @@ class Comparisons:
         if own_loss(self.results.experiment):
             return self._unknown
         rows = self.outcomes.rows(self.results.against or "", client)
-        from_rows = [float(rows[s].constant.mean()) if s in rows else math.nan for s in self.results.seeds]
+        from_rows = [
+            float(rows[s].constant.mean()) if s in rows else math.nan
+            for s in self.results.seeds
+        ]
         from_summary = self.results.constant(client, "majority_loss")
         return np.where(np.isfinite(from_summary), from_summary, from_rows)
 
@@ -304,16 +421,24 @@ class Comparisons:
         largest class, or the shares or the mean of the client's own training rows. NaN where that is not known.
         """
         if client is None:
-            names, columns = zip(*(self.trivial(c, metric) for c in self.results.clients), strict=True)
+            names, columns = zip(
+                *(self.trivial(c, metric) for c in self.results.clients), strict=True
+            )
             table = np.stack(columns)
             finite = np.isfinite(table)
             with np.errstate(invalid="ignore", divide="ignore"):
-                return names[0], np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
+                return names[0], np.where(finite, table, 0).sum(axis=0) / finite.sum(
+                    axis=0
+                )
         if self.results.classification:
             if metric == "accuracy":
                 return "largest class", self.results.constant(client, "majority")
-            return "training shares", self.constant(client) if metric == "loss" else self._unknown
-        return "training mean", self.constant(client) if metric == "loss" else self._trivial_errors(client, metric)
+            return "training shares", self.constant(
+                client
+            ) if metric == "loss" else self._unknown
+        return "training mean", self.constant(
+            client
+        ) if metric == "loss" else self._trivial_errors(client, metric)
 
     @property
     def _unknown(self) -> Vector:
@@ -326,34 +451,66 @@ class Comparisons:
         for i, seed in enumerate(self.results.seeds):
             if seed in rows and metric in ("mae", "rmse"):
                 squares = rows[seed].constant
-                error = np.sqrt(squares).mean() if metric == "mae" else math.sqrt(squares.mean())
+                error = (
+                    np.sqrt(squares).mean()
+                    if metric == "mae"
+                    else math.sqrt(squares.mean())
+                )
                 scores[i] = self.results.label(seed).get("scale", 1.0) * error
         return scores
 
-    def _difference_of(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
+    def _difference_of(
+        self, method: str, rival: str, client: str | None, metric: str
+    ) -> Difference | None:
         higher, by_table = self.results.higher_is_better(metric), []
         for seeds in self.results.tables:
-            rows = self._row_error(method, rival, client, metric, seeds) if self._decisive(metric) else None
-            scores, rival_scores = (self._values(m, client, metric, seeds) for m in (method, rival))
+            rows = (
+                self._row_error(method, rival, client, metric, seeds)
+                if self._decisive(metric)
+                else None
+            )
+            scores, rival_scores = (
+                self._values(m, client, metric, seeds) for m in (method, rival)
+            )
             ratio = self._ratio(client, seeds)
-            by_table.append(compare_pairs(scores, rival_scores, ratio, self._inflate(rows), higher_is_better=higher))
+            by_table.append(
+                compare_pairs(
+                    scores,
+                    rival_scores,
+                    ratio,
+                    self._inflate(rows),
+                    higher_is_better=higher,
+                )
+            )
         return weigh([difference for difference in by_table if difference is not None])
 
     def _inflate(self, error: RowError | None) -> RowError | None:
         """The error over rows as the rule reckons with it: with folds the models that are compared share rows that they trained on."""
-        return RowError(INFLATION * error.error, error.freedom) if error is not None and self.folds else error
+        return (
+            RowError(INFLATION * error.error, error.freedom)
+            if error is not None and self.folds
+            else error
+        )
 
     def _decisive(self, metric: str) -> bool:
         return metric in ("auc", "loss", "rmse")
 
-    def _values(self, method: str, client: str | None, metric: str, seeds: Sequence[int] = ()) -> Vector:
+    def _values(
+        self, method: str, client: str | None, metric: str, seeds: Sequence[int] = ()
+    ) -> Vector:
         """One value per seed, of all or of `seeds`; the mean AUC is one over the clients for whom it decides."""
         among = self._among(None, metric) if client is None and metric == "auc" else ()
         if among:
-            values = np.stack([self.results.values(method, c, metric) for c in among]).mean(axis=0)
+            values = np.stack(
+                [self.results.values(method, c, metric) for c in among]
+            ).mean(axis=0)
         else:
             values = self.results.values(method, client, metric)
-        chosen = values[np.isin(self.results.seeds, seeds)] if seeds and seeds != self.results.seeds else values
+        chosen = (
+            values[np.isin(self.results.seeds, seeds)]
+            if seeds and seeds != self.results.seeds
+            else values
+        )
         return np.asarray(chosen, dtype=float)
 
     def _ratio(self, client: str | None, seeds: Sequence[int] = ()) -> float | None:
@@ -363,25 +520,48 @@ class Comparisons:
         if self.folds:
             return None
         split, method = self.results.experiment.get("split"), self.results.against or ""
-        fixed = isinstance(split, dict) and (split.get("seed") is not None or split.get("test", "own") != "own")
+        fixed = isinstance(split, dict) and (
+            split.get("seed") is not None or split.get("test", "own") != "own"
+        )
         names = self.results.clients if client is None else (client,)
         if fixed or all(self.outcomes.same_rows(method, c, seeds) for c in names):
             return 0.0
-        n_train, n_test = self.results.size(client, "n_train"), self.results.size(client)
-        return n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0  # unknown: cautiously
+        n_train, n_test = (
+            self.results.size(client, "n_train"),
+            self.results.size(client),
+        )
+        return (
+            n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0
+        )  # unknown: cautiously
 
     def _row_error(
-        self, method: str, rival: str, client: str | None, metric: str, seeds: Sequence[int] = ()
+        self,
+        method: str,
+        rival: str,
+        client: str | None,
+        metric: str,
+        seeds: Sequence[int] = (),
     ) -> RowError | None:
         if client is None:
-            return over_clients([self._row_error(method, rival, c, metric, seeds) for c in self._among(None, metric)])
+            return over_clients(
+                [
+                    self._row_error(method, rival, c, metric, seeds)
+                    for c in self._among(None, metric)
+                ]
+            )
         error = self.outcomes.error(method, rival, client, metric, seeds)
         return error or self._site_error(method, rival, client, metric)
 
-    def _site_error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
+    def _site_error(
+        self, method: str, rival: str, client: str, metric: str
+    ) -> RowError | None:
         """The same as the client's site has told it; the degrees of freedom follow from numbers of rows that are known anyway."""
         site_numbers = self.outcomes.of_site(client, method, rival, metric)
         if site_numbers is None:
             return None
         fewest = self.rarest(client) if metric == "auc" else site_numbers.tested
-        return RowError(site_numbers.error, fewest - 1, site_numbers.p) if fewest > 1 else None
+        return (
+            RowError(site_numbers.error, fewest - 1, site_numbers.p)
+            if fewest > 1
+            else None
+        )

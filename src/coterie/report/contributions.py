@@ -17,7 +17,15 @@ from coterie.report.statistics import FEWEST_SEEDS, over_seeds
 from coterie.report.text import number, printable
 from coterie.run.files import FEWEST_VALIDATION_ROWS
 
-_COLUMNS: Columns = {"method": str, "seed": int, "fold": str, "round": int, "target": str, "client": str, "phi": float}
+_COLUMNS: Columns = {
+    "method": str,
+    "seed": int,
+    "fold": str,
+    "round": int,
+    "target": str,
+    "client": str,
+    "phi": float,
+}
 SMALLEST_WEIGHT = 0.01
 """Weight from which on it is said that a client has one and yet raises the loss."""
 ALIKE = 0.1
@@ -55,11 +63,19 @@ class Contribution(NamedTuple):
     @property
     def sign(self) -> int:
         """1 if the interval lies above 0, -1 if below, else 0."""
-        return 0 if self.half is None or abs(self.fall) <= self.half else 1 if self.fall > 0 else -1
+        return (
+            0
+            if self.half is None or abs(self.fall) <= self.half
+            else 1
+            if self.fall > 0
+            else -1
+        )
 
     def in_words(self, names: Mapping[str, str], loss_name: str = "log-loss") -> str:
         """One sentence, which claims nothing of later rounds, in which that client might have been missing."""
-        client, target = (printable(names.get(name, name)) for name in (self.client, self.target))
+        client, target = (
+            printable(names.get(name, name)) for name in (self.client, self.target)
+        )
         whose, loss = f"{client}'s updates", f"{target}'s validation {loss_name}"
         if self.client == self.target:
             whose, loss = f"{client}'s own updates", f"its validation {loss_name}"
@@ -77,7 +93,11 @@ class Contribution(NamedTuple):
             return f"{lead} {whose} neither clearly lowered nor clearly raised {loss}: it changed by {rise}."
         if self.sign > 0:
             return f"{lead} {whose} lowered {loss} by {fall}."
-        despite = f", with a weight of {number(self.weight)}" if (self.weight or 0.0) >= SMALLEST_WEIGHT else ""
+        despite = (
+            f", with a weight of {number(self.weight)}"
+            if (self.weight or 0.0) >= SMALLEST_WEIGHT
+            else ""
+        )
         return f"{lead} {whose} raised {loss} by {rise}{despite}."
 
 
@@ -116,26 +136,44 @@ def conspicuous(phi: Phi) -> Iterator[Sign]:
     for client, falls in totals.items():
         if not any(by_client.get(client) for by_client in phi.values()):
             yield Sign("rider", (client,))
-        elif falls.get(client, 0.0) < 0 and 2 * sum(fall < 0 for fall in falls.values()) > len(falls):
+        elif falls.get(client, 0.0) < 0 and 2 * sum(
+            fall < 0 for fall in falls.values()
+        ) > len(falls):
             yield Sign("saboteur", (client,))
     for pair in combinations(sorted(totals), 2):
         pair_values = np.array(
-            [[by_client[client] for client in pair] for by_client in phi.values() if {*pair} <= by_client.keys()]
+            [
+                [by_client[client] for client in pair]
+                for by_client in phi.values()
+                if {*pair} <= by_client.keys()
+            ]
         )
-        size = float(np.linalg.norm(pair_values, axis=0).max()) if len(pair_values) >= FEWEST_SHARED else 0.0
-        if size and float(np.linalg.norm(pair_values[:, 0] - pair_values[:, 1])) < ALIKE * size:
+        size = (
+            float(np.linalg.norm(pair_values, axis=0).max())
+            if len(pair_values) >= FEWEST_SHARED
+            else 0.0
+        )
+        if (
+            size
+            and float(np.linalg.norm(pair_values[:, 0] - pair_values[:, 1]))
+            < ALIKE * size
+        ):
             yield Sign("twin", pair)
 
 
 def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
     """Yield method, what its contributions show, in how many trainings, and of how many; the most frequent first."""
-    trained: dict[tuple[str, int, str], dict[tuple[int, str], dict[str, float]]] = defaultdict(
-        lambda: defaultdict(dict)
+    trained: dict[tuple[str, int, str], dict[tuple[int, str], dict[str, float]]] = (
+        defaultdict(lambda: defaultdict(dict))
     )
     for method, seed, fold, round_number, target, client, fall in _rows(results):
         trained[method, seed, fold][round_number, target][client] = fall
     runs = Counter(method for method, _, _ in trained)
-    counts = Counter((method, sign) for (method, _, _), phi in trained.items() for sign in conspicuous(phi))
+    counts = Counter(
+        (method, sign)
+        for (method, _, _), phi in trained.items()
+        for sign in conspicuous(phi)
+    )
     for (method, sign), times in counts.most_common():
         if 2 * times > runs[method]:
             yield method, sign, times, runs[method]
@@ -150,7 +188,10 @@ def silent_targets(results: Results, measured: Iterable[Contribution]) -> Iterat
         yield f"Too few rows to tell: no client kept {FEWEST_VALIDATION_ROWS} validation rows."
     for method, targets in told_targets.items():
         for client in results.clients:
-            if client not in targets and (method, client, results.split) in results.cells:
+            if (
+                client not in targets
+                and (method, client, results.split) in results.cells
+            ):
                 name = results.names.get(client, printable(client))
                 yield f"{printable(method)}, {name}: too few rows to tell (fewer than {FEWEST_VALIDATION_ROWS} validation rows)."
 
@@ -158,7 +199,9 @@ def silent_targets(results: Results, measured: Iterable[Contribution]) -> Iterat
 def _rows(results: Results) -> Iterator[tuple[str, int, str, int, str, str, float]]:
     """Rows of contribution.csv; none where nothing was measured."""
     path = results.folder / "contribution.csv"
-    return zip(*csv_columns(path, _COLUMNS), strict=True) if path.is_file() else iter(())
+    return (
+        zip(*csv_columns(path, _COLUMNS), strict=True) if path.is_file() else iter(())
+    )
 
 
 def contributions(results: Results) -> list[Contribution]:
@@ -174,26 +217,49 @@ def contributions(results: Results) -> list[Contribution]:
         return []
     rounds = int(
         results.experiment.get("run", {}).get(
-            "rounds", max(max(rounds_of_method) for rounds_of_method in measured.values())
+            "rounds",
+            max(max(rounds_of_method) for rounds_of_method in measured.values()),
         )
     )
-    game = str(results.experiment.get("run", {}).get("contribution", {}).get("game", "renormalised"))
+    game = str(
+        results.experiment.get("run", {})
+        .get("contribution", {})
+        .get("game", "renormalised")
+    )
     every = []
     for (method, target, client), by_seed in sums.items():
         falls = np.array([np.mean(list(folds.values())) for folds in by_seed.values()])
         ratio = results.size(target) / results.size(target, "n_train")
-        error = over_seeds(falls, ratio if math.isfinite(ratio) else 1.0) if falls.size >= FEWEST_SEEDS else None
+        error = (
+            over_seeds(falls, ratio if math.isfinite(ratio) else 1.0)
+            if falls.size >= FEWEST_SEEDS
+            else None
+        )
         half = None if error is None else student(float(falls.mean()), error)[0]
         weight = _weight(results, method, target, client)
         every.append(
-            Contribution(method, target, client, weight, float(falls.mean()), half, len(measured[method]), rounds, game)
+            Contribution(
+                method,
+                target,
+                client,
+                weight,
+                float(falls.mean()),
+                half,
+                len(measured[method]),
+                rounds,
+                game,
+            )
         )
     return every
 
 
 def _weight(results: Results, method: str, target: str, client: str) -> float | None:
     weights = results.weights.get(method)
-    row = next((t for t in (target, "*") if weights is not None and t in weights.targets), None)
+    row = next(
+        (t for t in (target, "*") if weights is not None and t in weights.targets), None
+    )
     if weights is None or row is None or client not in weights.clients:
         return None
-    return float(weights.late()[weights.targets.index(row), weights.clients.index(client)])
+    return float(
+        weights.late()[weights.targets.index(row), weights.clients.index(client)]
+    )

@@ -44,7 +44,9 @@ class Diagnosis(NamedTuple):
     calibration: float
 
 
-def diagnose(risks: ArrayLike, labels: ArrayLike, threshold: float = THRESHOLD) -> Diagnosis:
+def diagnose(
+    risks: ArrayLike, labels: ArrayLike, threshold: float = THRESHOLD
+) -> Diagnosis:
     """Measures of predicted risks [R] of class 1 for labels [R] of 0 and 1; a row is called positive from `threshold` on.
 
     >>> diagnose([0.9, 0.4, 0.2, 0.7], [1, 1, 0, 0])[:4]
@@ -71,7 +73,9 @@ def calibration_error(risks: ArrayLike, labels: ArrayLike) -> float:
     if not len(risk):
         return math.nan
     place = np.minimum((risk * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(place, weights=risk, minlength=BINS) - np.bincount(place, weights=truth, minlength=BINS)
+    gaps = np.bincount(place, weights=risk, minlength=BINS) - np.bincount(
+        place, weights=truth, minlength=BINS
+    )
     return float(np.abs(gaps).sum() / len(risk))
 
 
@@ -88,7 +92,9 @@ def thresholds(results: Results, method: str, client: str) -> dict[int, float]:
     }
 
 
-def operating_point(results: Results, method: str, client: str, seed: int | None = None) -> float | None:
+def operating_point(
+    results: Results, method: str, client: str, seed: int | None = None
+) -> float | None:
     """From which risk a client's model of a seed (None: mean over seeds) calls a row positive; None unless there are two classes.
 
     Raises:
@@ -99,7 +105,9 @@ def operating_point(results: Results, method: str, client: str, seed: int | None
     if results.threshold != "validation":
         return float(results.threshold)
     chosen = thresholds(results, method, client)
-    value = _mean(list(chosen.values()) if seed is None else [chosen.get(seed, math.nan)])
+    value = _mean(
+        list(chosen.values()) if seed is None else [chosen.get(seed, math.nan)]
+    )
     if math.isnan(value):
         raise InputError(
             f"{method} kept no validation rows of {client} to choose a threshold on; give a risk, say --threshold 0.3, or"
@@ -115,20 +123,30 @@ def table(results: Results, client: str) -> list[dict[str, Any]]:
         tested = results.comparisons.outcomes.rows(method, client)
         cuts = thresholds(results, method, client)
         diagnoses = [
-            _at(diagnose(rows_of_seed.risks, rows_of_seed.labels, cuts[seed]), cuts[seed])
+            _at(
+                diagnose(rows_of_seed.risks, rows_of_seed.labels, cuts[seed]),
+                cuts[seed],
+            )
             for seed, rows_of_seed in tested.items()
             if rows_of_seed.risks is not None and rows_of_seed.labels is not None
         ]
         if diagnoses:
             cells = [
-                number(_mean([rows_of_seed[i] for rows_of_seed in diagnoses])) for i in range(len(Diagnosis._fields))
+                number(_mean([rows_of_seed[i] for rows_of_seed in diagnoses]))
+                for i in range(len(Diagnosis._fields))
             ]
-            row = {"method": printable(method), "quiet": method in results.references, "cells": cells}
+            row = {
+                "method": printable(method),
+                "quiet": method in results.references,
+                "cells": cells,
+            }
             rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
     return rows
 
 
-def call_all_the_same(results: Results, client: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def call_all_the_same(
+    results: Results, client: str, rows: Sequence[Mapping[str, Any]]
+) -> str:
     """Return a sentence on the methods of a `table` that call everybody at a client positive, or nobody; empty if none does."""
     positive = results.positive or "positive"
     texts = []
@@ -156,12 +174,18 @@ def shares(results: Results, method: str, client: str) -> dict[str, Difference]:
         called, truth = rows.risks >= cuts[seed], rows.labels == 1
         parts = ((called, truth), (~called, ~truth), (truth, called), (~truth, ~called))
         for name, (part, total) in zip(SHARES, parts, strict=True):
-            influences[name].append(mean_influence(rows.units[total], part[total]) if total.any() else None)
+            influences[name].append(
+                mean_influence(rows.units[total], part[total]) if total.any() else None
+            )
     scores: dict[str, Difference] = {}
     for name, by_seed in influences.items():
         finite = [influence for influence in by_seed if influence is not None]
         values = np.array([influence.metric for influence in finite])
-        score = results.comparisons.score_of(client, name, values, by_seed) if 0 < len(finite) == len(by_seed) else None
+        score = (
+            results.comparisons.score_of(client, name, values, by_seed)
+            if 0 < len(finite) == len(by_seed)
+            else None
+        )
         scores |= {name: score} if score is not None else {}
     return scores
 
@@ -170,7 +194,15 @@ def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
     """Without a threshold nobody is called anything; only the risks themselves can be judged."""
     if math.isfinite(threshold):
         return diagnosis
-    return Diagnosis(math.nan, math.nan, math.nan, math.nan, math.nan, diagnosis.brier, diagnosis.calibration)
+    return Diagnosis(
+        math.nan,
+        math.nan,
+        math.nan,
+        math.nan,
+        math.nan,
+        diagnosis.brier,
+        diagnosis.calibration,
+    )
 
 
 def _mean(values: list[float]) -> float:

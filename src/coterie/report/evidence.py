@@ -42,7 +42,14 @@ ROUNDING = 1e-6
 FEWEST_FREEDOM = 20
 
 Vector = NDArray[np.float64]
-Word = Literal["join", "probably join", "safe to join", "stay alone", "probably stay alone", "undecided"]
+Word = Literal[
+    "join",
+    "probably join",
+    "safe to join",
+    "stay alone",
+    "probably stay alone",
+    "undecided",
+]
 
 
 class Gain(NamedTuple):
@@ -73,7 +80,9 @@ class Gain(NamedTuple):
     def with_rows(self, rows: float, observed: ArrayLike) -> tuple[Vector, float]:
         """Estimates [draws] and spread after `rows` further rows with the mean gain `observed` [draws]."""
         total = self.rows + rows
-        estimate = (self.rows * self.estimate + rows * np.asarray(observed, dtype=float)) / total
+        estimate = (
+            self.rows * self.estimate + rows * np.asarray(observed, dtype=float)
+        ) / total
         return estimate, self.spread * math.sqrt(self.rows / total)
 
 
@@ -96,19 +105,29 @@ class Mixture(NamedTuple):
     @property
     def deviation(self) -> float:
         """Its standard deviation."""
-        return math.sqrt(max(float(self.weights @ (self.variances + (self.means - self.mean) ** 2)), 0.0))
+        return math.sqrt(
+            max(
+                float(self.weights @ (self.variances + (self.means - self.mean) ** 2)),
+                0.0,
+            )
+        )
 
     @property
     def interval(self) -> tuple[float, float]:
         """Its mean plus and minus 1.96 standard deviations; with Student's quantile where `freedom` is finite."""
         from scipy.special import stdtrit
 
-        half = (1.96 if math.isinf(self.freedom) else float(stdtrit(self.freedom, 0.975))) * self.deviation
+        half = (
+            1.96 if math.isinf(self.freedom) else float(stdtrit(self.freedom, 0.975))
+        ) * self.deviation
         return self.mean - half, self.mean + half
 
     def above(self, bound: float) -> float:
         """Probability of more than `bound`."""
-        return float(self.weights @ _upper((self.means - bound) / np.sqrt(self.variances), self.freedom))
+        return float(
+            self.weights
+            @ _upper((self.means - bound) / np.sqrt(self.variances), self.freedom)
+        )
 
     def widen(self, variance: float) -> Mixture:
         """The same with more variance in every component."""
@@ -121,7 +140,10 @@ class Mixture(NamedTuple):
         # Sorted, since the order in which NumPy leaves them differs between processors.
         places = np.sort(np.argpartition(self.weights, -most)[-most:])
         return Mixture(
-            self.weights[places] / self.weights[places].sum(), self.means[places], self.variances[places], self.freedom
+            self.weights[places] / self.weights[places].sum(),
+            self.means[places],
+            self.variances[places],
+            self.freedom,
         )
 
 
@@ -129,7 +151,9 @@ def _upper(scaled: Vector, freedom: float = math.inf) -> Vector:
     """Probability that a standard normal, or Student's t, is below `scaled`."""
     from scipy.special import ndtr, stdtr
 
-    return np.asarray(ndtr(scaled) if math.isinf(freedom) else stdtr(freedom, scaled), dtype=float)
+    return np.asarray(
+        ndtr(scaled) if math.isinf(freedom) else stdtr(freedom, scaled), dtype=float
+    )
 
 
 def share(gains: Sequence[Gain]) -> list[Mixture]:
@@ -143,21 +167,33 @@ def share(gains: Sequence[Gain]) -> list[Mixture]:
 
 
 def _log_prior_of_taus() -> Vector:
-    edges = np.concatenate([[TAUS[0] - (TAUS[1] - TAUS[0])], TAUS, [TAUS[-1] + (TAUS[-1] - TAUS[-2])]])
-    return np.asarray(np.log((edges[2:] - edges[:-2]) / 2) - TAUS**2 / (2 * TAU_SPREAD**2))
+    edges = np.concatenate(
+        [[TAUS[0] - (TAUS[1] - TAUS[0])], TAUS, [TAUS[-1] + (TAUS[-1] - TAUS[-2])]]
+    )
+    return np.asarray(
+        np.log((edges[2:] - edges[:-2]) / 2) - TAUS**2 / (2 * TAU_SPREAD**2)
+    )
 
 
 def _enumerate_odd(y: Vector, s: Vector) -> list[Mixture]:
     m = len(y)
     most_odd = 0 if m <= 2 else 1 if m <= 5 else 2
-    sets = [is_odd for size in range(most_odd + 1) for is_odd in combinations(range(m), size)]
+    sets = [
+        is_odd
+        for size in range(most_odd + 1)
+        for is_odd in combinations(range(m), size)
+    ]
     is_odd = np.zeros((len(sets), m), dtype=bool)
     for i, members in enumerate(sets):
         is_odd[i, list(members)] = True
     is_usual = ~is_odd
-    joint = COMMON_SPREAD**2 * (is_usual[:, :, None] & is_usual[:, None, :])  # [sets, m, m]
+    joint = COMMON_SPREAD**2 * (
+        is_usual[:, :, None] & is_usual[:, None, :]
+    )  # [sets, m, m]
     eye = np.eye(m)
-    own_variance = np.where(is_odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2)  # [sets, taus, m]
+    own_variance = np.where(
+        is_odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2
+    )  # [sets, taus, m]
     prior = joint[:, None] + own_variance[..., None] * eye
     noise = np.outer(s, s) * (CORRELATION + (1 - CORRELATION) * eye)
     total = prior + noise
@@ -165,7 +201,10 @@ def _enumerate_odd(y: Vector, s: Vector) -> list[Mixture]:
     solved = inverse @ y
     log_weight = (
         _log_prior_of_taus()[None, :]
-        + (is_odd.sum(axis=1) * math.log(ODD) + is_usual.sum(axis=1) * math.log(1 - ODD))[:, None]
+        + (
+            is_odd.sum(axis=1) * math.log(ODD)
+            + is_usual.sum(axis=1) * math.log(1 - ODD)
+        )[:, None]
         - np.linalg.slogdet(total)[1] / 2
         - (solved @ y) / 2
     )
@@ -185,15 +224,26 @@ def _factor_odd(y: Vector, s: Vector) -> list[Mixture]:
     centre = float(np.median(y))
     reach = float(np.abs(y - centre).max())
     levels = np.unique(
-        np.concatenate([centre + np.linspace(-10, 10, 41) * step, centre + np.linspace(-1, 1, 41) * reach])
+        np.concatenate(
+            [
+                centre + np.linspace(-10, 10, 41) * step,
+                centre + np.linspace(-1, 1, 41) * reach,
+            ]
+        )
     )
     widths = np.gradient(levels) if len(levels) > 1 else np.ones(1)
-    tau, mu, f = (a.reshape(-1) for a in np.meshgrid(TAUS, levels, common_errors, indexing="ij"))
-    log_base = np.add.outer(_log_prior_of_taus(), np.log(widths) - levels**2 / (2 * COMMON_SPREAD**2))
+    tau, mu, f = (
+        a.reshape(-1) for a in np.meshgrid(TAUS, levels, common_errors, indexing="ij")
+    )
+    log_base = np.add.outer(
+        _log_prior_of_taus(), np.log(widths) - levels**2 / (2 * COMMON_SPREAD**2)
+    )
     log_base = np.add.outer(log_base, -(common_errors**2) / 2).reshape(-1)
     likelihood = np.zeros(len(tau))
     for i in range(m):
-        likelihood += np.logaddexp(*(weight for weight, _, _ in _two_kinds(y[i], s[i], tau, mu, f)))
+        likelihood += np.logaddexp(
+            *(weight for weight, _, _ in _two_kinds(y[i], s[i], tau, mu, f))
+        )
     log_given = log_base + likelihood
     keep = log_given > log_given.max() - 12
     tau, mu, f, log_given = tau[keep], mu[keep], f[keep], log_given[keep]
@@ -201,14 +251,20 @@ def _factor_odd(y: Vector, s: Vector) -> list[Mixture]:
     for i in range(m):
         kinds = _two_kinds(y[i], s[i], tau, mu, f)
         evidence = np.logaddexp(kinds[0][0], kinds[1][0])
-        weights = _normalise(np.concatenate([log_given + weight - evidence for weight, _, _ in kinds]))
+        weights = _normalise(
+            np.concatenate([log_given + weight - evidence for weight, _, _ in kinds])
+        )
         means = np.concatenate([mean for _, mean, _ in kinds])
-        variances = np.concatenate([np.broadcast_to(variance, mu.shape) for _, _, variance in kinds])
+        variances = np.concatenate(
+            [np.broadcast_to(variance, mu.shape) for _, _, variance in kinds]
+        )
         posteriors.append(Mixture(weights, means, np.maximum(variances, 1e-14)))
     return posteriors
 
 
-def _two_kinds(y: float, s: float, tau: Vector, mu: Vector, f: Vector) -> list[tuple[Vector, Vector, Vector]]:
+def _two_kinds(
+    y: float, s: float, tau: Vector, mu: Vector, f: Vector
+) -> list[tuple[Vector, Vector, Vector]]:
     """Return for a client that is alike, and for an odd one, the log of weight times likelihood, and posterior mean and variance."""
     observed, noise = y - math.sqrt(CORRELATION) * s * f, (1 - CORRELATION) * s**2
     kinds = []
@@ -217,8 +273,16 @@ def _two_kinds(y: float, s: float, tau: Vector, mu: Vector, f: Vector) -> list[t
         (math.log(ODD), 0.0 * mu, 0.0 * tau + ODD_SPREAD**2),
     ):
         total = spread + noise
-        log_weight = log_prior - np.log(total) / 2 - (observed - centre) ** 2 / (2 * total)
-        kinds.append((log_weight, centre + spread / total * (observed - centre), spread * noise / total))
+        log_weight = (
+            log_prior - np.log(total) / 2 - (observed - centre) ** 2 / (2 * total)
+        )
+        kinds.append(
+            (
+                log_weight,
+                centre + spread / total * (observed - centre),
+                spread * noise / total,
+            )
+        )
     return kinds
 
 
@@ -239,7 +303,11 @@ def combine(gains: Sequence[Gain]) -> Gain:
     weights = np.array([gain.spread**-2 for gain in bounded])
     estimate = float(weights @ [gain.estimate for gain in bounded] / weights.sum())
     spread = 1 / math.sqrt(float(weights.sum()))
-    return Gain(estimate, max(spread - ROUNDING, 0.0) / INFLATION, sum(gain.rows for gain in bounded))
+    return Gain(
+        estimate,
+        max(spread - ROUNDING, 0.0) / INFLATION,
+        sum(gain.rows for gain in bounded),
+    )
 
 
 def together(gains: Sequence[Gain]) -> tuple[Gain, Mixture]:
@@ -251,14 +319,26 @@ def together(gains: Sequence[Gain]) -> tuple[Gain, Mixture]:
     Args:
         gains: gains of the members, at least 2.
     """
-    sizes, estimates = np.array([g.rows for g in gains], dtype=float), np.array([g.estimate for g in gains])
+    sizes, estimates = (
+        np.array([g.rows for g in gains], dtype=float),
+        np.array([g.estimate for g in gains]),
+    )
     total, members = sizes.sum(), len(gains)
     mean = float(sizes @ estimates / total)
-    square = members / (members - 1) * float(((sizes * (estimates - mean)) ** 2).sum()) / total**2
-    over_seeds = math.sqrt(float(((sizes * [g.over_seeds for g in gains]) ** 2).sum())) / total
+    square = (
+        members
+        / (members - 1)
+        * float(((sizes * (estimates - mean)) ** 2).sum())
+        / total**2
+    )
+    over_seeds = (
+        math.sqrt(float(((sizes * [g.over_seeds for g in gains]) ** 2).sum())) / total
+    )
     group = Gain(mean, math.sqrt(square), int(total), over_seeds)
     freedom = members - 1.0 if members < FEWEST_FREEDOM else math.inf
-    return group, Mixture(np.ones(1), np.array([mean]), np.array([group.spread**2]), freedom)
+    return group, Mixture(
+        np.ones(1), np.array([mean]), np.array([group.spread**2]), freedom
+    )
 
 
 class Statement(NamedTuple):
@@ -289,26 +369,53 @@ def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Stateme
         posterior: of its gain.
         smallest: the smallest effect of interest.
     """
-    mean, gaining, safe = posterior.mean, posterior.above(0.0), posterior.above(-smallest)
+    mean, gaining, safe = (
+        posterior.mean,
+        posterior.above(0.0),
+        posterior.above(-smallest),
+    )
     low, high = posterior.interval
-    safe_alone = float(_upper(np.array((gain.estimate + smallest) / gain.spread), posterior.freedom))
+    safe_alone = float(
+        _upper(np.array((gain.estimate + smallest) / gain.spread), posterior.freedom)
+    )
     index = int(
-        _first_word(np.array([gaining]), np.array([mean]), np.array([safe]), np.array([safe_alone]), smallest)[0]
+        _first_word(
+            np.array([gaining]),
+            np.array([mean]),
+            np.array([safe]),
+            np.array([safe_alone]),
+            smallest,
+        )[0]
     )
     word = WORDS[index]
-    bounded = bool(_excludes_gain(np.array(index), np.array(safe), np.array(posterior.above(smallest))))
-    probability = {"stay alone": 1 - gaining, "probably stay alone": 1 - gaining, "safe to join": safe}.get(
-        word, gaining
+    bounded = bool(
+        _excludes_gain(
+            np.array(index), np.array(safe), np.array(posterior.above(smallest))
+        )
     )
+    probability = {
+        "stay alone": 1 - gaining,
+        "probably stay alone": 1 - gaining,
+        "safe to join": safe,
+    }.get(word, gaining)
     return Statement(word, probability, mean, low, high, gain.interval, bounded)
 
 
-WORDS: tuple[Word, ...] = ("join", "probably join", "stay alone", "probably stay alone", "safe to join", "undecided")
+WORDS: tuple[Word, ...] = (
+    "join",
+    "probably join",
+    "stay alone",
+    "probably stay alone",
+    "safe to join",
+    "undecided",
+)
 UNSURE: tuple[Word, ...] = ("probably join", "probably stay alone", "undecided")
 """Words that further rows can make certain."""
 
 
-def _first_word(better: Vector, mean: Vector, safe: Vector, safe_alone: Vector, smallest: float) -> NDArray[np.int64]:
+def _first_word(
+    better: Vector, mean: Vector, safe: Vector, safe_alone: Vector, smallest: float
+) -> NDArray[np.int64]:
     """The number in `WORDS` of the first statement that holds, of many posteriors at once."""
     conditions = (
         (better >= CONFIDENT) & (mean >= smallest),
@@ -317,14 +424,21 @@ def _first_word(better: Vector, mean: Vector, safe: Vector, safe_alone: Vector, 
         (1 - better >= PROBABLE) & (mean <= -smallest),
         (safe >= CONFIDENT) & (safe_alone >= ALONE_CONFIDENT),
     )
-    return np.asarray(np.select(conditions, range(len(conditions)), default=len(conditions)), dtype=np.int64)
+    return np.asarray(
+        np.select(conditions, range(len(conditions)), default=len(conditions)),
+        dtype=np.int64,
+    )
 
 
-def _excludes_gain(index: NDArray[np.int64], safe: Vector, gainful: Vector) -> NDArray[np.bool_]:
+def _excludes_gain(
+    index: NDArray[np.int64], safe: Vector, gainful: Vector
+) -> NDArray[np.bool_]:
     """Return where the word is *safe to join* and a gain above the smallest effect is excluded, from the probability that no harm above
     it comes, and of such a gain.
     """
-    return np.asarray((index == WORDS.index("safe to join")) & (safe - gainful >= CONFIDENT))
+    return np.asarray(
+        (index == WORDS.index("safe to join")) & (safe - gainful >= CONFIDENT)
+    )
 
 
 def vetoes(ranking: Mixture, smallest: float = SMALLEST) -> bool:
@@ -363,19 +477,31 @@ def foresee(
         open_words: the words that settle nothing; of these *safe to join* settles it where a gain above the smallest effect is
             excluded, too.
     """
-    numbers = tuple(further) or tuple(_two_digits(gain.rows * (factor - 1)) for factor in FACTORS)
+    numbers = tuple(further) or tuple(
+        _two_digits(gain.rows * (factor - 1)) for factor in FACTORS
+    )
     heavy = posterior.heaviest(DRAWS)
     generator = np.random.default_rng(0)
-    component = generator.choice(len(heavy.weights), DRAWS, p=heavy.weights / heavy.weights.sum())
-    theta = heavy.means[component] + np.sqrt(heavy.variances[component]) * generator.standard_normal(DRAWS)
+    component = generator.choice(
+        len(heavy.weights), DRAWS, p=heavy.weights / heavy.weights.sum()
+    )
+    theta = heavy.means[component] + np.sqrt(
+        heavy.variances[component]
+    ) * generator.standard_normal(DRAWS)
     noise = generator.standard_normal(DRAWS)
     words: dict[int, dict[Word, float]] = {}
     for rows in numbers:
         variance = gain.spread**2 * gain.rows / rows
         observed = theta + math.sqrt(variance) * noise
         index, bounded = _words_after(gain, heavy, rows, observed, variance, smallest)
-        words[rows] = {word: float((index == i).mean()) for i, word in enumerate(WORDS) if (index == i).any()}
-        unsettled = np.isin(index, [WORDS.index(word) for word in open_words]) & ~bounded
+        words[rows] = {
+            word: float((index == i).mean())
+            for i, word in enumerate(WORDS)
+            if (index == i).any()
+        }
+        unsettled = (
+            np.isin(index, [WORDS.index(word) for word in open_words]) & ~bounded
+        )
         if not further and unsettled.mean() <= 1 - PROBABLE:
             return Outlook(rows, words)
     return Outlook(None, words)
@@ -388,7 +514,12 @@ def _two_digits(rows: float) -> int:
 
 
 def _words_after(
-    gain: Gain, heavy: Mixture, rows: float, observed: Vector, variance: float, smallest: float
+    gain: Gain,
+    heavy: Mixture,
+    rows: float,
+    observed: Vector,
+    variance: float,
+    smallest: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The word of each draw once `rows` rows with the mean gain `observed` [draws] have come, by Bayes; and whether it is *safe to
     join* with a gain above the smallest effect excluded.
@@ -403,8 +534,15 @@ def _words_after(
     estimate, spread = gain.with_rows(rows, observed)
 
     def above(limit: float) -> Vector:
-        return np.asarray((weights * _upper((means - limit) / deviations, heavy.freedom)).sum(axis=1))
+        return np.asarray(
+            (weights * _upper((means - limit) / deviations, heavy.freedom)).sum(axis=1)
+        )
 
-    safe, safe_alone = above(-smallest), _upper((estimate + smallest) / spread, heavy.freedom)
-    index = _first_word(above(0.0), (weights * means).sum(axis=1), safe, safe_alone, smallest)
+    safe, safe_alone = (
+        above(-smallest),
+        _upper((estimate + smallest) / spread, heavy.freedom),
+    )
+    index = _first_word(
+        above(0.0), (weights * means).sum(axis=1), safe, safe_alone, smallest
+    )
     return index, _excludes_gain(index, safe, above(smallest))

@@ -41,7 +41,9 @@ def data(results: Results, tested: Sequence[str] = ()) -> dict[str, Any]:
         ],
         "points": {m: _points(results, m) for m in results.metrics},
         "gaps": {m: _gaps(results, m) for m in results.metrics},
-        "curves": {m: panels for m in results.metrics if (panels := _curves(results, m))},
+        "curves": {
+            m: panels for m in results.metrics if (panels := _curves(results, m))
+        },
         "weights": _weights(results),
         "tests": _tests(results, tested),
     }
@@ -61,7 +63,13 @@ def _methods(results: Results) -> list[dict[str, Any]]:
     free = 2
     entries = []
     for method in results.methods:
-        colour = 0 if method == results.baseline else 1 if method in results.references else free
+        colour = (
+            0
+            if method == results.baseline
+            else 1
+            if method in results.references
+            else free
+        )
         free += colour == free
         entries.append({"label": printable(method), "colour": colour})
     return entries
@@ -97,9 +105,20 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
         rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
     named = [results.comparisons.trivial(c, metric) for c in clients]
     name, constants = named[0][0], [scores for _, scores in named]
-    values = _numbers([float(v[np.isfinite(v)].mean()) if np.isfinite(v).any() else math.nan for v in constants])
-    constant = {"name": name, "values": values} if any(v is not None for v in values) else None
-    return {"clients": [_name(results, c) for c in clients], "rows": rows, "constant": constant}
+    values = _numbers(
+        [
+            float(v[np.isfinite(v)].mean()) if np.isfinite(v).any() else math.nan
+            for v in constants
+        ]
+    )
+    constant = (
+        {"name": name, "values": values} if any(v is not None for v in values) else None
+    )
+    return {
+        "clients": [_name(results, c) for c in clients],
+        "rows": rows,
+        "constant": constant,
+    }
 
 
 def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
@@ -116,14 +135,19 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
             "low": [_number(d.low) if d else None for d in differences],
             "high": [_number(d.high) if d else None for d in differences],
             "verdict": [d.words if d else None for d in differences],
-            "shown": [d.sign if d and d.strength == "shown" else 0 for d in differences],
+            "shown": [
+                d.sign if d and d.strength == "shown" else 0 for d in differences
+            ],
         }
         rows.append(row if method != rival else None)
     judged = sum(
         results.comparisons.decides(c, metric) for c in results.clients
     )  # the mean is over them, if there are any
     mean = f"mean of {judged}" if 0 < judged < len(results.clients) else MEAN
-    return {"clients": [mean if c is None else results.names[c] for c in clients], "rows": rows}
+    return {
+        "clients": [mean if c is None else results.names[c] for c in clients],
+        "rows": rows,
+    }
 
 
 def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
@@ -131,12 +155,25 @@ def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
     shown = results.extremes(metric, PANELS)
     panels = []
     if len(results.clients) > 1:
-        having = [results.history.clients_with(m, results.split, metric) for m in results.methods]
+        having = [
+            results.history.clients_with(m, results.split, metric)
+            for m in results.methods
+        ]
         with_curve = len(set(results.clients) & set[str]().union(*having))
         mean = f"mean of {with_curve}" if with_curve < len(results.clients) else MEAN
-        panels.append({"client": mean, "rows": [_curve(_mean_curve(results, m, metric)) for m in results.methods]})
+        panels.append(
+            {
+                "client": mean,
+                "rows": [
+                    _curve(_mean_curve(results, m, metric)) for m in results.methods
+                ],
+            }
+        )
     panels += [
-        {"client": results.names[c], "rows": [_curve(results.curve(m, c, metric)) for m in results.methods]}
+        {
+            "client": results.names[c],
+            "rows": [_curve(results.curve(m, c, metric)) for m in results.methods],
+        }
         for c in shown
     ]
     return panels if any(any(panel["rows"]) for panel in panels) else []
@@ -159,9 +196,15 @@ def _curve(curve: Curve | None) -> dict[str, Any] | None:
     count = finite.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(finite, curve.values, 0).sum(axis=0) / count
-        spread = np.sqrt(np.where(finite, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1))
+        spread = np.sqrt(
+            np.where(finite, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1)
+        )
     rounds = [int(curve.rounds[i]) for i in places]
-    return {"rounds": rounds, "mean": _numbers(mean[places]), "std": _numbers(spread[places])}
+    return {
+        "rounds": rounds,
+        "mean": _numbers(mean[places]),
+        "std": _numbers(spread[places]),
+    }
 
 
 def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
@@ -169,7 +212,10 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
     panels = []
     for client in clients:
         tested = [results.comparisons.outcomes.rows(m, client) for m in results.methods]
-        curves, bins = [roc(rows) for rows in tested], [reliability(rows) for rows in tested]
+        curves, bins = (
+            [roc(rows) for rows in tested],
+            [reliability(rows) for rows in tested],
+        )
         if any(bins):
             curves_of_client = {
                 "roc": [_columns(curve) for curve in curves],
@@ -177,27 +223,50 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
             }
             panels.append({"client": results.names[client], **curves_of_client})
     order = {m: results.mean(m, None, "loss") for m in results.federated}
-    best = min(order, key=lambda m: order[m] if math.isfinite(order[m]) else math.inf, default=None)
+    best = min(
+        order,
+        key=lambda m: order[m] if math.isfinite(order[m]) else math.inf,
+        default=None,
+    )
     shown = 0 if best is None else results.methods.index(best)
     return {"grid": _numbers(GRID), "clients": panels, "first": shown}
 
 
-def _columns(curve: Roc | Reliability | None) -> dict[str, list[float | None] | None] | None:
+def _columns(
+    curve: Roc | Reliability | None,
+) -> dict[str, list[float | None] | None] | None:
     if curve is None:
         return None
-    return {k: None if v is None else [_number(round(float(x), 4)) for x in v] for k, v in curve._asdict().items()}
+    return {
+        k: None if v is None else [_number(round(float(x), 4)) for x in v]
+        for k, v in curve._asdict().items()
+    }
 
 
 def _weights(results: Results) -> list[dict[str, Any]]:
     """Draw who helps whom, per method that weighs: by round, and the mean over the second half of the rounds."""
     entries = []
-    shown = set(results.extremes(results.metrics[0], TARGETS)) if results.metrics else set(results.clients)
+    shown = (
+        set(results.extremes(results.metrics[0], TARGETS))
+        if results.metrics
+        else set(results.clients)
+    )
     for method, weights in results.weights.items():
         if results.algorithms[method] == "local" or method in results.references:
             continue
-        targets = [i for i, t in enumerate(weights.targets) if t == "*" or t in shown or t not in results.names]
-        clients = [i for i, c in enumerate(weights.clients) if c in shown or c not in results.names]
-        if [weights.targets[i] for i in targets] == [weights.clients[i] for i in clients]:  # friends beside each other
+        targets = [
+            i
+            for i, t in enumerate(weights.targets)
+            if t == "*" or t in shown or t not in results.names
+        ]
+        clients = [
+            i
+            for i, c in enumerate(weights.clients)
+            if c in shown or c not in results.names
+        ]
+        if [weights.targets[i] for i in targets] == [
+            weights.clients[i] for i in clients
+        ]:  # friends beside each other
             order = order_of(weights.late()[np.ix_(targets, clients)])
             targets, clients = [targets[i] for i in order], [clients[i] for i in order]
         places = spread_evenly(len(weights.rounds), FRAMES)
@@ -207,10 +276,19 @@ def _weights(results: Results) -> list[dict[str, Any]]:
         entries.append(
             {
                 "method": printable(method),
-                "targets": [names.get(weights.targets[i], printable(weights.targets[i])) for i in targets],
-                "clients": [names.get(weights.clients[i], printable(weights.clients[i])) for i in clients],
+                "targets": [
+                    names.get(weights.targets[i], printable(weights.targets[i]))
+                    for i in targets
+                ],
+                "clients": [
+                    names.get(weights.clients[i], printable(weights.clients[i]))
+                    for i in clients
+                ],
                 "rounds": [int(weights.rounds[i]) for i in places],
-                "frames": [[[round(float(w), 4) for w in row] for row in frame] for frame in frames],
+                "frames": [
+                    [[round(float(w), 4) for w in row] for row in frame]
+                    for frame in frames
+                ],
                 "late": [[round(float(w), 4) for w in row] for row in late_weights],
                 "omitted": len(weights.clients) - len(clients),
             }

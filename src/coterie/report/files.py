@@ -17,39 +17,63 @@ Columns = Mapping[str, Callable[[str], Any]]
 
 def summary_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of `summary.json`; a row without its keys is an error that names it."""
-    return json_rows(path, {"method": str, "seed": int, "fold": str, "client": str, "split": str})
+    return json_rows(
+        path, {"method": str, "seed": int, "fold": str, "client": str, "split": str}
+    )
 
 
 def over_folds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row of a summary for each method, seed, client and split: metrics are means over rows, an RMSE that of all rows."""
     folds: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        folds.setdefault((row["method"], row["seed"], row["client"], row["split"]), []).append(row)
-    return [group[0] if len(group) == 1 else _join_folds(group) for group in folds.values()]
+        folds.setdefault(
+            (row["method"], row["seed"], row["client"], row["split"]), []
+        ).append(row)
+    return [
+        group[0] if len(group) == 1 else _join_folds(group) for group in folds.values()
+    ]
 
 
 def _join_folds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     sizes = [row["n"] for row in group]
-    joined = {**group[0], "n": sum(sizes), "n_train": sum(row["n_train"] for row in group) / len(group)}
+    joined = {
+        **group[0],
+        "n": sum(sizes),
+        "n_train": sum(row["n_train"] for row in group) / len(group),
+    }
     for key in (
         k
         for k in group[0]
-        if k not in joined or k not in SUMMARY or k in ("majority", "majority_loss", "row_gradients")
+        if k not in joined
+        or k not in SUMMARY
+        or k in ("majority", "majority_loss", "row_gradients")
     ):
         pairs = [(row.get(key), size) for row, size in zip(group, sizes, strict=True)]
-        values = [(float(v), size) for v, size in pairs if isinstance(v, int | float) and math.isfinite(v)]
+        values = [
+            (float(v), size)
+            for v, size in pairs
+            if isinstance(v, int | float) and math.isfinite(v)
+        ]
         power = 2 if key == "rmse" else 1
         total = sum(size for _, size in values)
-        joined[key] = (sum(v**power * size for v, size in values) / total) ** (1 / power) if total else None
+        joined[key] = (
+            (sum(v**power * size for v, size in values) / total) ** (1 / power)
+            if total
+            else None
+        )
     return joined
 
 
-def coinciding(methods: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+def coinciding(
+    methods: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> dict[str, tuple[str, ...]]:
     """Return those of `methods` whose metrics are equal in every digit for all clients and seeds, by the first of them."""
     numbers: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {}
     for row in rows:
         metrics = {k: v for k, v in row.items() if k not in SUMMARY}
-        numbers.setdefault(row["method"], {})[row["client"], row["split"], row["seed"], row["fold"]] = metrics
+        numbers.setdefault(row["method"], {})[
+            row["client"], row["split"], row["seed"], row["fold"]
+        ] = metrics
     twins_of: dict[str, tuple[str, ...]] = {}
     for i, method in enumerate(methods):
         if method not in {twin for group in twins_of.values() for twin in group}:
@@ -58,12 +82,17 @@ def coinciding(methods: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[s
     return twins_of
 
 
-def read_combination(folder: Path, seeds: Sequence[int]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+def read_combination(
+    folder: Path, seeds: Sequence[int]
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Names of the runs of which a combination was made, none for one run; and the seeds of each table whose rows were tested."""
     keys = {"run": str, "table": int, "seeds": list}
     runs = json_rows(folder / RUNS, keys) if (folder / RUNS).is_file() else []
     table_of = {seed: run["table"] for run in runs for seed in run["seeds"]}
-    tables = [tuple(seed for seed in seeds if table_of.get(seed, 0) == t) for t in sorted({0, *table_of.values()})]
+    tables = [
+        tuple(seed for seed in seeds if table_of.get(seed, 0) == t)
+        for t in sorted({0, *table_of.values()})
+    ]
     return tuple(run["run"] for run in runs), tuple(filter(None, tables))
 
 
@@ -80,21 +109,40 @@ def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:
         lacking = [c for c in columns if c not in header]
         if lacking:
             raise ValueError(f"line 1 lacks {', '.join(lacking)}")
-        uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
+        uneven = next(
+            (i for i, row in enumerate(rows) if len(row) != len(header)), None
+        )
         if uneven is not None:
-            raise ValueError(f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns")
-        by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
-        return [_convert(name, _unescape(by_name[name]), convert) for name, convert in columns.items()]
+            raise ValueError(
+                f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns"
+            )
+        by_name = (
+            dict(zip(header, zip(*rows, strict=True), strict=True))
+            if rows
+            else dict.fromkeys(header, ())
+        )
+        return [
+            _convert(name, _unescape(by_name[name]), convert)
+            for name, convert in columns.items()
+        ]
     except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
+        raise InputError(
+            f"{path} cannot be read ({error}); restore it or repeat the run"
+        ) from error
 
 
 def _unescape(texts: Sequence[str]) -> Sequence[str]:
     """The texts as they were; few columns of a long table have one that was escaped."""
-    return [*map(unescape, texts)] if any(text.startswith("'") for text in {*texts}) else texts
+    return (
+        [*map(unescape, texts)]
+        if any(text.startswith("'") for text in {*texts})
+        else texts
+    )
 
 
-def _convert(name: str, texts: Sequence[str], convert: Callable[[str], Any]) -> list[Any]:
+def _convert(
+    name: str, texts: Sequence[str], convert: Callable[[str], Any]
+) -> list[Any]:
     try:
         return list(map(convert, texts))
     except ValueError:

@@ -12,7 +12,10 @@ from coterie.report.text import listing, printable
 from coterie.report.verdicts import Verdict
 
 METHOD = "fedcollab"
-JOINS, STAYS = ("join", "probably join", "safe to join"), ("stay alone", "probably stay alone")
+JOINS, STAYS = (
+    ("join", "probably join", "safe to join"),
+    ("stay alone", "probably stay alone"),
+)
 
 
 class Forecast(NamedTuple):
@@ -45,19 +48,35 @@ def forecasts(results: Results, verdicts: Mapping[str, Verdict]) -> Iterator[For
 
     Its coalitions are found before the first round, so that they are a forecast of what the run then measures.
     """
-    labels = [label for label, algorithm in results.algorithms.items() if algorithm == METHOD]
-    for weights in list(weights_of(results.folder, labels, results.clients).values())[:1]:
+    labels = [
+        label for label, algorithm in results.algorithms.items() if algorithm == METHOD
+    ]
+    for weights in list(weights_of(results.folder, labels, results.clients).values())[
+        :1
+    ]:
         for client in (c for c in weights.targets if c in verdicts):
             client_weights = weights.late_of_runs[:, weights.targets.index(client)]
             partner_sets = [
-                tuple(c for c, w in zip(weights.clients, row, strict=True) if w > 0 and c != client)
+                tuple(
+                    c
+                    for c, w in zip(weights.clients, row, strict=True)
+                    if w > 0 and c != client
+                )
                 for row in client_weights
             ]
             (partners, times), *_ = Counter(partner_sets).most_common()
             word = verdicts[client].kind
-            is_right = [bool(coalition) == (word in JOINS) for coalition in partner_sets]
+            is_right = [
+                bool(coalition) == (word in JOINS) for coalition in partner_sets
+            ]
             settled = word in (*JOINS, *STAYS)
             hits = sum(is_right) if settled else 0
             yield Forecast(
-                client, partners, times, len(partner_sets), word, hits, len(partner_sets) - hits if settled else 0
+                client,
+                partners,
+                times,
+                len(partner_sets),
+                word,
+                hits,
+                len(partner_sets) - hits if settled else 0,
             )

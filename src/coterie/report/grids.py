@@ -58,15 +58,25 @@ class Grid(NamedTuple):
         """Methods as rows and clients as columns, without the budget."""
         keep = len(self.rows) - (self.rows[-1] == BUDGET)
         cells = tuple(zip(*self.cells[:keep], strict=True))
-        return Grid(self.title, self.columns, self.rows[:keep], cells, len(self.columns))
+        return Grid(
+            self.title, self.columns, self.rows[:keep], cells, len(self.columns)
+        )
 
     def part(self, columns: Sequence[int]) -> Grid:
         """Some of the columns."""
         cells = tuple(tuple(row[i] for i in columns) for row in self.cells)
-        return self._replace(columns=tuple(self.columns[i] for i in columns), cells=cells)
+        return self._replace(
+            columns=tuple(self.columns[i] for i in columns), cells=cells
+        )
 
 
-def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *, cost: bool = False) -> Grid:
+def grid(
+    results: Results,
+    metric: str,
+    clients: Sequence[str] | None = None,
+    *,
+    cost: bool = False,
+) -> Grid:
     """The table of one metric: `clients` (default: all), then rows about all of them; methods, then the baseline."""
     shown = results.clients if clients is None else clients
     heading, scores = results.comparisons.trivial(None, metric)
@@ -83,20 +93,30 @@ def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *,
     if len(results.clients) > MANY:
         rows += _standing(results, metric, constant)
     if cost and results.cost_unit:
-        rows.append((BUDGET, (*budget(results), *([Cell(note="")] if constant else []))))
-    columns = (*(printable(m) for m in results.methods), *([heading] if constant else []))
+        rows.append(
+            (BUDGET, (*budget(results), *([Cell(note="")] if constant else [])))
+        )
+    columns = (
+        *(printable(m) for m in results.methods),
+        *([heading] if constant else []),
+    )
     labels, cells = zip(*rows, strict=True)
     return Grid(_title(results, metric), tuple(labels), columns, tuple(cells), summary)
 
 
-def client_row(results: Results, client: str | None, metric: str, constant: bool) -> tuple[Cell, ...]:
+def client_row(
+    results: Results, client: str | None, metric: str, constant: bool
+) -> tuple[Cell, ...]:
     """One client (None: the mean over all) under every method and, with `constant`, under a prediction without any model."""
     sign = 1 if results.higher_is_better(metric) else -1
     cells = [_cell(results, m, client, metric) for m in results.methods]
     choices = [sign * c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
     size = results.magnitude.get(metric)
     top = number(sign * max(choices), size) if len(choices) > 1 else None
-    marked = [c._replace(best=not c.quiet and number(c.mean, size) == top, size=size) for c in cells]
+    marked = [
+        c._replace(best=not c.quiet and number(c.mean, size) == top, size=size)
+        for c in cells
+    ]
     if not constant:
         return tuple(marked)
     trivial = _spread(results.comparisons.trivial(client, metric)[1], quiet=True)
@@ -104,27 +124,56 @@ def client_row(results: Results, client: str | None, metric: str, constant: bool
 
 
 def _cell(results: Results, method: str, client: str | None, metric: str) -> Cell:
-    cell = _spread(results.values(method, client, metric), quiet=method in results.references)
+    cell = _spread(
+        results.values(method, client, metric), quiet=method in results.references
+    )
     base = results.baseline
-    difference = results.difference(method, base, client, metric) if base and base != method else None
-    return cell._replace(mark=difference.sign if difference is not None and difference.strength == "shown" else 0)
+    difference = (
+        results.difference(method, base, client, metric)
+        if base and base != method
+        else None
+    )
+    return cell._replace(
+        mark=difference.sign
+        if difference is not None and difference.strength == "shown"
+        else 0
+    )
 
 
 def _spread(values: Vector, *, quiet: bool) -> Cell:
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Cell(quiet=quiet)
-    return Cell(float(finite.mean()), float(finite.std(ddof=1)) if finite.size > 1 else math.nan, quiet=quiet)
+    return Cell(
+        float(finite.mean()),
+        float(finite.std(ddof=1)) if finite.size > 1 else math.nan,
+        quiet=quiet,
+    )
 
 
-def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, tuple[Cell, ...]]]:
+def _standing(
+    results: Results, metric: str, constant: bool
+) -> list[tuple[str, tuple[Cell, ...]]]:
     """With many clients: the worst of them, and how many a method is shown to help and harm."""
-    worst, tail = (min if results.higher_is_better(metric) else max), (Cell(note=""),) * constant
+    worst, tail = (
+        (min if results.higher_is_better(metric) else max),
+        (Cell(note=""),) * constant,
+    )
     ends = []
     for method in results.methods:
-        means = [v for v in (results.mean(method, c, metric) for c in results.clients) if math.isfinite(v)]
+        means = [
+            v
+            for v in (results.mean(method, c, metric) for c in results.clients)
+            if math.isfinite(v)
+        ]
         worst_mean = worst(means) if means else math.nan
-        ends.append(Cell(worst_mean, quiet=method in results.references, size=results.magnitude.get(metric)))
+        ends.append(
+            Cell(
+                worst_mean,
+                quiet=method in results.references,
+                size=results.magnitude.get(metric),
+            )
+        )
     rows = [("worst client", (*ends, *tail))]
     base = results.baseline
     if base is None:
@@ -133,10 +182,19 @@ def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, 
         tally = []
         for method in results.methods:
             differences = (
-                [results.difference(method, base, c, metric) for c in results.clients] if base != method else []
+                [results.difference(method, base, c, metric) for c in results.clients]
+                if base != method
+                else []
             )
-            hits = sum(d is not None and d.strength == "shown" and d.sign == sign for d in differences)
-            tally.append(Cell(note=f"{hits} of {len(results.clients)}" if differences else MISSING))
+            hits = sum(
+                d is not None and d.strength == "shown" and d.sign == sign
+                for d in differences
+            )
+            tally.append(
+                Cell(
+                    note=f"{hits} of {len(results.clients)}" if differences else MISSING
+                )
+            )
         rows.append((label, (*tally, *tail)))
     return rows
 
@@ -145,10 +203,16 @@ def budget(results: Results) -> tuple[Cell, ...]:
     """Row gradients of each method as a multiple of `cost_unit`."""
     unit = results.cost(results.cost_unit or "")
     shares = [results.cost(m) / unit for m in results.methods]
-    return tuple(Cell(note=f"× {s:.2f}" if math.isfinite(s) else MISSING) for s in shares)
+    return tuple(
+        Cell(note=f"× {s:.2f}" if math.isfinite(s) else MISSING) for s in shares
+    )
 
 
 def _title(results: Results, metric: str) -> str:
     direction = "higher" if results.higher_is_better(metric) else "lower"
-    repeats = f"mean ± std over {len(results.seeds)} seeds" if len(results.seeds) > 1 else "one seed"
+    repeats = (
+        f"mean ± std over {len(results.seeds)} seeds"
+        if len(results.seeds) > 1
+        else "one seed"
+    )
     return f"{results.metric_title(metric)} on {results.split} rows ({direction} is better; {repeats})"

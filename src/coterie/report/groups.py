@@ -52,7 +52,9 @@ def distances(weights: ArrayLike) -> NDArray[np.float64]:
     profile = np.asarray(weights, dtype=float).copy()
     np.fill_diagonal(profile, 0.0)
     symmetric = (profile + profile.T) / 2
-    np.fill_diagonal(symmetric, symmetric.max(axis=1))  # a client is at least as near to itself as to its nearest
+    np.fill_diagonal(
+        symmetric, symmetric.max(axis=1)
+    )  # a client is at least as near to itself as to its nearest
     centred = symmetric - symmetric.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1)
     norms[norms <= 1e-9 * max(1.0, float(symmetric.max()))] = 1.0
@@ -68,7 +70,10 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
         runs: of each run [repeats x folds, n, n], fold after fold.
         folds: number of folds of a repeat; 0 for seeds without folds.
     """
-    mean, weights_of_runs = np.asarray(weights, dtype=float), np.asarray(runs, dtype=float)
+    mean, weights_of_runs = (
+        np.asarray(weights, dtype=float),
+        np.asarray(runs, dtype=float),
+    )
     members = len(mean)
     if members < FEWEST or len(weights_of_runs) < 2:
         return None
@@ -80,13 +85,21 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
         return None
     parts = folds or len(weights_of_runs)
     repeats = weights_of_runs.reshape(-1, parts, members, members)
-    noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(weights_of_runs.shape)
+    noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(
+        weights_of_runs.shape
+    )
     scale = np.sqrt((parts - 1) / (parts * len(repeats)))
     own_weight = np.diag(mean)
-    expected = np.where(np.eye(members, dtype=bool), own_weight, ((1 - own_weight) / (members - 1))[:, None])
+    expected = np.where(
+        np.eye(members, dtype=bool),
+        own_weight,
+        ((1 - own_weight) / (members - 1))[:, None],
+    )
     generator = np.random.default_rng(0)
     draws = [
-        expected + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1) for _ in range(DRAWS)
+        expected
+        + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1)
+        for _ in range(DRAWS)
     ]
     p = (1 + sum(_strongest(draw)[1] >= strength for draw in draws)) / (1 + DRAWS)
     return cut if p <= STRONGEST_BY_CHANCE else None
@@ -112,7 +125,11 @@ def _strength(weights: Vector, cut: Cut) -> float:
     same_side = cut[:, None] == cut[None]
     own_weight = np.diag(weights)
     weight_inside = (weights * same_side).sum(axis=1) - own_weight
-    expected = (weights.sum(axis=1) - own_weight) * (same_side.sum(axis=1) - 1) / (len(cut) - 1)
+    expected = (
+        (weights.sum(axis=1) - own_weight)
+        * (same_side.sum(axis=1) - 1)
+        / (len(cut) - 1)
+    )
     return float((weight_inside - expected).mean())
 
 
@@ -134,7 +151,13 @@ def order_of(weights: ArrayLike) -> list[int]:
     np.fill_diagonal(distance, 0.0)
     return [
         int(i)
-        for i in leaves_list(linkage(squareform(distance, checks=False), method="average", optimal_ordering=True))
+        for i in leaves_list(
+            linkage(
+                squareform(distance, checks=False),
+                method="average",
+                optimal_ordering=True,
+            )
+        )
     ]
 
 
@@ -143,11 +166,19 @@ def groups(results: Results, method: str) -> Groups | None:
     weights = results.weights.get(method)
     if weights is None:
         return None
-    names = [c for c in results.clients if c in weights.targets and c in weights.clients]
+    names = [
+        c for c in results.clients if c in weights.targets and c in weights.clients
+    ]
     if len(names) < FEWEST:
         return None
-    places = np.ix_([weights.targets.index(c) for c in names], [weights.clients.index(c) for c in names])
-    table, runs = weights.late()[places], np.stack([run[places] for run in weights.late_of_runs])
+    places = np.ix_(
+        [weights.targets.index(c) for c in names],
+        [weights.clients.index(c) for c in names],
+    )
+    table, runs = (
+        weights.late()[places],
+        np.stack([run[places] for run in weights.late_of_runs]),
+    )
     folds = len({fold for _, fold in weights.runs if fold})
     cut = split_of(table, runs, folds)
     if cut is None:
@@ -155,14 +186,25 @@ def groups(results: Results, method: str) -> Groups | None:
     members_of = [np.flatnonzero(cut == g) for g in np.unique(cut)]
     members_of.sort(key=lambda places: (-len(places), int(places[0])))
     total = np.maximum(table.sum(axis=1), 1e-12)
-    shares = [float((table[np.ix_(places, places)].sum(axis=1) / total[places]).mean()) for places in members_of]
-    return Groups(tuple(tuple(names[i] for i in places) for places in members_of), tuple(shares))
+    shares = [
+        float((table[np.ix_(places, places)].sum(axis=1) / total[places]).mean())
+        for places in members_of
+    ]
+    return Groups(
+        tuple(tuple(names[i] for i in places) for places in members_of), tuple(shares)
+    )
 
 
 def groups_in_words(results: Results, method: str, grouping: Groups) -> str:
     """`meritfed finds 2 groups: A, B and 3 others (81 % of their weight stays within); C and D (77 %).`"""
     parts = []
-    for i, (members, share) in enumerate(zip(grouping.members, grouping.shares, strict=True)):
+    for i, (members, share) in enumerate(
+        zip(grouping.members, grouping.shares, strict=True)
+    ):
         names = listing(first_few([results.names[c] for c in members], 2))
-        parts.append(f"{names} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})")
-    return f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."
+        parts.append(
+            f"{names} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})"
+        )
+    return (
+        f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."
+    )

@@ -60,53 +60,95 @@ class SavedHistory:
         if self._path.is_file():
             with open_tensors(self._path, "numpy") as (_, names):
                 self.clients = [str(name) for name in names["clients"]]
-                self.series = [(str(split), str(metric)) for split, metric in names["series"]]
-                self.runs = [(str(method), int(seed), str(fold)) for method, seed, fold in names["runs"]]
+                self.series = [
+                    (str(split), str(metric)) for split, metric in names["series"]
+                ]
+                self.runs = [
+                    (str(method), int(seed), str(fold))
+                    for method, seed, fold in names["runs"]
+                ]
         else:
             self._read_csv(folder / "history.csv")
 
     def _read_csv(self, path: Path) -> None:
-        texts: Columns = dict.fromkeys(("method", "fold", "client", "split", "metric"), str)
+        texts: Columns = dict.fromkeys(
+            ("method", "fold", "client", "split", "metric"), str
+        )
         columns: Columns = {**texts, "seed": int, "round": int, "value": number_or_nan}
-        methods, folds, names, splits, metrics, seeds, rounds, values = csv_columns(path, columns)
-        clients, series, runs = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, int, str], int]()
-        run = np.array([runs.setdefault(key, len(runs)) for key in zip(methods, seeds, folds, strict=True)], int)
+        methods, folds, names, splits, metrics, seeds, rounds, values = csv_columns(
+            path, columns
+        )
+        clients, series, runs = (
+            dict[str, int](),
+            dict[tuple[str, str], int](),
+            dict[tuple[str, int, str], int](),
+        )
+        run = np.array(
+            [
+                runs.setdefault(key, len(runs))
+                for key in zip(methods, seeds, folds, strict=True)
+            ],
+            int,
+        )
         found = Numbers(
             np.array(rounds, int),
             np.array([clients.setdefault(name, len(clients)) for name in names], int),
-            np.array([series.setdefault(key, len(series)) for key in zip(splits, metrics, strict=True)], int),
+            np.array(
+                [
+                    series.setdefault(key, len(series))
+                    for key in zip(splits, metrics, strict=True)
+                ],
+                int,
+            ),
             np.array(values, float),
         )
         self.clients, self.series, self.runs = [*clients], [*series], [*runs]
-        self._in_memory = [Numbers(*[column[run == place] for column in found]) for place in range(len(runs))]
+        self._in_memory = [
+            Numbers(*[column[run == place] for column in found])
+            for place in range(len(runs))
+        ]
 
     def numbers(self, run: int) -> Numbers:
         """The numbers of one of `runs`. Raises `InputError` if the file is damaged."""
         if self._in_memory is not None:
             return self._in_memory[run]
         with open_tensors(self._path, "numpy") as (file, _):
-            numbers = Numbers(*[file.get_tensor(f"{run}/{name}") for name in Numbers._fields])
+            numbers = Numbers(
+                *[file.get_tensor(f"{run}/{name}") for name in Numbers._fields]
+            )
             if len({len(column) for column in numbers}) > 1:
                 raise ValueError(f"the columns of run {run} differ in length")
-            for places, names in ((numbers.client, self.clients), (numbers.series, self.series)):
+            for places, names in (
+                (numbers.client, self.clients),
+                (numbers.series, self.series),
+            ):
                 if len(places) and not 0 <= places.min() <= places.max() < len(names):
                     raise ValueError(f"run {run} names what is not there")
         return numbers
 
     def rows(self, run: int) -> Iterator[tuple[int, str, str, str, float]]:
         """The numbers of one of `runs`: round, client, split, metric and value."""
-        for number, client, series, value in zip(*[column.tolist() for column in self.numbers(run)], strict=True):
+        for number, client, series, value in zip(
+            *[column.tolist() for column in self.numbers(run)], strict=True
+        ):
             yield number, self.clients[client], *self.series[series], value
 
     def curve(self, method: str, client: str, split: str, metric: str) -> Curve | None:
         """A metric of one client over rounds, without what is not finite, with folds their mean; None if there is nothing."""
-        found, place = self._of_method(method).get((split, metric)), self._places.get(client)
+        found, place = (
+            self._of_method(method).get((split, metric)),
+            self._places.get(client),
+        )
         if found is None or place is None:
             return None
         begin, end = np.searchsorted(found.client, (place, place + 1)).tolist()
         if begin == end:
             return None
-        seeds, rounds, values = found.seed[begin:end], found.round[begin:end], found.value[begin:end]
+        seeds, rounds, values = (
+            found.seed[begin:end],
+            found.round[begin:end],
+            found.value[begin:end],
+        )
         count = 1 + int(np.count_nonzero(np.diff(seeds)))
         if len(seeds) % count == 0:
             by_seed = rounds.reshape(count, -1)
@@ -120,7 +162,11 @@ class SavedHistory:
     def clients_with(self, method: str, split: str, metric: str) -> set[str]:
         """Clients that have a curve."""
         found = self._of_method(method).get((split, metric))
-        return set() if found is None else {self.clients[client] for client in np.unique(found.client).tolist()}
+        return (
+            set()
+            if found is None
+            else {self.clients[client] for client in np.unique(found.client).tolist()}
+        )
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -129,20 +175,38 @@ class SavedHistory:
     @cache_answers
     def _of_method(self, method: str) -> dict[tuple[str, str], _Series]:
         """The finite numbers of a method by split and metric; those of folds are averaged."""
-        runs = [run for run, (of_method, _, fold) in enumerate(self.runs) if of_method == method and fold != ALL]
+        runs = [
+            run
+            for run, (of_method, _, fold) in enumerate(self.runs)
+            if of_method == method and fold != ALL
+        ]
         read = [self.numbers(run) for run in runs]
         if not read:
             return {}
-        rounds, clients, series, values = (np.concatenate(columns) for columns in zip(*read, strict=True))
-        seeds = np.repeat([self.runs[run][1] for run in runs], [len(numbers.value) for numbers in read])
+        rounds, clients, series, values = (
+            np.concatenate(columns) for columns in zip(*read, strict=True)
+        )
+        seeds = np.repeat(
+            [self.runs[run][1] for run in runs],
+            [len(numbers.value) for numbers in read],
+        )
         order = np.lexsort((rounds, seeds, clients, series))
         order = order[np.isfinite(values[order])]
         keys = np.stack([series, clients, seeds, rounds])[:, order].astype(int)
-        begins = np.flatnonzero(np.diff(keys, prepend=-1).any(axis=0))  # of numbers that differ in the fold alone
+        begins = np.flatnonzero(
+            np.diff(keys, prepend=-1).any(axis=0)
+        )  # of numbers that differ in the fold alone
         counts = np.diff(begins, append=len(order))
         total = np.zeros(len(begins))
         np.add.at(total, np.repeat(np.arange(len(begins)), counts), values[order])
         series, *columns = keys[:, begins]
         ends = np.searchsorted(series, np.arange(1, len(self.series)))
-        parts = zip(*[np.split(column, ends) for column in (*columns, total / counts)], strict=True)
-        return {name: _Series(*part) for name, part in zip(self.series, parts, strict=True) if len(part[0])}
+        parts = zip(
+            *[np.split(column, ends) for column in (*columns, total / counts)],
+            strict=True,
+        )
+        return {
+            name: _Series(*part)
+            for name, part in zip(self.series, parts, strict=True)
+            if len(part[0])
+        }

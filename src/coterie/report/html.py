@@ -12,7 +12,12 @@ from typing import Any
 from coterie.base.errors import explain_imports, few_collections
 from coterie.base.files import write_atomically
 from coterie.report import figures, words
-from coterie.report.contributions import Contribution, contributions, signs, silent_targets
+from coterie.report.contributions import (
+    Contribution,
+    contributions,
+    signs,
+    silent_targets,
+)
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
@@ -62,21 +67,30 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    labels = sorted((words.label(results, m) for m in results.methods), key=len, reverse=True)
+    labels = sorted(
+        (words.label(results, m) for m in results.methods), key=len, reverse=True
+    )
     environment.filters |= {
         "number": number,
         "kept": unbroken,
         "quoted": shlex.quote,
-        "labelled": lambda text: _set_label(unbroken(text), labels, markupsafe.Markup("<b>{}</b>{}")),
+        "labelled": lambda text: _set_label(
+            unbroken(text), labels, markupsafe.Markup("<b>{}</b>{}")
+        ),
     }
     context = _context(results)
     drawn = figures.data(results, [test["client"] for test in context["tests"]])
     page = environment.get_template(TEMPLATE).render(
-        **context, style=_beside("page.css"), script=_beside("page.js"), data=_json_for_script(drawn)
+        **context,
+        style=_beside("page.css"),
+        script=_beside("page.js"),
+        data=_json_for_script(drawn),
     )
     refuse_links(results.folder)
     path = results.folder / "report.html"
-    write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
+    write_atomically(
+        path, lambda temporary: temporary.write_text(page, encoding="utf-8")
+    )
     return path
 
 
@@ -110,16 +124,32 @@ def _context(results: Results) -> dict[str, Any]:
             for c in story.clients
             if (plot := forests[c.client])
         },
-        "network": drawn and {**drawn, "svg": network_picture(drawn), "link": link(network_picture(drawn))},
+        "network": drawn
+        and {
+            **drawn,
+            "svg": network_picture(drawn),
+            "link": link(network_picture(drawn)),
+        },
         "tests": [
-            {"client": c.client, "name": c.name, "rows": rows, "alike": call_all_the_same(results, c.client, rows)}
+            {
+                "client": c.client,
+                "name": c.name,
+                "rows": rows,
+                "alike": call_all_the_same(results, c.client, rows),
+            }
             for c in story.clients
             if (rows := table_of_tests(results, c.client))
         ],
-        "threshold": None if results.threshold == "validation" else number(float(results.threshold)),
-        "constants": {c.client: words.constant(results, c.client) for c in story.clients},
+        "threshold": None
+        if results.threshold == "validation"
+        else number(float(results.threshold)),
+        "constants": {
+            c.client: words.constant(results, c.client) for c in story.clients
+        },
         "sizes": {c.client: _size(results, c.client) for c in story.clients},
-        "standing": _standing(results, story.verdicts) if len(results.clients) > len(story.clients) else [],
+        "standing": _standing(results, story.verdicts)
+        if len(results.clients) > len(story.clients)
+        else [],
         "tables": [_table(results, m) for m in results.metrics],
         "omitted": max(0, len(results.clients) - ROWS),
         "legend": {
@@ -127,18 +157,27 @@ def _context(results: Results) -> dict[str, Any]:
             "references": [printable(m) for m in results.references],
             "seeds": len(results.seeds),
         },
-        "pooled": any(results.algorithms[m] == "centralised" for m in results.references),
+        "pooled": any(
+            results.algorithms[m] == "centralised" for m in results.references
+        ),
         "positive": results.positive,
         "classification": results.classification,
         "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),
         "forecasts": [
-            {**f._asdict(), "client": results.names[f.client], "forecast": f.in_words(results.names)}
+            {
+                **f._asdict(),
+                "client": results.names[f.client],
+                "forecast": f.in_words(results.names),
+            }
             for f in forecasts(results, story.verdicts)
         ],
         "contributions": _contributions(results, measured),
-        "signs": [f"{printable(m)}: {sign.in_words(results.names, *times)}" for m, sign, *times in signs(results)],
+        "signs": [
+            f"{printable(m)}: {sign.in_words(results.names, *times)}"
+            for m, sign, *times in signs(results)
+        ],
         "unmeasured": list(silent_targets(results, measured)),
         "all_contributions": len(measured),
         "failures": [printable(text) for text in results.failures],
@@ -153,9 +192,17 @@ def _context(results: Results) -> dict[str, Any]:
 
 
 def _size(results: Results, client: str) -> str:
-    parts = [f"{results.size(client):,.0f} {results.split} rows"] if math.isfinite(results.size(client)) else []
+    parts = (
+        [f"{results.size(client):,.0f} {results.split} rows"]
+        if math.isfinite(results.size(client))
+        else []
+    )
     n_train = results.size(client, "n_train")
-    parts += [f"{n_train:,.0f} training rows"] if math.isfinite(n_train) and results.split != "train" else []
+    parts += (
+        [f"{n_train:,.0f} training rows"]
+        if math.isfinite(n_train) and results.split != "train"
+        else []
+    )
     positive = results.comparisons.outcomes.positive(results.against or "", client)
     share = [float(v) for v in results.constant(client, "majority") if math.isfinite(v)]
     if positive is not None:
@@ -168,14 +215,23 @@ def _size(results: Results, client: str) -> str:
 def _standing(results: Results, verdicts: dict[str, Verdict]) -> list[dict[str, str]]:
     """All verdicts in a list, where only some clients have a card."""
     return [
-        {"name": results.names[c], "badge": BADGES[v.kind], "kind": words.badge(results, v), "reason": v.reason}
+        {
+            "name": results.names[c],
+            "badge": BADGES[v.kind],
+            "kind": words.badge(results, v),
+            "reason": v.reason,
+        }
         for c, v in list(verdicts.items())[:ROWS]
     ]
 
 
 def _table(results: Results, metric: str) -> dict[str, Any]:
     """One metric: the cells of `grids.grid`."""
-    clients = results.clients if len(results.clients) <= ROWS else results.extremes(metric, ROWS)
+    clients = (
+        results.clients
+        if len(results.clients) <= ROWS
+        else results.extremes(metric, ROWS)
+    )
     table = grid(results, metric, clients)
     rows = []
     for i, (label, cells) in enumerate(zip(table.rows, table.cells, strict=True)):
@@ -193,21 +249,40 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
 
 def _costs(results: Results) -> list[dict[str, Any]]:
     """Return the cost of each method: row gradients, seconds, seconds of its own work, models."""
-    most = max((results.cost(m) for m in results.methods if math.isfinite(results.cost(m))), default=0.0)
+    most = max(
+        (results.cost(m) for m in results.methods if math.isfinite(results.cost(m))),
+        default=0.0,
+    )
     entries = []
     for method, multiple in zip(results.methods, budget(results), strict=True):
-        cost, seconds, own_seconds = results.cost(method), results.seconds.get(method), results.own_seconds.get(method)
-        rows = [row for c in results.clients for row in results.cells.get((method, c, results.split), {}).values()]
+        cost, seconds, own_seconds = (
+            results.cost(method),
+            results.seconds.get(method),
+            results.own_seconds.get(method),
+        )
+        rows = [
+            row
+            for c in results.clients
+            for row in results.cells.get((method, c, results.split), {}).values()
+        ]
         own_models = {bool(row.get("own_model")) for row in rows}
         entries.append(
             {
                 "method": printable(method),
                 "algorithm": printable(results.algorithms[method]),
-                "models": "both" if len(own_models) > 1 else "one per client" if True in own_models else "one for all",
+                "models": "both"
+                if len(own_models) > 1
+                else "one per client"
+                if True in own_models
+                else "one for all",
                 "multiple": multiple.text if results.cost_unit else number(None),
                 "gradients": f"{cost:,.0f}" if math.isfinite(cost) else number(None),
-                "bar": round(100 * cost / most, 1) if most > 0 and math.isfinite(cost) else 0,
-                "seconds": f"{seconds.mean():.1f}" if seconds is not None and seconds.size else number(None),
+                "bar": round(100 * cost / most, 1)
+                if most > 0 and math.isfinite(cost)
+                else 0,
+                "seconds": f"{seconds.mean():.1f}"
+                if seconds is not None and seconds.size
+                else number(None),
                 "own": f"{own_seconds.mean():.2f}"
                 if own_seconds is not None and math.isfinite(own_seconds.mean())
                 else number(None),
@@ -216,7 +291,9 @@ def _costs(results: Results) -> list[dict[str, Any]]:
     return entries
 
 
-def _contributions(results: Results, measured: Sequence[Contribution]) -> list[dict[str, str]]:
+def _contributions(
+    results: Results, measured: Sequence[Contribution]
+) -> list[dict[str, str]]:
     return [
         {
             "method": printable(c.method),
@@ -224,7 +301,9 @@ def _contributions(results: Results, measured: Sequence[Contribution]) -> list[d
             "client": results.names.get(c.client, printable(c.client)),
             "weight": number(c.weight),
             "fall": number(c.fall) + ("" if c.half is None else f" ± {number(c.half)}"),
-            "words": c.in_words(results.names, "log-loss" if results.classification else "loss"),
+            "words": c.in_words(
+                results.names, "log-loss" if results.classification else "loss"
+            ),
         }
         for c in measured[:MOST_CONTRIBUTIONS]
     ]
@@ -244,7 +323,9 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
         "failed": str,
     }
     total: dict[tuple[str, str], list[float]] = {}
-    for method, client, bytes_down, bytes_up, seconds, failed in zip(*csv_columns(path, columns), strict=True):
+    for method, client, bytes_down, bytes_up, seconds, failed in zip(
+        *csv_columns(path, columns), strict=True
+    ):
         so_far = total.setdefault((method, client), [0, 0, 0, 0.0, 0])
         for i, value in enumerate((1, bytes_down, bytes_up, seconds, bool(failed))):
             so_far[i] += value
@@ -258,7 +339,13 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
             "seconds": f"{seconds:.1f}",
             "failed": f"{failed:,.0f}",
         }
-        for (method, client), (asks, bytes_down, bytes_up, seconds, failed) in total.items()
+        for (method, client), (
+            asks,
+            bytes_down,
+            bytes_up,
+            seconds,
+            failed,
+        ) in total.items()
     ]
 
 
@@ -274,4 +361,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Any:
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else str(value)
+            yield (
+                f"{prefix}{key}",
+                json.dumps(value) if isinstance(value, list) else str(value),
+            )

@@ -18,7 +18,9 @@ def cache_answers(
     name = f"_answers_of_{method.__name__}"
 
     @wraps(method)
-    def answer(owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+    def answer(
+        owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Answer:
         answers = vars(owner).setdefault(name, {})
         key = (args, *kwargs.items())
         if key not in answers:

@@ -52,23 +52,38 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     bands of two methods can be compared.
     """
     seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
-    if not seeds or len(seeds) < len(tested) or not all(rows_of_seed.has_both_classes for rows_of_seed in seeds):
+    if (
+        not seeds
+        or len(seeds) < len(tested)
+        or not all(rows_of_seed.has_both_classes for rows_of_seed in seeds)
+    ):
         return None
     mean = np.mean(
-        [_sensitivity(rows_of_seed, np.ones((1, len(rows_of_seed.numbers))))[0] for rows_of_seed in seeds], axis=0
+        [
+            _sensitivity(rows_of_seed, np.ones((1, len(rows_of_seed.numbers))))[0]
+            for rows_of_seed in seeds
+        ],
+        axis=0,
     )
     if max(len(rows_of_seed.numbers) for rows_of_seed in seeds) > MOST_ROWS:
         return Roc(mean, None, None)
-    patients, places = np.unique(np.concatenate([rows_of_seed.numbers for rows_of_seed in seeds]), return_inverse=True)
+    patients, places = np.unique(
+        np.concatenate([rows_of_seed.numbers for rows_of_seed in seeds]),
+        return_inverse=True,
+    )
     generator = np.random.default_rng(0)
-    drawn = generator.multinomial(len(patients), np.full(len(patients), 1 / len(patients)), DRAWS)
+    drawn = generator.multinomial(
+        len(patients), np.full(len(patients), 1 / len(patients)), DRAWS
+    )
     ends = np.cumsum([len(rows_of_seed.numbers) for rows_of_seed in seeds])[:-1]
     curves = [
         _sensitivity(rows_of_seed, drawn[:, places])
         for rows_of_seed, places in zip(seeds, np.split(places, ends), strict=True)
     ]
     means = np.mean(curves, axis=0)
-    low, high = np.quantile(means[np.isfinite(means).all(axis=1)], (0.025, 0.975), axis=0)
+    low, high = np.quantile(
+        means[np.isfinite(means).all(axis=1)], (0.025, 0.975), axis=0
+    )
     return Roc(mean, low, high)
 
 
@@ -91,7 +106,9 @@ class _Sorted(NamedTuple):
         return bool(0 < self.positive.sum() < len(self.positive))
 
 
-def _sensitivity(rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]) -> Vector:
+def _sensitivity(
+    rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
+) -> Vector:
     """At each rate of `GRID` [draws, k] where rows count as `weights` [draws, R] says; NaN for a draw without one of the classes."""
     hits = np.cumsum(weights * rows.positive, axis=1)[:, rows.last]
     alarms = np.cumsum(weights * (1 - rows.positive), axis=1)[:, rows.last]
@@ -99,7 +116,9 @@ def _sensitivity(rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
         sensitivity, called = hits / hits[:, -1:], alarms / alarms[:, -1:]
     zero = np.zeros((len(sensitivity), 1))
     sensitivity, called = np.hstack([zero, sensitivity]), np.hstack([zero, called])
-    return np.stack([np.interp(GRID, x, y) for x, y in zip(called, sensitivity, strict=True)])
+    return np.stack(
+        [np.interp(GRID, x, y) for x, y in zip(called, sensitivity, strict=True)]
+    )
 
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
@@ -108,13 +127,20 @@ def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
     if not by_seed:
         return None
     risks = np.concatenate([risks for _, risks in by_seed])
-    positive = np.concatenate([np.asarray(rows.labels) == 1 for rows, _ in by_seed]).astype(float)
+    positive = np.concatenate(
+        [np.asarray(rows.labels) == 1 for rows, _ in by_seed]
+    ).astype(float)
     numbers = np.concatenate([rows.numbers for rows, _ in by_seed])
     place = np.minimum((risks * BINS).astype(int), BINS - 1)
     bins = [place == i for i in np.unique(place)]
     patients = np.array([len(np.unique(numbers[in_bin])) for in_bin in bins])
     share = np.array([positive[in_bin].mean() for in_bin in bins])
-    return Reliability(np.array([risks[in_bin].mean() for in_bin in bins]), share, *_wilson(share, patients), patients)
+    return Reliability(
+        np.array([risks[in_bin].mean() for in_bin in bins]),
+        share,
+        *_wilson(share, patients),
+        patients,
+    )
 
 
 def _wilson(share: Vector, count: NDArray[np.int64]) -> tuple[Vector, Vector]:

@@ -43,8 +43,16 @@ class Told(NamedTuple):
 def paired_rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of `paired.json`; none where rows are here, and `outcomes/` says more."""
     path = folder / PAIRED
-    texts, numbers = ("client", "method", "other", "metric"), ("error", "p", "gap", "value")
-    kinds = {**dict.fromkeys(texts, str), **dict.fromkeys(numbers, float), "tested": int, "rarest": int}
+    texts, numbers = (
+        ("client", "method", "other", "metric"),
+        ("error", "p", "gap", "value"),
+    )
+    kinds = {
+        **dict.fromkeys(texts, str),
+        **dict.fromkeys(numbers, float),
+        "tested": int,
+        "rarest": int,
+    }
     return json_rows(path, kinds) if path.is_file() else []
 
 
@@ -73,7 +81,9 @@ class Outcomes:
     def from_sites(self) -> dict[tuple[str, str, str, str], Told]:
         """Return what sites have told of differences between two methods, by client, method, other and metric."""
         return {
-            (row["client"], row["method"], row["other"], row["metric"]): Told(**{k: row[k] for k in Told._fields})
+            (row["client"], row["method"], row["other"], row["metric"]): Told(
+                **{k: row[k] for k in Told._fields}
+            )
             for row in paired_rows(self.folder)
         }
 
@@ -81,7 +91,9 @@ class Outcomes:
         """Return what the client's site has told of `method` minus `rival`, in whichever order it compares them."""
         as_compared = self.from_sites.get((client, method, rival, metric))
         turned = self.from_sites.get((client, rival, method, metric))
-        return as_compared or (None if turned is None else turned._replace(gap=-turned.gap, value=math.nan))
+        return as_compared or (
+            None if turned is None else turned._replace(gap=-turned.gap, value=math.nan)
+        )
 
     @cached_property
     def _counts(self) -> dict[str, Told]:
@@ -93,7 +105,9 @@ class Outcomes:
         folds: dict[str, list[Rows]] = {}
         for fold, path, clients in self._files.get((method, seed), ()):
             for client, rows in self._load(path, clients).items():
-                folds.setdefault(client, []).append(rows._replace(folds=np.full(len(rows.loss), int(fold or 0))))
+                folds.setdefault(client, []).append(
+                    rows._replace(folds=np.full(len(rows.loss), int(fold or 0)))
+                )
         return {client: join_folds(rows) for client, rows in folds.items()}
 
     def _load(self, path: Path, clients: Sequence[str]) -> dict[str, Rows]:
@@ -102,34 +116,68 @@ class Outcomes:
             spans = zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
             by_client = {}
             chosen = tensors.get("thresholds", np.full(len(clients), math.nan))
-            for client, (low, high), threshold in zip(clients, spans, chosen, strict=True):
-                numbers, loss, constant = (tensors[key][low:high] for key in ("numbers", "loss", "constant_loss"))
-                labels, outputs, patients = (
-                    tensors[k][low:high] if k in tensors else None for k in ("labels", "outputs", "patients")
+            for client, (low, high), threshold in zip(
+                clients, spans, chosen, strict=True
+            ):
+                numbers, loss, constant = (
+                    tensors[key][low:high]
+                    for key in ("numbers", "loss", "constant_loss")
                 )
-                by_client[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold), patients=patients)
+                labels, outputs, patients = (
+                    tensors[k][low:high] if k in tensors else None
+                    for k in ("labels", "outputs", "patients")
+                )
+                by_client[client] = Rows(
+                    numbers,
+                    loss,
+                    constant,
+                    labels,
+                    outputs,
+                    float(threshold),
+                    patients=patients,
+                )
             return by_client
 
-    def rows(self, method: str, client: str, seeds: Sequence[int] = ()) -> dict[int, Rows]:
+    def rows(
+        self, method: str, client: str, seeds: Sequence[int] = ()
+    ) -> dict[int, Rows]:
         """The rows of one client by seed; of all seeds, or of `seeds`."""
-        by_seed = {seed: self.of(method, seed).get(client) for seed in seeds or itertools.chain(*self.tables)}
+        by_seed = {
+            seed: self.of(method, seed).get(client)
+            for seed in seeds or itertools.chain(*self.tables)
+        }
         return {seed: rows for seed, rows in by_seed.items() if rows is not None}
 
     def same_rows(self, method: str, client: str, seeds: Sequence[int] = ()) -> bool:
         """Return True if all seeds, or all of `seeds`, have the same test rows of this client."""
-        numbers = [np.sort(rows.numbers) for rows in self.rows(method, client, seeds).values()]
-        return len(numbers) > 1 and all(np.array_equal(numbers[0], other) for other in numbers[1:])
+        numbers = [
+            np.sort(rows.numbers) for rows in self.rows(method, client, seeds).values()
+        ]
+        return len(numbers) > 1 and all(
+            np.array_equal(numbers[0], other) for other in numbers[1:]
+        )
 
     def test_rows(self, method: str, client: str) -> int | None:
         """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
-        return self._fewest(method, client, lambda rows: count_distinct(rows.units), lambda told: told.tested)
+        return self._fewest(
+            method,
+            client,
+            lambda rows: count_distinct(rows.units),
+            lambda told: told.tested,
+        )
 
     def rarest(self, method: str, client: str) -> int | None:
         """Test rows of the rarest class in the seed that has fewest; None where it is not known."""
-        return self._fewest(method, client, lambda rows: rows.rarest, lambda told: told.rarest)
+        return self._fewest(
+            method, client, lambda rows: rows.rarest, lambda told: told.rarest
+        )
 
     def _fewest(
-        self, method: str, client: str, amount: Callable[[Rows], int], of_site: Callable[[Told], int]
+        self,
+        method: str,
+        client: str,
+        amount: Callable[[Rows], int],
+        of_site: Callable[[Told], int],
     ) -> int | None:
         """An amount of rows in the seed that has fewest of its table, all tables together; None where it is not known."""
         tables = [self.rows(method, client, seeds) for seeds in self.tables]
@@ -150,17 +198,44 @@ class Outcomes:
 
     @cache_answers
     def gain(
-        self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()
+        self,
+        method: str,
+        rival: str,
+        client: str,
+        metric: str,
+        seeds: Sequence[int] = (),
     ) -> tuple[float, RowError | None, int] | None:
         """The mean over seeds of `method` minus `other`, its error over rows and how many rows there are; None if not known."""
-        pairs = pair_influences(self.rows(method, client, seeds), self.rows(rival, client, seeds), metric)
+        pairs = pair_influences(
+            self.rows(method, client, seeds), self.rows(rival, client, seeds), metric
+        )
         if not pairs:
             return None
-        rows = count_distinct(np.concatenate([influence.numbers for influence, _ in pairs]))
-        mean = float(np.mean([influence.metric - of_rival.metric for influence, of_rival in pairs]))
-        return mean, row_error([influence for influence, _ in pairs], [of_rival for _, of_rival in pairs]), rows
+        rows = count_distinct(
+            np.concatenate([influence.numbers for influence, _ in pairs])
+        )
+        mean = float(
+            np.mean(
+                [influence.metric - of_rival.metric for influence, of_rival in pairs]
+            )
+        )
+        return (
+            mean,
+            row_error(
+                [influence for influence, _ in pairs],
+                [of_rival for _, of_rival in pairs],
+            ),
+            rows,
+        )
 
-    def error(self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int] = ()) -> RowError | None:
+    def error(
+        self,
+        method: str,
+        rival: str,
+        client: str,
+        metric: str,
+        seeds: Sequence[int] = (),
+    ) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
         if rival != CONSTANT:
             gain = self.gain(method, rival, client, metric, seeds)
@@ -170,7 +245,9 @@ class Outcomes:
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
 
 
-def site_test_rows(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def site_test_rows(
+    rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return rows of a summary about the test rows of sites whose models were tested in folds, of which a site tells means over all.
 
     Args:
@@ -187,11 +264,14 @@ def site_test_rows(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, An
             (row["method"], row["metric"], row["value"]),
             (rival, rival_metric, row["value"] - row["gap"]),
         ):
-            metrics = values.setdefault((row["client"], method), {"split": "test", "n": row["tested"]})
+            metrics = values.setdefault(
+                (row["client"], method), {"split": "test", "n": row["tested"]}
+            )
             if metric != "mse":
                 metrics.setdefault(metric, value)
     return [
-        {k: v for k, v in row.items() if k in SUMMARY and k != "majority"} | values[row["client"], row["method"]]
+        {k: v for k, v in row.items() if k in SUMMARY and k != "majority"}
+        | values[row["client"], row["method"]]
         for row in rows
         if row["split"] == "train" and (row["client"], row["method"]) in values
     ]
@@ -200,5 +280,8 @@ def site_test_rows(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, An
 def own_error(influences: Sequence[Influence | None]) -> RowError | None:
     """The standard error over rows of the mean over seeds of a metric itself; None if a seed's is not known."""
     finite = [influence for influence in influences if influence is not None]
-    zeros = [influence._replace(values=np.zeros_like(influence.values)) for influence in finite]
+    zeros = [
+        influence._replace(values=np.zeros_like(influence.values))
+        for influence in finite
+    ]
     return row_error(finite, zeros) if len(finite) == len(influences) else None

@@ -29,11 +29,21 @@ def forest_picture(name: str, headline: str, plot: Forest) -> str:
     height = TOP + ROW * len(plot.rows) + 10
     parts = [_text(16, 28, name, size=18, weight=650), _text(16, 50, headline, size=13)]
     for j, (metric, side) in enumerate(plot.metrics):
-        parts.append(_text(_left(j) + COLUMN / 2, TOP - 12, f"{metric}, {side}", anchor="middle", colour=SOFT))
+        parts.append(
+            _text(
+                _left(j) + COLUMN / 2,
+                TOP - 12,
+                f"{metric}, {side}",
+                anchor="middle",
+                colour=SOFT,
+            )
+        )
     for i, (method, _, bars) in enumerate(plot.rows):
         y = TOP + ROW * i
         parts.append(_text(16, y + 14, method, size=13))
-        parts += [_bar(bar, _left(j), y) for j, bar in enumerate(bars) if bar is not None]
+        parts += [
+            _bar(bar, _left(j), y) for j, bar in enumerate(bars) if bar is not None
+        ]
     return _whole(width, height, parts)
 
 
@@ -43,12 +53,21 @@ def _left(column: int) -> float:
 
 def _bar(bar: Bar, column_left: float, y: float) -> str:
     colour, scale = COLOURS[bar.state], (COLUMN - 20) / 100
-    centre, low, high, zero = (round(column_left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50))
+    centre, low, high, zero = (
+        round(column_left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50)
+    )
     return (
         f'<path d="M{zero} {y}V{y + 20}" stroke="{LINE}" stroke-dasharray="2 2"/>'
         f'<path d="M{low} {y + 10}H{high}" stroke="{colour}" stroke-width="2"/>'
         f'<rect x="{centre - 4:.1f}" y="{y + 6}" width="8" height="8" fill="{colour}"/>'
-        + _text(column_left + 50 * scale, y + 31, bar.text, size=11, anchor="middle", colour=SOFT)
+        + _text(
+            column_left + 50 * scale,
+            y + 31,
+            bar.text,
+            size=11,
+            anchor="middle",
+            colour=SOFT,
+        )
     )
 
 
@@ -62,15 +81,31 @@ def network_picture(drawn: dict[str, Any]) -> str:
         )
     for node in drawn["nodes"]:
         x, y, r = node["x"], node["y"], node["r"]
-        parts.append(f'<circle cx="{x}" cy="{y}" r="{r}" fill="#eceff2" stroke="{SOFT}" stroke-width="1.5"/>')
+        parts.append(
+            f'<circle cx="{x}" cy="{y}" r="{r}" fill="#eceff2" stroke="{SOFT}" stroke-width="1.5"/>'
+        )
     parts += [
-        _text(node["label_x"], node["label_y"], node["name"], size=13, anchor=node["anchor"]) for node in drawn["nodes"]
+        _text(
+            node["label_x"],
+            node["label_y"],
+            node["name"],
+            size=13,
+            anchor=node["anchor"],
+        )
+        for node in drawn["nodes"]
     ]
     return _whole(drawn["width"], drawn["height"], parts, label=drawn["label"])
 
 
 def _text(
-    x: float, y: float, words: str, *, size: float = 12, anchor: str = "start", weight: int = 400, colour: str = INK
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: float = 12,
+    anchor: str = "start",
+    weight: int = 400,
+    colour: str = INK,
 ) -> str:
     place = f'x="{x:g}" y="{y:g}" font-size="{size:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
     return f"<text {place}>{escape(words)}</text>"

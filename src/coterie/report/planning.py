@@ -14,7 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.base.errors import InputError
-from coterie.report.evidence import DRAWS, INFLATION, WORDS, Gain, Mixture, Word, foresee, share, state
+from coterie.report.evidence import (
+    DRAWS,
+    INFLATION,
+    WORDS,
+    Gain,
+    Mixture,
+    Word,
+    foresee,
+    share,
+    state,
+)
 from coterie.report.results import Results
 from coterie.report.verdicts import Verdict, verdict
 from coterie.report.words import headline
@@ -55,14 +65,30 @@ def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Pla
     """
     today, compared = verdict(results, client), results.comparisons
     if today.method is None or today.together:
-        why = "it has too few rows of its own and is judged with others" if today.together else today.reason
+        why = (
+            "it has too few rows of its own and is judged with others"
+            if today.together
+            else today.reason
+        )
         raise InputError(f"nothing can be planned for {client}: {why}")
-    gains = {c: compared.gain(today.method, c, compared.primary) for c in results.clients}
+    gains = {
+        c: compared.gain(today.method, c, compared.primary) for c in results.clients
+    }
     posteriors = compared.posteriors(today.method, compared.primary)
-    judged = {c: gain for c, gain in gains.items() if gain is not None and c in posteriors}
-    numbers = tuple(further) or tuple(round_rows(factor * judged[client].rows) for factor in FACTORS)
-    own_words = foresee(judged[client], posteriors[client], compared.smallest, numbers).words
-    return Plan(today, own_words, _with_partners(judged, posteriors, client, numbers, compared.smallest))
+    judged = {
+        c: gain for c, gain in gains.items() if gain is not None and c in posteriors
+    }
+    numbers = tuple(further) or tuple(
+        round_rows(factor * judged[client].rows) for factor in FACTORS
+    )
+    own_words = foresee(
+        judged[client], posteriors[client], compared.smallest, numbers
+    ).words
+    return Plan(
+        today,
+        own_words,
+        _with_partners(judged, posteriors, client, numbers, compared.smallest),
+    )
 
 
 def round_rows(rows: float) -> int:
@@ -76,7 +102,11 @@ def round_rows(rows: float) -> int:
 
 
 def _with_partners(
-    gains: Mapping[str, Gain], posteriors: Mapping[str, Mixture], client: str, numbers: Sequence[int], smallest: float
+    gains: Mapping[str, Gain],
+    posteriors: Mapping[str, Mixture],
+    client: str,
+    numbers: Sequence[int],
+    smallest: float,
 ) -> Chances:
     """The words on `client` if every client gets further rows in proportion: each draw is judged together again."""
     names, place = [*gains], [*gains].index(client)
@@ -90,29 +120,52 @@ def _with_partners(
         counts: Counter[Word] = Counter()
         for true_gains, errors in zip(theta, noise, strict=True):
             with_partners = []
-            for gain, true_gain, error in zip(gains.values(), true_gains, errors, strict=True):
-                estimate, spread = gain.with_rows(ratio * gain.rows, true_gain + gain.spread / math.sqrt(ratio) * error)
-                with_partners.append(Gain(float(estimate), spread / INFLATION, round((1 + ratio) * gain.rows)))
-            counts[state(with_partners[place], share(with_partners)[place], smallest).word] += 1
+            for gain, true_gain, error in zip(
+                gains.values(), true_gains, errors, strict=True
+            ):
+                estimate, spread = gain.with_rows(
+                    ratio * gain.rows,
+                    true_gain + gain.spread / math.sqrt(ratio) * error,
+                )
+                with_partners.append(
+                    Gain(
+                        float(estimate),
+                        spread / INFLATION,
+                        round((1 + ratio) * gain.rows),
+                    )
+                )
+            counts[
+                state(with_partners[place], share(with_partners)[place], smallest).word
+            ] += 1
         chances[number] = {word: counts[word] / draws for word in WORDS if counts[word]}
     return chances
 
 
-def _draw_together(posteriors: Sequence[Mixture], draws: int, generator: np.random.Generator) -> np.ndarray:
+def _draw_together(
+    posteriors: Sequence[Mixture], draws: int, generator: np.random.Generator
+) -> np.ndarray:
     """True gains [draws, clients]. Of few clients the components are the same, who is odd and how far the others differ."""
     weights_of_first = posteriors[0].weights
     same_weights = all(np.array_equal(p.weights, weights_of_first) for p in posteriors)
     component = (
-        generator.choice(len(weights_of_first), draws, p=weights_of_first / weights_of_first.sum())
+        generator.choice(
+            len(weights_of_first), draws, p=weights_of_first / weights_of_first.sum()
+        )
         if same_weights
         else None
     )
     columns = []
     for posterior in posteriors:
         weights = posterior.weights / posterior.weights.sum()
-        components = generator.choice(len(weights), draws, p=weights) if component is None else component
+        components = (
+            generator.choice(len(weights), draws, p=weights)
+            if component is None
+            else component
+        )
         columns.append(
-            posterior.means[components] + np.sqrt(posterior.variances[components]) * generator.standard_normal(draws)
+            posterior.means[components]
+            + np.sqrt(posterior.variances[components])
+            * generator.standard_normal(draws)
         )
     return np.stack(columns, axis=1)
 
@@ -121,14 +174,31 @@ def plan_lines(results: Results, client: str, plan: Plan) -> list[str]:
     """The plan for a terminal: today's word, and two tables."""
     lines = [f"{results.names[client]} today: {headline(results, plan.verdict)}", ""]
     lines.append("Probability of each word after further rows, in percent:")
-    words = [w for w in WORDS if any(row.get(w, 0) >= 0.005 for row in (*plan.own.values(), *plan.everybody.values()))]
+    words = [
+        w
+        for w in WORDS
+        if any(
+            row.get(w, 0) >= 0.005
+            for row in (*plan.own.values(), *plan.everybody.values())
+        )
+    ]
     width = max(len(f"{number:,}") for number in plan.own) + 2
     for heading, chances in (
         (f"rows of {results.names[client]}", plan.own),
         ("those, and in proportion at every other client", plan.everybody),
     ):
-        lines += ["", f"{heading}:", " " * width + "".join(f"  {word:>{len(word)}}" for word in words)]
+        lines += [
+            "",
+            f"{heading}:",
+            " " * width + "".join(f"  {word:>{len(word)}}" for word in words),
+        ]
         for number, row in chances.items():
-            cells = "".join(f"  {100 * row.get(word, 0):>{len(word)}.0f}" for word in words)
+            cells = "".join(
+                f"  {100 * row.get(word, 0):>{len(word)}.0f}" for word in words
+            )
             lines.append(f"{number:>{width},}{cells}")
-    return [*lines, "", "By draws from what is known now; that more rows also make training alone better is left out."]
+    return [
+        *lines,
+        "",
+        "By draws from what is known now; that more rows also make training alone better is left out.",
+    ]

@@ -21,13 +21,21 @@ class Results(Scores):
     @property
     def gain_name(self) -> str:
         """Return the words for the metric in which gains are counted."""
-        return self.metric_name("loss") if self.comparisons.primary == "loss" else "squared error"
+        return (
+            self.metric_name("loss")
+            if self.comparisons.primary == "loss"
+            else "squared error"
+        )
 
     def gain_text(self, value: float | None) -> str:
         """A gain without its unit: of log-loss with two digits, of squared error as a share of the variance of the label."""
         if value is None:
             return MISSING
-        text = percent(abs(value)) if self.comparisons.primary == "rmse" else short_number(abs(value))
+        text = (
+            percent(abs(value))
+            if self.comparisons.primary == "rmse"
+            else short_number(abs(value))
+        )
         return f"−{text}" if value < 0 and any(c in "123456789" for c in text) else text
 
     # Comparison
@@ -46,12 +54,18 @@ class Results(Scores):
 
     def unproven(self, client: str) -> bool:
         """Return True if no method but a reference is shown to have a lower loss here than a constant prediction."""
-        differences = [self.comparisons.against_constant(m, client) for m in self.methods if m not in self.references]
+        differences = [
+            self.comparisons.against_constant(m, client)
+            for m in self.methods
+            if m not in self.references
+        ]
         bounded = [d for d in differences if d is not None and d.low is not None]
         return bool(bounded) and not any(d.better and d.excludes_zero for d in bounded)
 
     @cache_answers
-    def difference(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
+    def difference(
+        self, method: str, rival: str, client: str | None, metric: str
+    ) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have; None if there is none."""
         return self.comparisons.difference(method, rival, client, metric)
 
@@ -65,22 +79,39 @@ class Results(Scores):
         if len(self.clients) <= amount:
             return self.clients
         served = [self.clients_of(m) for m in self.federated]
-        rarely_served = sorted({c for clients in served if len(clients) <= amount // 4 for c in clients})[: amount // 2]
+        rarely_served = sorted(
+            {c for clients in served if len(clients) <= amount // 4 for c in clients}
+        )[: amount // 2]
         amount -= len(rarely_served)
         sign = 1 if self.higher_is_better(metric) else -1
-        baseline, rivals = self.against, [m for m in self.federated if m != self.against]
+        baseline, rivals = (
+            self.against,
+            [m for m in self.federated if m != self.against],
+        )
         gains: list[tuple[bool, float, float, str]] = []
         for client in self.clients:
-            differences = [self.difference(m, baseline, client, metric) for m in rivals] if baseline else []
+            differences = (
+                [self.difference(m, baseline, client, metric) for m in rivals]
+                if baseline
+                else []
+            )
             means = [sign * d.mean for d in differences if d is not None]
             if not means and baseline:  # one method only: its lowest and highest values
-                means = [v for v in [sign * self.mean(baseline, client, metric)] if math.isfinite(v)]
+                means = [
+                    v
+                    for v in [sign * self.mean(baseline, client, metric)]
+                    if math.isfinite(v)
+                ]
             if client not in rarely_served:
                 reach = (min(means, default=0.0), max(means, default=0.0))
                 gains.append((self.comparisons.small(client), *reach, client))
         harmed = [c for *_, c in sorted(gains)[: amount // 2]]
-        gaining = [c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed][: amount - len(harmed)]
-        return tuple(c for c in self.clients if c in {*rarely_served, *harmed, *gaining})
+        gaining = [
+            c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed
+        ][: amount - len(harmed)]
+        return tuple(
+            c for c in self.clients if c in {*rarely_served, *harmed, *gaining}
+        )
 
     # Over rounds
 
@@ -89,7 +120,9 @@ class Results(Scores):
         """The numbers of each round."""
         return SavedHistory(self.folder)
 
-    def curve(self, method: str, client: str, metric: str, split: str | None = None) -> Curve | None:
+    def curve(
+        self, method: str, client: str, metric: str, split: str | None = None
+    ) -> Curve | None:
         """A metric of one client over rounds; None if the history does not have it."""
         return self.history.curve(method, client, split or self.split, metric)
 
@@ -105,7 +138,8 @@ class Results(Scores):
         keys = {"client": str, "method": str, "seed": int, "last": str}
         rows = json_rows(path, keys) if path.is_file() else []
         return [
-            f"{row['client']} failed under {row['method']}, seed {row['seed']}; last in {row['last']}" for row in rows
+            f"{row['client']} failed under {row['method']}, seed {row['seed']}; last in {row['last']}"
+            for row in rows
         ]
 
     @cached_property

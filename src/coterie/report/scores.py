@@ -83,9 +83,15 @@ class Scores:
         """
         folder = Path(folder)
         if not path_exists(folder, Path.is_dir):
-            raise InputError(f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
+            raise InputError(
+                f"there is no run directory {str(folder)!r}; `coterie compare` writes one"
+            )
         long = (folder / LONG_HISTORY).is_file()
-        missing = [f for f in FILES if not (folder / f).is_file() and not (long and f == "history.csv")]
+        missing = [
+            f
+            for f in FILES
+            if not (folder / f).is_file() and not (long and f == "history.csv")
+        ]
         if missing:
             raise InputError(
                 f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
@@ -93,21 +99,33 @@ class Scores:
         require_readable(folder)
         rows = summary_rows(folder / "summary.json")
         if not bool(rows):
-            raise InputError(f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
+            raise InputError(
+                f"{folder / 'summary.json'} holds no results yet; finish the run with --resume"
+            )
         experiment = read_toml(folder / "experiment.toml")
         rows = [row for row in rows if row["fold"] != ALL]
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
         joined = over_folds(rows)
         for row in (*joined, *site_test_rows(joined, paired_rows(folder))):
-            cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
-        algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
+            cells.setdefault((row["method"], row["client"], row["split"]), {})[
+                row["seed"]
+            ] = row
+        algorithms = {
+            row["method"]: str(row.get("algorithm", row["method"])) for row in rows
+        }
         if threshold is None:
             report = experiment.get("report")
-            threshold = report.get("threshold", THRESHOLD) if isinstance(report, dict) else THRESHOLD
+            threshold = (
+                report.get("threshold", THRESHOLD)
+                if isinstance(report, dict)
+                else THRESHOLD
+            )
         notes = read_json(folder / "notes.json", list)
         environment = read_json(folder / "environment.json", dict)
         ordered = _in_order(algorithms, experiment)
-        coincide = coinciding([m for m in ordered if algorithms[m] not in ("local", *REFERENCES)], rows)
+        coincide = coinciding(
+            [m for m in ordered if algorithms[m] not in ("local", *REFERENCES)], rows
+        )
         twins = {twin for group in coincide.values() for twin in group}
         seeds = sorted({row["seed"] for row in rows})
         runs, tables = read_combination(folder, seeds)
@@ -142,12 +160,18 @@ class Scores:
     @property
     def federated(self) -> tuple[str, ...]:
         """Methods that partners could choose instead of staying alone."""
-        return tuple(m for m in self.methods if m not in self.references and self.algorithms[m] != "local")
+        return tuple(
+            m
+            for m in self.methods
+            if m not in self.references and self.algorithms[m] != "local"
+        )
 
     @property
     def against(self) -> str | None:
         """The method that others are compared with: `baseline`, else the first that is not a reference."""
-        return self.baseline or next((m for m in self.methods if m not in self.references), None)
+        return self.baseline or next(
+            (m for m in self.methods if m not in self.references), None
+        )
 
     def personal_part(self, method: str) -> str | None:
         """Return which part of this method's model is tuned at each client afterwards, if any."""
@@ -160,7 +184,11 @@ class Scores:
 
     def own_models(self, method: str) -> bool:
         """Return True if every client that this method serves has a model of its own."""
-        served = [row for c in self.clients_of(method) for row in self.cells[method, c, self.split].values()]
+        served = [
+            row
+            for c in self.clients_of(method)
+            for row in self.cells[method, c, self.split].values()
+        ]
         return all(row.get("own_model") for row in served)
 
     @cached_property
@@ -172,7 +200,10 @@ class Scores:
     def split(self) -> str:
         """The rows that results are about: test rows, or what there is."""
         splits = {split for _, _, split in self.cells}
-        return next((s for s in ("test", "validation", "train") if s in splits), sorted(splits)[0])
+        return next(
+            (s for s in ("test", "validation", "train") if s in splits),
+            sorted(splits)[0],
+        )
 
     @cached_property
     def test_clients(self) -> tuple[str, ...]:
@@ -184,9 +215,22 @@ class Scores:
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Metrics that have at least one value: the known ones first, then the user's own."""
-        rows = [row for (_, _, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
-        own_metrics = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*SUMMARY, *METRICS}]
-        return tuple(m for m in (*METRICS, *own_metrics) if any(_finite(row.get(m)) for row in rows))
+        rows = [
+            row
+            for (_, _, split), seeds in self.cells.items()
+            if split == self.split
+            for row in seeds.values()
+        ]
+        own_metrics = [
+            k
+            for k in dict.fromkeys(k for row in rows for k in row)
+            if k not in {*SUMMARY, *METRICS}
+        ]
+        return tuple(
+            m
+            for m in (*METRICS, *own_metrics)
+            if any(_finite(row.get(m)) for row in rows)
+        )
 
     @cached_property
     def classification(self) -> bool:
@@ -199,8 +243,14 @@ class Scores:
         data = self.experiment.get("data")
         data = data if isinstance(data, dict) else {}
         folder = data.get("folder")
-        name = str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
-        return name.split(":")[1] if name.startswith(OBJECT) and name.count(":") > 1 else name
+        name = str(
+            data.get("name") or (Path(str(folder)).name if folder else self.folder.name)
+        )
+        return (
+            name.split(":")[1]
+            if name.startswith(OBJECT) and name.count(":") > 1
+            else name
+        )
 
     @cached_property
     def _recipes(self) -> dict[str, dict[str, Any]]:
@@ -226,24 +276,48 @@ class Scores:
 
     def unit(self, metric: str) -> str:
         """The unit of a metric, if it has one that is known: that of the label."""
-        return printable(str(self.label().get("unit", ""))) if metric in ("mae", "rmse") else ""
+        return (
+            printable(str(self.label().get("unit", "")))
+            if metric in ("mae", "rmse")
+            else ""
+        )
 
     @cached_property
     def magnitude(self) -> dict[str, float]:
         """The median of each metric in the unit of the label, which says what digits tell."""
-        rows = [row for (*_, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
-        numbers = {metric: [row[metric] for row in rows if _finite(row.get(metric))] for metric in ("mae", "rmse")}
-        return {metric: float(np.median(values)) for metric, values in numbers.items() if values}
+        rows = [
+            row
+            for (*_, split), seeds in self.cells.items()
+            if split == self.split
+            for row in seeds.values()
+        ]
+        numbers = {
+            metric: [row[metric] for row in rows if _finite(row.get(metric))]
+            for metric in ("mae", "rmse")
+        }
+        return {
+            metric: float(np.median(values))
+            for metric, values in numbers.items()
+            if values
+        }
 
     def metric_name(self, metric: str) -> str:
         """Return the name that people have for a metric."""
         if metric == "loss":
-            return "log-loss" if self.classification and not own_loss(self.experiment) else "loss"
+            return (
+                "log-loss"
+                if self.classification and not own_loss(self.experiment)
+                else "loss"
+            )
         return PRINTED.get(metric, metric.replace("_", " "))
 
     def metric_title(self, metric: str) -> str:
         """The same for a heading: with the label and its unit where the metric has one."""
-        subject = f" of {printable(str(self.label()['column']))}" if metric in ("mae", "rmse") and self.label() else ""
+        subject = (
+            f" of {printable(str(self.label()['column']))}"
+            if metric in ("mae", "rmse") and self.label()
+            else ""
+        )
         unit = self.unit(metric)
         return f"{self.metric_name(metric)}{subject}{f' in {unit}' if unit else ''}"
 
@@ -252,18 +326,24 @@ class Scores:
         """False for losses and errors."""
         return higher_is_better(metric)
 
-    def values(self, method: str, client: str | None, metric: str, split: str | None = None) -> Vector:
+    def values(
+        self, method: str, client: str | None, metric: str, split: str | None = None
+    ) -> Vector:
         """One value per seed [seeds]; NaN where undefined or not run. `client=None`: the mean over all clients that are tested.
 
         The mean is undefined for a method that lacks a result for some client, and leaves out clients for whom the
         metric is undefined (AUC with one class).
         """
         if method not in self.algorithms:
-            raise InputError(f"no method {method!r} in {self.folder}; {nearest(method, self.methods)}")
+            raise InputError(
+                f"no method {method!r} in {self.folder}; {nearest(method, self.methods)}"
+            )
         if client is None:
             return self._mean_over_clients(method, metric, split or self.split)
         if client not in self.names:
-            raise InputError(f"no client {client!r} in {self.folder}; {nearest(client, self.clients)}")
+            raise InputError(
+                f"no client {client!r} in {self.folder}; {nearest(client, self.clients)}"
+            )
         return self._vector(method, client, metric, split or self.split)
 
     def _vector(self, method: str, client: str, metric: str, split: str) -> Vector:
@@ -276,7 +356,12 @@ class Scores:
         clients = self.test_clients if split == self.split else self.clients
         table = np.stack([self._vector(method, c, metric, split) for c in clients])
         finite = np.isfinite(table)
-        is_complete = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in clients])
+        is_complete = np.array(
+            [
+                [s in self.cells.get((method, c, split), {}) for s in self.seeds]
+                for c in clients
+            ]
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
         mean[~is_complete.all(axis=0)] = math.nan
@@ -286,9 +371,14 @@ class Scores:
         """Mean over the seeds that have a value; NaN if none has."""
         return _mean(self.values(method, client, metric))
 
-    def common(self, method: str, rival: str, client: str | None, metric: str) -> tuple[float, float]:
+    def common(
+        self, method: str, rival: str, client: str | None, metric: str
+    ) -> tuple[float, float]:
         """Means of two methods over the seeds that both have."""
-        scores, rival_scores = self.values(method, client, metric), self.values(rival, client, metric)
+        scores, rival_scores = (
+            self.values(method, client, metric),
+            self.values(rival, client, metric),
+        )
         finite = np.isfinite(scores) & np.isfinite(rival_scores)
         return _mean(scores[finite]), _mean(rival_scores[finite])
 
@@ -299,8 +389,15 @@ class Scores:
             return sum(self.size(c, key) for c in self.test_clients)
         for method in (self.against, *self.methods):
             by_seed = self.cells.get((method or "", client, self.split), {})
-            entries = [[by_seed[seed].get(key) for seed in seeds if seed in by_seed] for seeds in self.tables]
-            sizes = [mean for table in entries if math.isfinite(mean := _mean(np.array([*filter(_finite, table)])))]
+            entries = [
+                [by_seed[seed].get(key) for seed in seeds if seed in by_seed]
+                for seeds in self.tables
+            ]
+            sizes = [
+                mean
+                for table in entries
+                if math.isfinite(mean := _mean(np.array([*filter(_finite, table)])))
+            ]
             if sizes:
                 return float(sum(sizes))
         return math.nan
@@ -317,7 +414,11 @@ class Scores:
         """Row gradients of a whole run, mean over seeds; NaN if unknown."""
         for client in self.clients:
             rows = self.cells.get((method, client, self.split), {}).values()
-            gradients = [float(row["row_gradients"]) for row in rows if _finite(row.get("row_gradients"))]
+            gradients = [
+                float(row["row_gradients"])
+                for row in rows
+                if _finite(row.get("row_gradients"))
+            ]
             if gradients:
                 return sum(gradients) / len(gradients)
         return math.nan
@@ -326,12 +427,20 @@ class Scores:
     def cost_unit(self) -> str | None:
         """The method whose budget counts as 1: fedavg, else the first federated one, else the first."""
         named = [m for m in self.methods if self.algorithms[m] == "fedavg"]
-        costly = [m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0]
+        costly = [
+            m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0
+        ]
         return costly[0] if costly else None
 
     def seed_count(self, method: str) -> int:
         """Number of seeds for which this method has results."""
-        return len({s for c in self.clients for s in self.cells.get((method, c, self.split), {})})
+        return len(
+            {
+                s
+                for c in self.clients
+                for s in self.cells.get((method, c, self.split), {})
+            }
+        )
 
     def find_client(self, name: str) -> str:
         """The client of this name in any case. Raises `InputError` if there is none."""
@@ -361,11 +470,17 @@ def threshold_of(setting: object) -> float | str:
         value = math.nan
     if value == "validation" or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise InputError(f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or validation")
+    raise InputError(
+        f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or validation"
+    )
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
 
 
 def _mean(values: Vector) -> float:
@@ -376,9 +491,17 @@ def _mean(values: Vector) -> float:
 def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The [[methods]] of an experiment by their labels."""
     entries = experiment.get("methods")
-    entries = [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+    entries = (
+        [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+    )
     return {str(e.get("label") or e.get("name")): e for e in entries}
 
 
-def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*(m for m in _entries(experiment) if m in algorithms), *algorithms]))
+def _in_order(
+    algorithms: dict[str, str], experiment: dict[str, Any]
+) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(
+            [*(m for m in _entries(experiment) if m in algorithms), *algorithms]
+        )
+    )

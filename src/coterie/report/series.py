@@ -37,7 +37,9 @@ class Weights(NamedTuple):
         return mean
 
 
-def weights_of(folder: Path, methods: Sequence[str], clients: Sequence[str]) -> dict[str, Weights]:
+def weights_of(
+    folder: Path, methods: Sequence[str], clients: Sequence[str]
+) -> dict[str, Weights]:
     """`weights.csv` per method, mean over seeds; methods without weights are left out."""
     columns: Columns = {
         "method": str,
@@ -56,7 +58,9 @@ def weights_of(folder: Path, methods: Sequence[str], clients: Sequence[str]) -> 
     return {m: _weights(rows[m], clients) for m in methods if m in rows}
 
 
-def _weights(rows: list[tuple[tuple[int, str], int, str, str, float]], names: Sequence[str]) -> Weights:
+def _weights(
+    rows: list[tuple[tuple[int, str], int, str, str, float]], names: Sequence[str]
+) -> Weights:
     runs, rounds, targets, clients, weights = zip(*rows, strict=True)
     axes = (
         sorted(set(runs)),
@@ -66,18 +70,28 @@ def _weights(rows: list[tuple[tuple[int, str], int, str, str, float]], names: Se
     )
     places = [{key: i for i, key in enumerate(axis)} for axis in axes]
     s, r, t, c = (
-        np.array([place[k] for k in keys]) for place, keys in zip(places, (runs, rounds, targets, clients), strict=True)
+        np.array([place[k] for k in keys])
+        for place, keys in zip(places, (runs, rounds, targets, clients), strict=True)
     )
     table = np.zeros([len(axis) for axis in axes])
     present = np.zeros(table.shape[:3], dtype=bool)
-    value = np.nan_to_num(np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0)
-    np.add.at(table, (s, r, t, c), value)  # a client that did not take part has weight 0
+    value = np.nan_to_num(
+        np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0
+    )
+    np.add.at(
+        table, (s, r, t, c), value
+    )  # a client that did not take part has weight 0
     present[s, r, t] = True
     mean = table.sum(axis=0) / np.maximum(present.sum(axis=0), 1)[:, :, None]
     numbers = np.array(axes[1], dtype=np.int64)
     is_late = numbers >= (numbers[0] + numbers[-1]) / 2
-    late_of_runs = table[:, is_late].sum(axis=1) / np.maximum(present[:, is_late].sum(axis=1), 1)[:, :, None]
-    return Weights(numbers, tuple(axes[2]), tuple(axes[3]), mean, tuple(axes[0]), late_of_runs)
+    late_of_runs = (
+        table[:, is_late].sum(axis=1)
+        / np.maximum(present[:, is_late].sum(axis=1), 1)[:, :, None]
+    )
+    return Weights(
+        numbers, tuple(axes[2]), tuple(axes[3]), mean, tuple(axes[0]), late_of_runs
+    )
 
 
 def _in_order(names: set[str], clients: Sequence[str]) -> list[str]:
@@ -89,8 +103,18 @@ def _in_order(names: set[str], clients: Sequence[str]) -> list[str]:
 def clock_of(folder: Path, column: str, methods: Sequence[str]) -> dict[str, Vector]:
     """Seconds of a column of `timing.csv` by method, one value per seed that has any."""
     total: dict[str, dict[int, float]] = {}
-    columns: Columns = {"method": str, "seed": int, column: lambda text: float(text or "nan")}
-    for method, seed, seconds in zip(*csv_columns(folder / "timing.csv", columns), strict=True):
+    columns: Columns = {
+        "method": str,
+        "seed": int,
+        column: lambda text: float(text or "nan"),
+    }
+    for method, seed, seconds in zip(
+        *csv_columns(folder / "timing.csv", columns), strict=True
+    ):
         runs = total.setdefault(method, {})
         runs[seed] = runs.get(seed, 0.0) + seconds
-    return {m: np.array([v for _, v in sorted(total[m].items())]) for m in methods if m in total}
+    return {
+        m: np.array([v for _, v in sorted(total[m].items())])
+        for m in methods
+        if m in total
+    }

@@ -51,17 +51,27 @@ class Difference(NamedTuple):
     @property
     def half_width(self) -> float | None:
         """Half the length of the interval."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+        return (
+            None
+            if self.low is None or self.high is None
+            else (self.high - self.low) / 2
+        )
 
     @property
     def sign(self) -> int:
         """1 for shown or probably better, -1 for worse, else 0."""
-        return (1 if self.better else -1) if self.strength in ("shown", "probable") else 0
+        return (
+            (1 if self.better else -1) if self.strength in ("shown", "probable") else 0
+        )
 
     @property
     def excludes_zero(self) -> bool:
         """Return True if the interval does not contain 0."""
-        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+        return (
+            self.low is not None
+            and self.high is not None
+            and not self.low <= 0 <= self.high
+        )
 
     @property
     def words(self) -> str:
@@ -77,7 +87,12 @@ class Difference(NamedTuple):
 
 
 def compare_pairs(
-    a: ArrayLike, b: ArrayLike, ratio: float | None, rows: RowError | None = None, *, higher_is_better: bool = True
+    a: ArrayLike,
+    b: ArrayLike,
+    ratio: float | None,
+    rows: RowError | None = None,
+    *,
+    higher_is_better: bool = True,
 ) -> Difference | None:
     """Compare the results of two methods, paired over seeds and over test rows; None if no seed has both.
 
@@ -97,9 +112,14 @@ def compare_pairs(
     >>> compare_pairs([0.80, 0.91, 0.79, 0.99], [0.82, 0.90, 0.85, 0.94], 0.5).excludes_zero
     False
     """
-    scores, rival_scores = np.atleast_1d(np.asarray(a, dtype=float)), np.atleast_1d(np.asarray(b, dtype=float))
+    scores, rival_scores = (
+        np.atleast_1d(np.asarray(a, dtype=float)),
+        np.atleast_1d(np.asarray(b, dtype=float)),
+    )
     if scores.shape != rival_scores.shape:
-        raise InputError(f"cannot pair {scores.shape} results with {rival_scores.shape}; give one value per seed")
+        raise InputError(
+            f"cannot pair {scores.shape} results with {rival_scores.shape}; give one value per seed"
+        )
     if ratio is not None and ratio < 0:
         raise InputError(f"{ratio} test rows for each training row; give a number >= 0")
     gaps = scores - rival_scores
@@ -107,12 +127,16 @@ def compare_pairs(
     if not gaps.size:
         return None
     mean = float(gaps.mean())
-    if abs(mean) <= 1e-12 * max(1.0, float(np.abs(scores[np.isfinite(scores)]).max())):  # rounding
+    if abs(mean) <= 1e-12 * max(
+        1.0, float(np.abs(scores[np.isfinite(scores)]).max())
+    ):  # rounding
         mean = 0.0
     gains = (mean > 0) == higher_is_better
     seeds = None if ratio is None else over_seeds(gaps, ratio)
     sources = [student(mean, source) for source in (seeds, rows) if source is not None]
-    if (seeds is None and ratio is not None) or not any(half > 0 for half, _ in sources):
+    if (seeds is None and ratio is not None) or not any(
+        half > 0 for half, _ in sources
+    ):
         return Difference(mean, None, None, None, gains)
     half, p = max(half for half, _ in sources), max(p for _, p in sources)
     return Difference(mean, mean - half, mean + half, p, gains)
@@ -123,7 +147,9 @@ def over_seeds(gaps: Vector, ratio: float) -> RowError | None:
     if gaps.size < 2:
         return None
     spread = float(gaps.std(ddof=1))
-    spread = 0.0 if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())) else spread  # rounding: one measurement
+    spread = (
+        0.0 if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())) else spread
+    )  # rounding: one measurement
     return RowError(math.sqrt(1 / gaps.size + ratio) * spread, gaps.size - 1)
 
 
@@ -143,7 +169,13 @@ def weigh(differences: Sequence[Difference]) -> Difference | None:
     error = 1 / math.sqrt(float((errors**-2).sum()))
     positive_is_better = (bounded[0].mean > 0) == bounded[0].better
     p = 2 * float(ndtr(-abs(mean) / error))
-    return Difference(mean, mean - 1.96 * error, mean + 1.96 * error, p, (mean > 0) == positive_is_better)
+    return Difference(
+        mean,
+        mean - 1.96 * error,
+        mean + 1.96 * error,
+        p,
+        (mean > 0) == positive_is_better,
+    )
 
 
 def over_clients(errors: Sequence[RowError | None]) -> RowError | None:
@@ -154,5 +186,9 @@ def over_clients(errors: Sequence[RowError | None]) -> RowError | None:
     squares = np.array([e.error**2 for e in finite])
     total = float(squares.sum())
     freedoms = np.array([e.freedom for e in finite])
-    freedom = total**2 / float((squares**2 / freedoms).sum()) if total else float(freedoms.sum())
+    freedom = (
+        total**2 / float((squares**2 / freedoms).sum())
+        if total
+        else float(freedoms.sum())
+    )
     return RowError(math.sqrt(total) / len(finite), freedom)

@@ -29,7 +29,13 @@ RULES = "\n".join(("    ", "    ", " ── ", "    ", " ── ", " ── ", "
 """A box of rich: lines below the headings and between sections, nothing between columns."""
 
 
-def render(results: Results, *, width: int | None = None, metric: str | None = None, colour: bool | None = None) -> str:
+def render(
+    results: Results,
+    *,
+    width: int | None = None,
+    metric: str | None = None,
+    colour: bool | None = None,
+) -> str:
     """The tables of all metrics (or of one) with their legend: in colour for a terminal, else plain.
 
     Args:
@@ -61,7 +67,11 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
         markup=False,
         emoji=False,
     )
-    shown = _fit_width([grid(results, m, clients, cost=n == 0) for n, m in enumerate(metrics)], width, colour)
+    shown = _fit_width(
+        [grid(results, m, clients, cost=n == 0) for n, m in enumerate(metrics)],
+        width,
+        colour,
+    )
     for part, table in shown:
         console.print("\n".join(wrap(part.title, width)), style="bold")
         console.print(table)
@@ -72,7 +82,9 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
-def plain(results: Results, *, width: int | None = None, metric: str | None = None) -> str:
+def plain(
+    results: Results, *, width: int | None = None, metric: str | None = None
+) -> str:
     """The same without colour codes and box drawing: for files, pipes and logs."""
     return render(results, width=width, metric=metric, colour=False)
 
@@ -87,13 +99,18 @@ def _fit_width(grids: list[Grid], width: int, colour: bool) -> list[tuple[Grid, 
         tables = [_table(g, colour, tight) for g in shown]
         if all(_full_width(table) <= width for table in tables):
             return list(zip(shown, tables, strict=True))
-    return [(part, _table(part, colour)) for g in grids for part in _cut(g, width, colour)]
+    return [
+        (part, _table(part, colour)) for g in grids for part in _cut(g, width, colour)
+    ]
 
 
 def _cut(table: Grid, width: int, colour: bool) -> list[Grid]:
     blocks: list[list[int]] = [[]]
     for i in range(len(table.columns)):
-        if blocks[-1] and _full_width(_table(table.part([*blocks[-1], i]), colour)) > width:
+        if (
+            blocks[-1]
+            and _full_width(_table(table.part([*blocks[-1], i]), colour)) > width
+        ):
             blocks.append([])
         blocks[-1].append(i)
     head, *tail = map(table.part, blocks)
@@ -125,16 +142,23 @@ def _table(shown: Grid, colour: bool, tight: bool = False) -> Table:
     names = [_shorten(name, NARROW if tight else LABEL) for name in shown.rows]
     table.add_column(no_wrap=True)
     columns = [
-        _column(heading, cells, colour, tight) for heading, *cells in zip(shown.columns, *shown.cells, strict=True)
+        _column(heading, cells, colour, tight)
+        for heading, *cells in zip(shown.columns, *shown.cells, strict=True)
     ]
     for heading, _ in columns:
         table.add_column(heading, no_wrap=True, vertical="bottom")
     for i, name in enumerate(names):
-        table.add_row(name, *(cells[i] for _, cells in columns), end_section=i + 1 == shown.summary)
+        table.add_row(
+            name,
+            *(cells[i] for _, cells in columns),
+            end_section=i + 1 == shown.summary,
+        )
     return table
 
 
-def _column(heading: str, cells: Sequence[Cell], colour: bool, tight: bool) -> tuple[str, list[Text]]:
+def _column(
+    heading: str, cells: Sequence[Cell], colour: bool, tight: bool
+) -> tuple[str, list[Text]]:
     """A heading and its numbers, all of one width: numbers and headings are flush right, marks stand behind them."""
     from rich.text import Text
 
@@ -144,10 +168,14 @@ def _column(heading: str, cells: Sequence[Cell], colour: bool, tight: bool) -> t
     mark = max(map(len, marks))
     width = max(mark + max(map(_width, numbers)), *map(_width, words))
     room = width - mark
-    head = [_right(word, room) if _width(word) <= room else _right(word, width) for word in words]
+    head = [
+        _right(word, room) if _width(word) <= room else _right(word, width)
+        for word in words
+    ]
     texts = [
         Text.assemble(
-            (_right(number, room), _style(cell)), (f"{text:<{mark}}", {1: "green", -1: "bold red"}.get(cell.mark, ""))
+            (_right(number, room), _style(cell)),
+            (f"{text:<{mark}}", {1: "green", -1: "bold red"}.get(cell.mark, "")),
         )
         for number, text, cell in zip(numbers, marks, cells, strict=True)
     ]
@@ -166,13 +194,22 @@ def _style(cell: Cell) -> str:
 
 def _shorten(name: str, most: int) -> str:
     """A long name without its middle."""
-    return name if _width(name) <= most else f"{name[: most // 2]}…{name[-((most - 1) // 2) :]}"
+    return (
+        name
+        if _width(name) <= most
+        else f"{name[: most // 2]}…{name[-((most - 1) // 2) :]}"
+    )
 
 
-def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> list[str]:
+def _legend(
+    results: Results, shown: int, colour: bool, budget_inside: bool
+) -> list[str]:
     best, worse, better = ("bold: best", "▼", "▲") if colour else ("* best", "!", "+")
     base, repeated = results.baseline, len(results.seeds) > 1
-    parts = [best + (f" ({listing(results.references)} left out)" if results.references else "")]
+    parts = [
+        best
+        + (f" ({listing(results.references)} left out)" if results.references else "")
+    ]
     if base and repeated:
         parts += [f"{worse} worse than {base}", f"{better} better"]
     lines = [";  ".join(parts) + "."] if len(results.methods) > 1 else []
@@ -187,9 +224,14 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
             f"{listing(trees)}: gradient-boosted trees of each client, and of all rows; a yardstick, no method."
         )
     if results.cost_unit:
-        costs = [f"{m} {c.text}" for m, c in zip(results.methods, budget(results), strict=True)]
+        costs = [
+            f"{m} {c.text}"
+            for m, c in zip(results.methods, budget(results), strict=True)
+        ]
         numbers = "" if budget_inside else f": {', '.join(costs)}"
-        lines.append(f"{BUDGET}: row gradients of the whole run, {results.cost_unit} = 1{numbers}.")
+        lines.append(
+            f"{BUDGET}: row gradients of the whole run, {results.cost_unit} = 1{numbers}."
+        )
     total = len(results.clients)
     if shown < total:
         lines.append(
@@ -197,9 +239,15 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
             " the few that a method serves. All stand in summary.json and in report.html of the run directory."
         )
     seeds_of = {m: results.seed_count(m) for m in results.methods}
-    short = [f"{m} has {k} of {len(results.seeds)} seeds" for m, k in seeds_of.items() if k < len(results.seeds)]
+    short = [
+        f"{m} has {k} of {len(results.seeds)} seeds"
+        for m, k in seeds_of.items()
+        if k < len(results.seeds)
+    ]
     if short:
-        lines.append(f"Unfinished: {listing(short)}. Comparisons use the seeds that both methods have.")
+        lines.append(
+            f"Unfinished: {listing(short)}. Comparisons use the seeds that both methods have."
+        )
     if base and not repeated:
         lines.append("One seed: no verdict on any difference; repeat with --folds 5.")
     return lines
@@ -213,7 +261,11 @@ def _columns(width: int | None) -> int:
 
 
 def _terminal() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty()
+        and "NO_COLOR" not in os.environ
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def _width(text: str) -> int:

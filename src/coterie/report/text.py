@@ -33,7 +33,15 @@ def number(value: float | None, size: float | None = None) -> str:
     if size is not None and size >= 1000:
         unit = 10 ** (math.floor(math.log10(size)) - 3)
         return f"{round(value / unit) * unit:,}"
-    digits = 3 if size_of_value < 9.9995 else 2 if size_of_value < 99.995 else 1 if size_of_value < 999.95 else 0
+    digits = (
+        3
+        if size_of_value < 9.9995
+        else 2
+        if size_of_value < 99.995
+        else 1
+        if size_of_value < 999.95
+        else 0
+    )
     if size_of_value >= 9999.5:
         return f"{float(f'{value:.3g}'):,.0f}" if abs(value) < 1e12 else f"{value:.2e}"
     if size is not None and 0 < size < 0.1 and size_of_value < 1:
@@ -64,7 +72,15 @@ def short_number(value: float) -> str:
     >>> [short_number(v) for v in (0.034, 0.118, 0.0042, 0.0, 1.234, 27.61)]
     ['.03', '.12', '.004', '.00', '1.2', '28']
     """
-    digits = 3 if 0.0005 <= abs(value) < 0.0095 else 2 if abs(value) < 0.9995 else 1 if abs(value) < 9.95 else 0
+    digits = (
+        3
+        if 0.0005 <= abs(value) < 0.0095
+        else 2
+        if abs(value) < 0.9995
+        else 1
+        if abs(value) < 9.95
+        else 0
+    )
     text = f"{value:.{digits}f}"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
@@ -89,7 +105,12 @@ def percent(share: float) -> str:
     ['6 %', '93.5 %', '50 %', '.4 %', '0 %', '99.96 %']
     """
     value = share * 100
-    digits = 0 if abs(value - round(value)) < 0.05 and (0.5 <= value <= 99.5 or value in (0, 100)) else 1
+    digits = (
+        0
+        if abs(value - round(value)) < 0.05
+        and (0.5 <= value <= 99.5 or value in (0, 100))
+        else 1
+    )
     text = f"{value:.{digits}f}"
     if value not in (0, 100) and float(text) in (0, 100):
         text = f"{value:.2f}"
@@ -119,7 +140,13 @@ def first_few(words: Sequence[str], most: int) -> list[str]:
 
 def wrap(text: str, width: int, indent: str = "", lead: str = "") -> list[str]:
     """Lines of at most `width` columns; what `unbroken` keeps together is never broken."""
-    lines = textwrap.wrap(unbroken(text), width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        unbroken(text),
+        width,
+        initial_indent=lead,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
     return [line.replace("\u00a0", " ") for line in lines]
 
 
@@ -144,9 +171,14 @@ def display_names(names: Iterable[str]) -> dict[str, str]:
     >>> display_names(["long-beach", "Ward_3", "icu7"])
     {'long-beach': 'Long Beach', 'Ward_3': 'Ward_3', 'icu7': 'icu7'}
     """
-    nice = {n: _capitals(n) if _WORDS.fullmatch(n) and len(n) > 2 else printable(n) for n in names}
+    nice = {
+        n: _capitals(n) if _WORDS.fullmatch(n) and len(n) > 2 else printable(n)
+        for n in names
+    }
     counts = Counter(nice.values())
-    return {n: shown if counts[shown] == 1 else printable(n) for n, shown in nice.items()}
+    return {
+        n: shown if counts[shown] == 1 else printable(n) for n, shown in nice.items()
+    }
 
 
 def _capitals(name: str) -> str:
@@ -164,12 +196,18 @@ def label_in_words(label: dict[str, Any]) -> str:
     'died = 1'
     """
     cut = "" if label.get("above") is None else f" > {label['above']:g}"
-    what = f"{label['column']}{cut}" + (f" ({label['meaning']})" if label.get("meaning") else "")
+    what = f"{label['column']}{cut}" + (
+        f" ({label['meaning']})" if label.get("meaning") else ""
+    )
     classes = [str(c) for c in label.get("classes") or []]
     if len(classes) == 2:
         if is_number(classes[1]):  # "1 = 1" says nothing, and "1 = 2" what is not so
             return f"{what} = {classes[1]}"
-        return what if f"{label['column']}{cut}" == classes[1] else f"{what}, 1 = {classes[1]}"
+        return (
+            what
+            if f"{label['column']}{cut}" == classes[1]
+            else f"{what}, 1 = {classes[1]}"
+        )
     if classes:
         return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
     return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"

@@ -19,7 +19,16 @@ from typing import Literal, NamedTuple
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import count
 from coterie.report.comparisons import FEWEST_CASES
-from coterie.report.evidence import UNSURE, Gain, Mixture, Statement, Word, foresee, state, vetoes
+from coterie.report.evidence import (
+    UNSURE,
+    Gain,
+    Mixture,
+    Statement,
+    Word,
+    foresee,
+    state,
+    vetoes,
+)
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
 from coterie.report.text import printable, with_sign
@@ -91,22 +100,37 @@ class Verdict(NamedTuple):
 def verdict(results: Results, client: str) -> Verdict:
     """Return what this client should do. Raises `InputError` if no client is called so."""
     if client not in results.clients:
-        raise InputError(f"the run has no client {client!r}; {nearest(client, results.clients)}")
+        raise InputError(
+            f"the run has no client {client!r}; {nearest(client, results.clients)}"
+        )
     if results.baseline is None:
         return Verdict("no verdict", "no method trained each client alone")
     compared = results.comparisons
     methods = [m for m in results.federated if m in results.methods_for(client)]
     if client not in results.test_clients:
-        return Verdict("too few rows to tell", "with so few rows all train and none is tested; a verdict needs more")
+        return Verdict(
+            "too few rows to tell",
+            "with so few rows all train and none is tested; a verdict needs more",
+        )
     if not methods:
         return Verdict("no verdict", "no federated method has a result here")
     if not compared.enough_seeds:
-        return Verdict("no verdict", f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}")
+        return Verdict(
+            "no verdict",
+            f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}",
+        )
     if compared.small(client):
         return _of_group(results, client, methods)
-    means = {m: posterior.mean for m in methods if (posterior := compared.posteriors(m, compared.primary).get(client))}
+    means = {
+        m: posterior.mean
+        for m in methods
+        if (posterior := compared.posteriors(m, compared.primary).get(client))
+    }
     if not means:
-        return Verdict("no verdict", "how far other patients would have given other results is not known")
+        return Verdict(
+            "no verdict",
+            "how far other patients would have given other results is not known",
+        )
     method = max(means, key=lambda m: means[m])
     statement, gain = (
         compared.statement(method, client, compared.primary),
@@ -114,10 +138,17 @@ def verdict(results: Results, client: str) -> Verdict:
     )
     posterior = compared.posteriors(method, compared.primary)[client]
     if statement is None or gain is None:
-        return Verdict("no verdict", "how far other patients would have given other results is not known")
+        return Verdict(
+            "no verdict",
+            "how far other patients would have given other results is not known",
+        )
     kind: Kind = statement.word
     ranking = compared.posteriors(method, "auc").get(client)
-    if kind in ("join", "probably join", "safe to join") and ranking is not None and vetoes(ranking, compared.smallest):
+    if (
+        kind in ("join", "probably join", "safe to join")
+        and ranking is not None
+        and vetoes(ranking, compared.smallest)
+    ):
         kind = "mixed"
     rows = _rows_to_tell(statement, kind, gain, posterior, compared.smallest)
     return _verdict(results, client, method, statement, kind, rows=rows)
@@ -126,19 +157,37 @@ def verdict(results: Results, client: str) -> Verdict:
 def _of_group(results: Results, client: str, judged: list[str]) -> Verdict:
     """The verdict of all small clients together, for one of them."""
     compared = results.comparisons
-    evidence = {m: joint for m in judged if client in compared.group and (joint := compared.of_group(m)) is not None}
+    evidence = {
+        m: joint
+        for m in judged
+        if client in compared.group and (joint := compared.of_group(m)) is not None
+    }
     if not evidence:
         size = count(round(results.size(client)), f"{results.split} row")
         if results.classification:
             size += f", {round(compared.rarest(client))} of the rarer class"
-        return Verdict("too few rows to tell", f"{size}; a verdict needs {_bar(results)}")
+        return Verdict(
+            "too few rows to tell", f"{size}; a verdict needs {_bar(results)}"
+        )
     method = max(evidence, key=lambda m: evidence[m][0].estimate)
     statement = state(*evidence[method], compared.smallest)
-    rows = _rows_to_tell(statement, statement.word, *evidence[method], compared.smallest)
-    return _verdict(results, client, method, statement, statement.word, rows=rows, together=len(compared.group))
+    rows = _rows_to_tell(
+        statement, statement.word, *evidence[method], compared.smallest
+    )
+    return _verdict(
+        results,
+        client,
+        method,
+        statement,
+        statement.word,
+        rows=rows,
+        together=len(compared.group),
+    )
 
 
-def _rows_to_tell(statement: Statement, kind: Kind, gain: Gain, posterior: Mixture, smallest: float) -> int | None:
+def _rows_to_tell(
+    statement: Statement, kind: Kind, gain: Gain, posterior: Mixture, smallest: float
+) -> int | None:
     """About how many more rows would probably change a word that rows can change."""
     if kind not in _EFFECTS or statement.bounded:
         return None
@@ -171,7 +220,9 @@ def _verdict(
         results.recalibrates(method),
         beats_constant(results, client, method),
     )
-    return unexplained._replace(reason=_reason(results, client, unexplained, bounded=statement.bounded))
+    return unexplained._replace(
+        reason=_reason(results, client, unexplained, bounded=statement.bounded)
+    )
 
 
 def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:
@@ -181,7 +232,9 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     low, high = (results.gain_text(v) for v in (verdict.low, verdict.high))
     lowest, most = (results.gain_text(-(v or 0.0)) for v in (verdict.high, verdict.low))
     between = f"(95 %: {_side(results, verdict.low)} to {_side(results, verdict.high)})"
-    hedge = "up to" if verdict.together else "about"  # folds overstate the gain of small clients
+    hedge = (
+        "up to" if verdict.together else "about"
+    )  # folds overstate the gain of small clients
     if verdict.kind == "join":
         text = f"{method} lowers the {metric} by {hedge} {gain} (95 %: {low} to {high})"
     elif verdict.kind == "probably join":
@@ -189,9 +242,7 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     elif verdict.kind == "stay alone":
         text = f"even {method}, the best method, raises the {metric} by about {loss} (95 %: {lowest} to {most})"
     elif verdict.kind == "probably stay alone":
-        text = (
-            f"even {method}, the best method, probably raises the {metric}, by about {loss} (95 %: {lowest} to {most})"
-        )
+        text = f"even {method}, the best method, probably raises the {metric}, by about {loss} (95 %: {lowest} to {most})"
     elif verdict.kind == "safe to join":
         bound = results.gain_text(verdict.smallest)
         text = (
@@ -200,13 +251,19 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
             else f"{method} costs at most {bound} in {metric} {between}, and a gain is not shown"
         )
     elif verdict.kind == "mixed":
-        ranking = results.comparisons.posteriors(verdict.method or "", "auc")[client].mean
+        ranking = results.comparisons.posteriors(verdict.method or "", "auc")[
+            client
+        ].mean
         change = with_sign(-(verdict.gain or 0.0))
         text = f"{method} changes the {metric} by {change} {between}, but ranks worse (AUC {with_sign(ranking)})"
     else:
         text = f"with {method}, anything from {_side(results, verdict.low)} to {_side(results, verdict.high)} in {metric} is possible"
     if verdict.joins and verdict.skill is False:
-        constant = "giving every row the same risk" if results.classification else "always predicting the training mean"
+        constant = (
+            "giving every row the same risk"
+            if results.classification
+            else "always predicting the training mean"
+        )
         text += f"; not shown to beat {constant}"
     if (
         not verdict.together
@@ -216,7 +273,9 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     ):
         text += "; its own rows alone point the other way"
     if verdict.kind in _EFFECTS and not bounded:
-        where, whose = ("of such clients", "their") if verdict.together else ("here", "its")
+        where, whose = (
+            ("of such clients", "their") if verdict.together else ("here", "its")
+        )
         outlook = (
             f"about {verdict.rows:,} more rows {where} would probably"
             if verdict.rows
@@ -234,7 +293,11 @@ def _few(results: Results) -> str:
     cases = f"{FEWEST_CASES} of the rarer class"
     if all(small):
         return f"under {FEWEST_ROWS} rows"
-    return f"under {FEWEST_ROWS} rows or {cases}" if any(small) else f"under {FEWEST_CASES} rows of the rarer class"
+    return (
+        f"under {FEWEST_ROWS} rows or {cases}"
+        if any(small)
+        else f"under {FEWEST_CASES} rows of the rarer class"
+    )
 
 
 def _exception(results: Results, client: str) -> str:
@@ -242,15 +305,26 @@ def _exception(results: Results, client: str) -> str:
 
     Sites withhold how many rows of a class they have.
     """
-    rows, cases = count(round(results.size(client)), "row"), round(results.comparisons.rarest(client))
+    rows, cases = (
+        count(round(results.size(client)), "row"),
+        round(results.comparisons.rarest(client)),
+    )
     rare = f" ({cases} of the rarer class)" if results.classification and cases else ""
-    sufficient = FEWEST_ROWS if results.size(client) < FEWEST_ROWS else f"{FEWEST_CASES} of the rarer class"
+    sufficient = (
+        FEWEST_ROWS
+        if results.size(client) < FEWEST_ROWS
+        else f"{FEWEST_CASES} of the rarer class"
+    )
     return f"its own {rows}{rare} cannot tell whether it is an exception ({sufficient} could)"
 
 
 def _bar(results: Results) -> str:
     """Return how many rows a verdict of a client's own takes: `30`, or `30, 5 of the rarer class`."""
-    return f"{FEWEST_ROWS}, {FEWEST_CASES} of the rarer class" if results.classification else str(FEWEST_ROWS)
+    return (
+        f"{FEWEST_ROWS}, {FEWEST_CASES} of the rarer class"
+        if results.classification
+        else str(FEWEST_ROWS)
+    )
 
 
 def _side(results: Results, gain: float | None) -> str:
@@ -267,11 +341,17 @@ def recommend(results: Results, client: str) -> str:
     return results.methods[0] if baseline is None else baseline
 
 
-def _partners(results: Results, client: str, method: str) -> tuple[tuple[str, float], ...]:
+def _partners(
+    results: Results, client: str, method: str
+) -> tuple[tuple[str, float], ...]:
     shares = late_shares(results, client, method)
     weights = {c: s for c, s in shares.items() if c != client}
     chosen = {c: s for c, s in weights.items() if s > CONCENTRATED / len(shares)}
-    return () if len(chosen) == len(weights) else tuple(sorted(chosen.items(), key=lambda item: -item[1]))
+    return (
+        ()
+        if len(chosen) == len(weights)
+        else tuple(sorted(chosen.items(), key=lambda item: -item[1]))
+    )
 
 
 def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
@@ -280,20 +360,34 @@ def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
     if weights is None or client not in weights.targets:
         return {}
     row = weights.late()[weights.targets.index(client)]
-    return {c: float(w) for c, w in zip(weights.clients, row, strict=True) if c in results.names}
+    return {
+        c: float(w)
+        for c, w in zip(weights.clients, row, strict=True)
+        if c in results.names
+    }
 
 
 def harming(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be worse than training alone in a metric that decides."""
     family = results.comparisons.family(client)
-    return tuple(dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign < 0))
+    return tuple(
+        dict.fromkeys(
+            m for (m, _), d in family.items() if d.strength == "shown" and d.sign < 0
+        )
+    )
 
 
 def helping(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be better than training alone in a metric that decides, and worse in none."""
     family = results.comparisons.family(client)
-    winners = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0)
-    return tuple(m for m in winners if not any(d.sign < 0 for (rival, _), d in family.items() if rival == m))
+    winners = dict.fromkeys(
+        m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0
+    )
+    return tuple(
+        m
+        for m in winners
+        if not any(d.sign < 0 for (rival, _), d in family.items() if rival == m)
+    )
 
 
 def beats_constant(results: Results, client: str, method: str) -> bool | None:
@@ -301,7 +395,11 @@ def beats_constant(results: Results, client: str, method: str) -> bool | None:
     the difference; None where that is not known.
     """
     difference = results.comparisons.against_constant(method, client)
-    return None if difference is None or difference.low is None else difference.better and difference.excludes_zero
+    return (
+        None
+        if difference is None or difference.low is None
+        else difference.better and difference.excludes_zero
+    )
 
 
 def whole_percent(share: float) -> str:

@@ -27,7 +27,14 @@ class Metrics(NamedTuple):
     def numbers(self) -> Iterator[tuple[str, float]]:
         """Name and value of each number of this round: `test/hungary/auc`, and without a client what belongs to the whole round."""
         for row in self.history.of_round(self.round):
-            yield "/".join(part for part in (row.split, row.client, row.metric) if part not in ("", "*")), row.value
+            yield (
+                "/".join(
+                    part
+                    for part in (row.split, row.client, row.metric)
+                    if part not in ("", "*")
+                ),
+                row.value,
+            )
 
     def means(self, metric: str, split: str) -> list[float]:
         """Mean of a metric over clients, each counting once, at every evaluation so far; without clients that lack it."""
@@ -35,7 +42,10 @@ class Metrics(NamedTuple):
         for number, _, part, value in self.history.of_metric(metric):
             if part == split:
                 values.setdefault(number, []).append(value)
-        return [sum(of_clients) / len(of_clients) for _, of_clients in sorted(values.items())]
+        return [
+            sum(of_clients) / len(of_clients)
+            for _, of_clients in sorted(values.items())
+        ]
 
 
 class Callback:
@@ -119,7 +129,9 @@ class EarlyStopping(Callback):
                 f"early stopping needs {self.metric} on validation rows, and there is none; give split.parts a share for validation, "
                 "name validation in run.evaluate.parts where that is set, or name a metric of the run"
             )
-        return len(values) - 1 - _last_improvement(values, self.smallest) >= self.patience
+        return (
+            len(values) - 1 - _last_improvement(values, self.smallest) >= self.patience
+        )
 
 
 def _last_improvement(values: Sequence[float], smallest: float) -> int:

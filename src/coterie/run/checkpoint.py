@@ -14,7 +14,13 @@ from typing import Any
 import torch
 
 from coterie.base.errors import InputError, plain
-from coterie.base.files import Checkpoint, naming, read_checkpoint, remove_leftovers, write_checkpoint
+from coterie.base.files import (
+    Checkpoint,
+    naming,
+    read_checkpoint,
+    remove_leftovers,
+    write_checkpoint,
+)
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
 from coterie.run.contribution import ContributionRow
@@ -54,7 +60,10 @@ class RoundFiles:
 
     def __init__(self, folder: Path, provenance: Provenance) -> None:
         self._provenance, self._record_hash = provenance, ""
-        self._path, self._history = folder / "checkpoint.safetensors", folder / "history.jsonl"
+        self._path, self._history = (
+            folder / "checkpoint.safetensors",
+            folder / "history.jsonl",
+        )
         self._bytes, self._chain = 0, b""
         self._durable_until = 0.0
         self._written = (0, 0, 0, 0)
@@ -78,7 +87,9 @@ class RoundFiles:
         self._path.unlink(missing_ok=True)
         self._record_hash = self._provenance.write()
 
-    def save(self, state: Any, number: int, record: Record, session: Session, engine: Engine) -> None:
+    def save(
+        self, state: Any, number: int, record: Record, session: Session, engine: Engine
+    ) -> None:
         """Save round `number`: it counts from the moment when its checkpoint is renamed into place."""
         durable = time.monotonic() > self._durable_until
         length = self._append(record, session, durable=durable)
@@ -112,7 +123,11 @@ class RoundFiles:
         contributions = record.contributions[self._written[3] :]
         if contributions:
             content["contributions"] = contributions
-        costs = [[a.round, a.ask, a.task, *cost] for a in session.asks[self._asks :] for cost in a.costs]
+        costs = [
+            [a.round, a.ask, a.task, *cost]
+            for a in session.asks[self._asks :]
+            for cost in a.costs
+        ]
         if costs:
             content["asks"] = costs
         with naming(self._history), open(self._history, "ab") as file:
@@ -140,10 +155,14 @@ class RoundFiles:
                 "delete it: this method and seed start again"
             )
         if number > rounds:
-            raise InputError(f"{self._path} is at round {number}, beyond the {rounds} rounds asked for")
+            raise InputError(
+                f"{self._path} is at round {number}, beyond the {rounds} rounds asked for"
+            )
         return saved
 
-    def restore(self, saved: Checkpoint, record: Record, session: Session, engine: Engine) -> None:
+    def restore(
+        self, saved: Checkpoint, record: Record, session: Session, engine: Engine
+    ) -> None:
         """Put back what a fresh run does not have yet; rows of history beyond the checkpoint are left out."""
         meta = saved.meta
         lines = history_lines(self._history, meta)
@@ -152,7 +171,9 @@ class RoundFiles:
             record.history.parts += History.of_columns(line["history"]).parts
             record.weight_rows += [tuple(row) for row in line["weights"]]
             record.seconds += [Timing(*row) for row in line["seconds"]]
-            record.contributions += [ContributionRow(*row) for row in line.get("contributions", ())]
+            record.contributions += [
+                ContributionRow(*row) for row in line.get("contributions", ())
+            ]
         record.weights = meta["weights"]
         session.spent.update(meta["spent"])
         session.failures.update(meta["failures"])

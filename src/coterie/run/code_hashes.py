@@ -32,7 +32,9 @@ def hash_tensors(state: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-LIBRARIES = frozenset({"coterie", "torch", "numpy", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+LIBRARIES = frozenset(
+    {"coterie", "torch", "numpy", "builtins", *sys.stdlib_module_names}
+) - {"__main__"}
 """Packages whose version says enough."""
 
 
@@ -65,7 +67,9 @@ class Description:
 
     def __init__(self) -> None:
         self.code: dict[str, dict[str, str]] = {}
-        self._objects: dict[int, Any] = {}  # kept, so that no number is given to another one
+        self._objects: dict[
+            int, Any
+        ] = {}  # kept, so that no number is given to another one
         self._values: dict[int, Any] = {}
         self._added: set[int] = set()
         self._files: set[Path] = set()
@@ -91,17 +95,31 @@ class Description:
             except RecursionError:
                 self._add("not covered", name, type(value).__qualname__)
                 described = text = "too deep"
-            self._values[id(value)] = described if len(text) <= LONGEST else hash_texts(text)
+            self._values[id(value)] = (
+                described if len(text) <= LONGEST else hash_texts(text)
+            )
         return self._values[id(value)]
 
     def fields(self, value: Any, name: str) -> Any:
         """Describe the fields of an object by name, or else what pickle would save of it; arguments as of `value`."""
         if dataclasses.is_dataclass(value):
-            return {f.name: self.value(getattr(value, f.name), f"{name}.{f.name}") for f in dataclasses.fields(value)}
+            return {
+                f.name: self.value(getattr(value, f.name), f"{name}.{f.name}")
+                for f in dataclasses.fields(value)
+            }
         if hasattr(value, "_asdict"):
             return self._describe(value._asdict(), name)
-        if _package(type(value)) == "coterie":  # a task, say, remembers what it has looked up
-            self._describe({k: v for k, v in getattr(value, "__dict__", {}).items() if not isinstance(v, Tensor)}, name)
+        if (
+            _package(type(value)) == "coterie"
+        ):  # a task, say, remembers what it has looked up
+            self._describe(
+                {
+                    k: v
+                    for k, v in getattr(value, "__dict__", {}).items()
+                    if not isinstance(v, Tensor)
+                },
+                name,
+            )
             return {}
         try:
             saved = None if isinstance(value, os.PathLike) else value.__reduce_ex__(2)
@@ -114,19 +132,42 @@ class Description:
             return {}
         _, arguments, state, items, pairs = (*saved, None, None, None)[:5]
         if arguments in ((), (type(value),)) and items is None and pairs is None:
-            return self._describe(state, name) if isinstance(state, dict) else self.value(state, name)
-        return [self.value(part, name) for part in (arguments, state, [*(items or ())], [*(pairs or ())])]
+            return (
+                self._describe(state, name)
+                if isinstance(state, dict)
+                else self.value(state, name)
+            )
+        return [
+            self.value(part, name)
+            for part in (arguments, state, [*(items or ())], [*(pairs or ())])
+        ]
 
     def layers(self, module: nn.Module, name: str = "model") -> str:
         """Hash what a model is beside the numbers that it saves: classes, and all that its layers hold."""
         layers = []
         for path, part in module.named_modules():
             self._add_code(type(part))
-            attributes = {key: value for key, value in vars(part).items() if key not in OF_MODULES}
-            attributes |= {key: part.get_buffer(key) for key in sorted(part._non_persistent_buffers_set)}
-            hooks = [[*value.values()] for key, value in vars(part).items() if key.endswith("_hooks") and value]
-            trained = [key for key, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
-            hashes = self.value(attributes, f"{name}.{path}"), self.value(hooks, f"{name}.{path}")
+            attributes = {
+                key: value for key, value in vars(part).items() if key not in OF_MODULES
+            }
+            attributes |= {
+                key: part.get_buffer(key)
+                for key in sorted(part._non_persistent_buffers_set)
+            }
+            hooks = [
+                [*value.values()]
+                for key, value in vars(part).items()
+                if key.endswith("_hooks") and value
+            ]
+            trained = [
+                key
+                for key, parameter in part.named_parameters(recurse=False)
+                if parameter.requires_grad
+            ]
+            hashes = (
+                self.value(attributes, f"{name}.{path}"),
+                self.value(hooks, f"{name}.{path}"),
+            )
             layers.append([path, type(part).__qualname__, *hashes, trained])
         return hash_texts(json.dumps(layers))
 
@@ -134,7 +175,11 @@ class Description:
         kind = type(value).__qualname__
         match value:
             case Tensor():
-                if value.layout != torch.strided or value.is_nested or value.is_quantized:
+                if (
+                    value.layout != torch.strided
+                    or value.is_nested
+                    or value.is_quantized
+                ):
                     self._add("not covered", name, kind)
                 return hash_tensors({"": value})
             case types.ModuleType():
@@ -142,31 +187,59 @@ class Description:
             case type() | types.FunctionType():
                 return self._describe_code(value)
             case types.MethodType():
-                return [self.value(value.__func__, name), self.value(value.__self__, name)]
+                return [
+                    self.value(value.__func__, name),
+                    self.value(value.__self__, name),
+                ]
             case property():
-                return [self.value(function, name) for function in (value.fget, value.fset)]
+                return [
+                    self.value(function, name) for function in (value.fget, value.fset)
+                ]
             case staticmethod() | classmethod() | functools._lru_cache_wrapper():
                 return [kind, self.value(value.__wrapped__, name)]
             case functools.cached_property():
                 return [kind, self.value(value.func, name)]
             case set() | frozenset():
                 return sorted(json.dumps(self.value(held, name)) for held in value)
-            case dict() | types.MappingProxyType() if type(value) in (dict, types.MappingProxyType):
-                return {self._key(key): self.value(held, f"{name}.{key}") for key, held in value.items()}
+            case dict() | types.MappingProxyType() if type(value) in (
+                dict,
+                types.MappingProxyType,
+            ):
+                return {
+                    self._key(key): self.value(held, f"{name}.{key}")
+                    for key, held in value.items()
+                }
             case list() | tuple() if type(value) in (list, tuple):
                 return [self.value(held, name) for held in value]
             case np.ndarray() | np.generic() if value.dtype != object:
-                return [str(value.dtype), list(value.shape), hash_texts(value.tobytes().hex())]
+                return [
+                    str(value.dtype),
+                    list(value.shape),
+                    hash_texts(value.tobytes().hex()),
+                ]
             case nn.Module():
-                return [kind, hash_tensors(value.state_dict()), self.layers(value, name)]
+                return [
+                    kind,
+                    hash_tensors(value.state_dict()),
+                    self.layers(value, name),
+                ]
         if isinstance(value, BUILT_IN):
             bound = getattr(value, "__self__", None)
-            return [value.__qualname__, None if isinstance(bound, types.ModuleType) else self.value(bound, name)]
+            return [
+                value.__qualname__,
+                None
+                if isinstance(bound, types.ModuleType)
+                else self.value(bound, name),
+            ]
         self._add_code(type(value))
         return [kind, self.fields(value, name)]
 
     def _key(self, key: Any) -> str:
-        return key if isinstance(key, str) else f"{type(key).__qualname__} {json.dumps(self.value(key))}"
+        return (
+            key
+            if isinstance(key, str)
+            else f"{type(key).__qualname__} {json.dumps(self.value(key))}"
+        )
 
     def _describe_code(self, code: Any) -> Any:
         self._add_code(code)
@@ -193,34 +266,59 @@ class Description:
             self._added.add(id(code))
             file = _file_of(module)
             kind = "class" if inspect.isclass(code) else "function"
-            text = hash_texts(json.dumps(self._class(code) if inspect.isclass(code) else self._function(code)))
-            self._add("this program" if file is None else file.name, f"{kind} {code.__qualname__}", text)
+            text = hash_texts(
+                json.dumps(
+                    self._class(code) if inspect.isclass(code) else self._function(code)
+                )
+            )
+            self._add(
+                "this program" if file is None else file.name,
+                f"{kind} {code.__qualname__}",
+                text,
+            )
 
     def _class(self, code: type) -> Any:
         for parent in (*code.__bases__, type(code)):
             self._add_code(parent)
         members = {
-            name: value for name, value in vars(code).items() if name not in MADE and not name.startswith("_abc")
+            name: value
+            for name, value in vars(code).items()
+            if name not in MADE and not name.startswith("_abc")
         }
         return {
             name: self.value(value, f"{code.__qualname__}.{name}")
             for name, value in members.items()
-            if not isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
+            if not isinstance(
+                value, types.MemberDescriptorType | types.GetSetDescriptorType
+            )
         }
 
     def _function(self, function: types.FunctionType) -> Any:
         name = function.__qualname__
         cells = {}
-        for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            cells[key] = self.value(cell.cell_contents, f"{name}.{key}") if _has_value(cell) else "empty"
-        named = {key: function.__globals__[key] for key in _names(function.__code__) if key in function.__globals__}
+        for key, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            cells[key] = (
+                self.value(cell.cell_contents, f"{name}.{key}")
+                if _has_value(cell)
+                else "empty"
+            )
+        named = {
+            key: function.__globals__[key]
+            for key in _names(function.__code__)
+            if key in function.__globals__
+        }
         return [
             _bytecode(function.__code__),
             self.value(function.__defaults__, name),
             self.value(function.__kwdefaults__, name),
             cells,
             {key: self.value(value, key) for key, value in sorted(named.items())},
-            {key: self.value(value, f"{name}.{key}") for key, value in vars(function).items()},
+            {
+                key: self.value(value, f"{name}.{key}")
+                for key, value in vars(function).items()
+            },
         ]
 
     def _add_file(self, path: Path | None) -> None:
@@ -235,8 +333,16 @@ class Description:
             self._files.add(file)
             tree = _parse(file)
             for name, statement in _statements(tree):
-                self._add(file.relative_to(root).as_posix(), name, hash_texts(ast.dump(statement)))
-            waiting += [module for name in _import_names(tree) for module in _below(name, file.parent, root)]
+                self._add(
+                    file.relative_to(root).as_posix(),
+                    name,
+                    hash_texts(ast.dump(statement)),
+                )
+            waiting += [
+                module
+                for name in _import_names(tree)
+                for module in _below(name, file.parent, root)
+            ]
 
     def _add(self, file: str, name: str, text: str) -> None:
         """Add a leaf; statements of one name are one leaf."""
@@ -246,7 +352,11 @@ class Description:
 
 def _package(value: Any) -> str:
     """The name of the package in which a class, function or module lies."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None) or ""
+    name = (
+        value.__name__
+        if isinstance(value, types.ModuleType)
+        else getattr(value, "__module__", None) or ""
+    )
     return str(name).partition(".")[0]
 
 
@@ -260,7 +370,9 @@ def _has_value(cell: Any) -> bool:
 
 def _names(code: types.CodeType) -> set[str]:
     """Names that a function and those within it use."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    inner = [
+        constant for constant in code.co_consts if isinstance(constant, types.CodeType)
+    ]
     return {*code.co_names, *(name for nested in inner for name in _names(nested))}
 
 
@@ -315,7 +427,11 @@ def _statements(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
             case ast.Import() | ast.ImportFrom():
                 yield "imports", statement
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                targets = (
+                    statement.targets
+                    if isinstance(statement, ast.Assign)
+                    else [statement.target]
+                )
                 yield ", ".join(map(ast.unparse, targets)), statement
             case ast.Expr(value=ast.Constant()):
                 continue
@@ -331,7 +447,9 @@ def _import_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             name = node.module or ""
             yield name, node.level
-            yield from ((f"{name}.{alias.name}".strip("."), node.level) for alias in node.names)
+            yield from (
+                (f"{name}.{alias.name}".strip("."), node.level) for alias in node.names
+            )
 
 
 def _below(imported: tuple[str, int], folder: Path, root: Path) -> Iterator[Path]:
@@ -340,5 +458,10 @@ def _below(imported: tuple[str, int], folder: Path, root: Path) -> Iterator[Path
     file = None if dots else _file_of(sys.modules.get(name))
     base = [folder, *folder.parents][max(0, dots - 1)] / name.replace(".", "/")
     for path in (file, base.with_suffix(".py") if name else None, base / "__init__.py"):
-        if path is not None and path.suffix == ".py" and path.is_relative_to(root) and path.is_file():
+        if (
+            path is not None
+            and path.suffix == ".py"
+            and path.is_relative_to(root)
+            and path.is_file()
+        ):
             yield path

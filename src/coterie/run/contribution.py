@@ -53,10 +53,15 @@ class CandidateLosses(NamedTuple):
 
 @task
 def candidate_losses(
-    cohort: Cohort, *, xs: Annotated[Tensor, Holds(("models", "model"), each=True, model=True)]
+    cohort: Cohort,
+    *,
+    xs: Annotated[Tensor, Holds(("models", "model"), each=True, model=True)],
 ) -> CandidateLosses:
     """Losses of the candidates xs [n, q, d + b] at each client."""
-    losses = [cohort.only([i]).losses(xs[i], part="contribution") for i in range(len(cohort.names))]
+    losses = [
+        cohort.only([i]).losses(xs[i], part="contribution")
+        for i in range(len(cohort.names))
+    ]
     return CandidateLosses(torch.cat(losses))
 
 
@@ -65,7 +70,9 @@ def most_candidates(settings: Contribution, per_round: int) -> int:
     exact = 1 << min(per_round, 62)
     if settings.estimator == "leave-one-out":
         return per_round + 2
-    if settings.estimator == "exact" or (settings.estimator is None and per_round <= MOST_EXACT):
+    if settings.estimator == "exact" or (
+        settings.estimator is None and per_round <= MOST_EXACT
+    ):
         return exact
     return min(exact, shapley.most_orders(per_round) * per_round) + 2
 
@@ -101,7 +108,10 @@ class _Step(NamedTuple):
 
     def to(self, mask: int) -> Tensor:
         """The model x(S) [d + b] of the set with this bit mask."""
-        members = torch.tensor([float(mask >> j & 1) for j in range(len(self.weights))], dtype=torch.float64)
+        members = torch.tensor(
+            [float(mask >> j & 1) for j in range(len(self.weights))],
+            dtype=torch.float64,
+        )
         weights = self.weights * members
         total = float(weights.sum())
         if self.renormalised and total > 0:
@@ -126,7 +136,9 @@ class Contributions:
     method: str
     first_losses: dict[str, float] = field(default_factory=dict)
     log: dict[str, dict[str, float]] = field(default_factory=dict)
-    _seen: list[tuple[Task[Any], Mapping[str, Any], Replies[Any]]] = field(default_factory=list)
+    _seen: list[tuple[Task[Any], Mapping[str, Any], Replies[Any]]] = field(
+        default_factory=list
+    )
 
     def looks_at(self, number: int) -> bool:
         """Return True for a round that is measured, the first and then every so many, and for the second one.
@@ -145,7 +157,12 @@ class Contributions:
         return replace(view, observer=lambda *seen: self._seen.append(seen))
 
     def measure(
-        self, view: Federation, before: Mapping[str, Tensor], afterwards: Mapping[str, Tensor], log: Log, rng: Rng
+        self,
+        view: Federation,
+        before: Mapping[str, Tensor],
+        afterwards: Mapping[str, Tensor],
+        log: Log,
+        rng: Rng,
     ) -> list[ContributionRow]:
         """Return the contributions to each target in the round of this view.
 
@@ -163,16 +180,23 @@ class Contributions:
         targets = [
             n
             for n in self.everyone
-            if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS and (n in afterwards or "*" in afterwards)
+            if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS
+            and (n in afterwards or "*" in afterwards)
         ]
         steps, names = {}, {}
         for target in targets:
             key = target if target in afterwards else "*"
-            steps[target], names[target] = self._step(key, before[key], afterwards[key], log, view.dim)
+            steps[target], names[target] = self._step(
+                key, before[key], afterwards[key], log, view.dim
+            )
         if not steps or not self._is_due(view.round):
             return []
-        if self.settings.estimator == "gtg" or (self.settings.estimator is None and view.per_round > MOST_EXACT):
-            estimates = [(t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets]
+        if self.settings.estimator == "gtg" or (
+            self.settings.estimator is None and view.per_round > MOST_EXACT
+        ):
+            estimates = [
+                (t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets
+            ]
         else:
             estimates = self._exactly(steps, view)
         return [
@@ -181,49 +205,84 @@ class Contributions:
             for client, value, error in zip(names[target], values, errors, strict=True)
         ]
 
-    def _step(self, key: str, start: Tensor, end: Tensor, log: Log, dim: int) -> tuple[_Step, tuple[str, ...]]:
+    def _step(
+        self, key: str, start: Tensor, end: Tensor, log: Log, dim: int
+    ) -> tuple[_Step, tuple[str, ...]]:
         logged = log.get("weights", {})
         by_client = logged.get(key, logged) if isinstance(logged, Mapping) else {}
-        if any(isinstance(weight, Mapping) for weight in by_client.values()):  # those of targets, of whom this is none
+        if any(
+            isinstance(weight, Mapping) for weight in by_client.values()
+        ):  # those of targets, of whom this is none
             by_client = {}
         for asked_task, payload, replies in reversed(self._seen):
-            weights = torch.tensor([by_client.get(n, 0.0) for n in replies.clients], dtype=torch.float64)
+            weights = torch.tensor(
+                [by_client.get(n, 0.0) for n in replies.clients], dtype=torch.float64
+            )
             for deltas in _updates(asked_task, payload, replies, start):
-                if deltas.shape[1] != len(start):  # some layers are personal, and the server has no whole update
+                if deltas.shape[1] != len(
+                    start
+                ):  # some layers are personal, and the server has no whole update
                     continue
-                sums = move(torch.zeros_like(start), weights, deltas, 1.0, dim)[:dim].double()
+                sums = move(torch.zeros_like(start), weights, deltas, 1.0, dim)[
+                    :dim
+                ].double()
                 change = (end - start)[:dim].double()
                 length = float(sums @ sums)
                 lr = float(change @ sums) / length if length > 0 else 0.0
-                rounding = torch.finfo(start.dtype).eps * float(end[:dim].double().norm()) * 10
-                if float((change - lr * sums).norm()) <= MISFIT * float(change.norm()) + rounding:
+                rounding = (
+                    torch.finfo(start.dtype).eps * float(end[:dim].double().norm()) * 10
+                )
+                if (
+                    float((change - lr * sums).norm())
+                    <= MISFIT * float(change.norm()) + rounding
+                ):
                     renormalised = self.settings.game == "renormalised"
-                    return _Step(start, weights, deltas, lr, dim, renormalised), replies.clients
+                    return _Step(
+                        start, weights, deltas, lr, dim, renormalised
+                    ), replies.clients
         raise InputError(
             f"run.contribution needs a method whose round adds a weighted sum of updates that the server holds one by one, such "
             f"as fedavg or meritfed; {self.method} does not"
         )
 
-    def _losses(self, models: Mapping[str, Tensor], view: Federation) -> dict[str, Tensor]:
+    def _losses(
+        self, models: Mapping[str, Tensor], view: Federation
+    ) -> dict[str, Tensor]:
         """The losses of candidates [q, d + b] by target; without the targets that did not reply."""
         try:
-            replies = view.ask(models, candidate_losses, need=0.0, xs=PerClient(torch.stack(list(models.values()))))
+            replies = view.ask(
+                models,
+                candidate_losses,
+                need=0.0,
+                xs=PerClient(torch.stack(list(models.values()))),
+            )
         except QuorumError:
             return {}
         return dict(zip(replies.clients, replies.losses, strict=True))
 
-    def _worths(self, steps: Mapping[str, _Step], masks: Sequence[int], view: Federation) -> dict[str, Tensor]:
+    def _worths(
+        self, steps: Mapping[str, _Step], masks: Sequence[int], view: Federation
+    ) -> dict[str, Tensor]:
         """f(x) - f(x(S)) of the sets S of some masks [q], by target, in blocks of so many bytes."""
         step = next(iter(steps.values()))
-        at_once = max(1, BLOCK_BYTES // (step.x.numel() * step.x.element_size() * len(steps)))
+        at_once = max(
+            1, BLOCK_BYTES // (step.x.numel() * step.x.element_size() * len(steps))
+        )
         blocks: dict[str, list[Tensor]] = {}
         for low in range(0, len(masks) + 1, at_once):
             sets = (0, *masks)[low : low + at_once]
-            candidates = {target: torch.stack([s.to(mask) for mask in sets]) for target, s in steps.items()}
+            candidates = {
+                target: torch.stack([s.to(mask) for mask in sets])
+                for target, s in steps.items()
+            }
             for target, block in self._losses(candidates, view).items():
                 blocks.setdefault(target, []).append(block)
         losses = {target: torch.cat(parts) for target, parts in blocks.items()}
-        return {t: values[0] - values[1:] for t, values in losses.items() if len(values) == len(masks) + 1}
+        return {
+            t: values[0] - values[1:]
+            for t, values in losses.items()
+            if len(values) == len(masks) + 1
+        }
 
     def _exactly(
         self, steps: Mapping[str, _Step], view: Federation
@@ -233,7 +292,9 @@ class Contributions:
         everyone = 2**count - 1
         leave_one_out = self.settings.estimator == "leave-one-out"
         masks = (
-            [everyone, *[everyone & ~(1 << j) for j in range(count)]] if leave_one_out else list(range(1, everyone + 1))
+            [everyone, *[everyone & ~(1 << j) for j in range(count)]]
+            if leave_one_out
+            else list(range(1, everyone + 1))
         )
         for target, worths in self._worths(steps, masks, view).items():
             if leave_one_out:
@@ -254,19 +315,30 @@ class Contributions:
         scale = self.first_losses[target]
 
         def worth(sets: Sequence[int]) -> list[float]:
-            values: list[float] = self._worths({target: step}, sets, view)[target].tolist()
+            values: list[float] = self._worths({target: step}, sets, view)[
+                target
+            ].tolist()
             return values
 
         sampled = shapley.permutations(
-            worth, len(step.weights), rng.generator(), skip=SKIP * scale, truncate=TRUNCATE * scale
+            worth,
+            len(step.weights),
+            rng.generator(),
+            skip=SKIP * scale,
+            truncate=TRUNCATE * scale,
         )
         for key in ("asked", "orders", "truncated", "remainder"):
-            self.log.setdefault(f"contribution_{key}", {})[target] = float(getattr(sampled, key))
+            self.log.setdefault(f"contribution_{key}", {})[target] = float(
+                getattr(sampled, key)
+            )
         return sampled.values.tolist(), sampled.errors.tolist()
 
 
 def _updates(
-    asked_task: Task[Any], payload: Mapping[str, Any], replies: Replies[Any], origin: Tensor
+    asked_task: Task[Any],
+    payload: Mapping[str, Any],
+    replies: Replies[Any],
+    origin: Tensor,
 ) -> Iterator[Tensor]:
     """Updates [n, d + b] among the replies that may have moved the model `origin`."""
     for key, kind in asked_task.kinds.items():
@@ -278,4 +350,8 @@ def _updates(
         elif vectors.ndim == 3 and vectors.shape[1] == 1:
             yield vectors[:, 0]
         elif vectors.ndim == 3 and isinstance(starts := payload.get("x"), Tensor):
-            yield from (vectors[:, place] for place, start in enumerate(starts) if torch.equal(start, origin))
+            yield from (
+                vectors[:, place]
+                for place, start in enumerate(starts)
+                if torch.equal(start, origin)
+            )

@@ -54,7 +54,9 @@ class Divergence:
         for part in parts:
             if isinstance(part, ClientMetrics):
                 losses = part.values[:, part.metrics.index("loss")].tolist()
-                by_split.setdefault(part.split, {})[part.round] = [*zip(losses, part.clients, strict=True)]
+                by_split.setdefault(part.split, {})[part.round] = [
+                    *zip(losses, part.clients, strict=True)
+                ]
         split = min(by_split, key=SPLITS.index, default="")
         for number, losses in by_split.get(split, {}).items():
             mean = sum([value for value, _ in losses]) / len(losses)
@@ -82,7 +84,9 @@ class _Look(NamedTuple):
     values: Mapping[str, Measured]
 
 
-def sample_clients(chosen: float | tuple[str, ...], everyone: tuple[str, ...], seed: int) -> tuple[str, ...]:
+def sample_clients(
+    chosen: float | tuple[str, ...], everyone: tuple[str, ...], seed: int
+) -> tuple[str, ...]:
     """The clients that are evaluated in between: a number or a share of all, drawn by the seed, or those named.
 
     Raises `InputError` for a name that there is not, and for more clients than there are.
@@ -90,11 +94,15 @@ def sample_clients(chosen: float | tuple[str, ...], everyone: tuple[str, ...], s
     if isinstance(chosen, tuple):
         for name in chosen:
             if name not in everyone:
-                raise InputError(f"run.evaluate: there is no client {name!r}; {nearest(name, everyone)}")
+                raise InputError(
+                    f"run.evaluate: there is no client {name!r}; {nearest(name, everyone)}"
+                )
         return tuple(sorted({*chosen}))
     count = chosen if isinstance(chosen, int) else max(1, round(chosen * len(everyone)))
     if count > len(everyone):
-        raise InputError(f"run.evaluate: {count} clients of {len(everyone)} cannot be drawn; ask for fewer")
+        raise InputError(
+            f"run.evaluate: {count} clients of {len(everyone)} cannot be drawn; ask for fewer"
+        )
     drawn = Rng.named(seed, "evaluate").permutation(len(everyone), int(count))
     return tuple(everyone[i] for i in sorted(drawn.tolist()))
 
@@ -107,18 +115,34 @@ class Evaluator:
     """
 
     def __init__(
-        self, federation: Federation, attempt: int, metrics: Iterable[str], settings: Evaluation = EVERYBODY
+        self,
+        federation: Federation,
+        attempt: int,
+        metrics: Iterable[str],
+        settings: Evaluation = EVERYBODY,
     ) -> None:
         engine = federation.engine
-        self._federation, self._attempt, self._engine, self._metrics = federation, attempt, engine, tuple(metrics)
+        self._federation, self._attempt, self._engine, self._metrics = (
+            federation,
+            attempt,
+            engine,
+            tuple(metrics),
+        )
         self._splits = [s for s in SPLITS if any(engine.sizes(s).values())]
-        self._looked_at = [s for s in self._splits if settings.parts is None or s in settings.parts]
+        self._looked_at = [
+            s for s in self._splits if settings.parts is None or s in settings.parts
+        ]
         if not self._looked_at:
             none = " or ".join(settings.parts or SPLITS)
-            logger.warning("run.evaluate: nobody has %s rows, so nothing is evaluated before the last round", none)
+            logger.warning(
+                "run.evaluate: nobody has %s rows, so nothing is evaluated before the last round",
+                none,
+            )
         self._sample: tuple[str, ...] | None = None
         if settings.clients is not None:
-            self._sample = sample_clients(settings.clients, engine.clients, federation.seed)
+            self._sample = sample_clients(
+                settings.clients, engine.clients, federation.seed
+            )
         self._last = settings.last
         self.forget()
 
@@ -128,9 +152,22 @@ class Evaluator:
 
     def look(self, models: Served, number: int) -> list[Part]:
         """Parts of the history for the models of round `number`."""
-        gradients = Row(number, "*", "", "row_gradients", float(self._federation.session.spent["row_gradients"]))
-        measured = {split: self._measure(models, split, number, only=self._sample) for split in self._looked_at}
-        self.seen = _Look(number, models, {split: found for split, found in measured.items() if found is not None})
+        gradients = Row(
+            number,
+            "*",
+            "",
+            "row_gradients",
+            float(self._federation.session.spent["row_gradients"]),
+        )
+        measured = {
+            split: self._measure(models, split, number, only=self._sample)
+            for split in self._looked_at
+        }
+        self.seen = _Look(
+            number,
+            models,
+            {split: found for split, found in measured.items() if found is not None},
+        )
         return [gradients, *[found.metrics for found in self.seen.values.values()]]
 
     def _measure(
@@ -146,22 +183,32 @@ class Evaluator:
         None if there is no such client.
         """
         sizes = self._engine.sizes(split)
-        names_with_rows = [n for n in (sizes if only is None else only) if sizes[n] and ("*" in models or n in models)]
+        names_with_rows = [
+            n
+            for n in (sizes if only is None else only)
+            if sizes[n] and ("*" in models or n in models)
+        ]
         known = {*earlier.metrics.clients} if earlier else set[str]()
         names = [n for n in names_with_rows if n not in known]
         found = [earlier] if earlier else []
         for group, x in models_of(models, names):
             try:
-                replies = self._view(number).ask(group, evaluate, x=x, part=split, metrics=self._metrics)
+                replies = self._view(number).ask(
+                    group, evaluate, x=x, part=split, metrics=self._metrics
+                )
             except QuorumError:  # who failed before has failed again
                 if earlier:
                     continue
                 raise
             loss = replies.loss.cpu().double()[:, None]
             values = torch.cat([loss, replies.values.cpu().double()], dim=1)
-            defined = torch.cat([torch.ones_like(loss, dtype=torch.bool), replies.defined.cpu()], dim=1)
+            defined = torch.cat(
+                [torch.ones_like(loss, dtype=torch.bool), replies.defined.cpu()], dim=1
+            )
             clients, kinds = tuple(replies.clients), ("loss", *self._metrics)
-            table = ClientMetrics(number, split, clients, kinds, values.numpy(), defined.numpy())
+            table = ClientMetrics(
+                number, split, clients, kinds, values.numpy(), defined.numpy()
+            )
             found.append(Measured(table, replies.rows.cpu().long().numpy()))
         if len(found) == 1 and [*found[0].metrics.clients] == names_with_rows:
             return found[0]
@@ -176,7 +223,9 @@ class Evaluator:
         only = None if self._last else self._sample
         for split in self._splits if self._last else self._looked_at:
             # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
-            earlier = self.seen.values.get(split) if self.seen.models is models else None
+            earlier = (
+                self.seen.values.get(split) if self.seen.models is models else None
+            )
             measured = self._measure(models, split, rounds, earlier, only)
             if measured is None:
                 continue
@@ -196,13 +245,30 @@ class Evaluator:
                 "rounds": rounds,
             }
             # As lists: one number after the other out of an array takes longer than the metrics of a small client.
-            columns = [column.tolist() for column in (measured.sizes, table.values, table.defined)]
-            for name, size, values, defined in zip(table.clients, *columns, strict=True):
+            columns = [
+                column.tolist()
+                for column in (measured.sizes, table.values, table.defined)
+            ]
+            for name, size, values, defined in zip(
+                table.clients, *columns, strict=True
+            ):
                 row = blank.copy()
                 row.update(
-                    zip(table.metrics, [v if d else None for v, d in zip(values, defined, strict=True)], strict=True)
+                    zip(
+                        table.metrics,
+                        [
+                            v if d else None
+                            for v, d in zip(values, defined, strict=True)
+                        ],
+                        strict=True,
+                    )
                 )
-                row["client"], row["n"], row["n_train"], row["own_model"] = name, size, trained[name], name in models
+                row["client"], row["n"], row["n_train"], row["own_model"] = (
+                    name,
+                    size,
+                    trained[name],
+                    name in models,
+                )
                 if name in constant:
                     row["majority"], row["majority_loss"] = constant[name]
                 if name in unseen:
@@ -213,10 +279,14 @@ class Evaluator:
     def _view(self, number: int) -> Federation:
         return self._federation.view(self._engine.clients, number, self._attempt)
 
-    def _constant_predictions(self, names: tuple[str, ...], split: str, number: int) -> dict[str, tuple[float, float]]:
+    def _constant_predictions(
+        self, names: tuple[str, ...], split: str, number: int
+    ) -> dict[str, tuple[float, float]]:
         """Accuracy of a client's largest class and log-loss of its training shares, for each client where they are defined."""
         constant = self._view(number).ask(names, baselines, part=split)
-        pairs = zip(constant.majority.tolist(), constant.majority_loss.tolist(), strict=True)
+        pairs = zip(
+            constant.majority.tolist(), constant.majority_loss.tolist(), strict=True
+        )
         rows = zip(constant.clients, pairs, constant.defined.tolist(), strict=True)
         return {name: pair for name, pair, is_defined in rows if is_defined}
 
@@ -226,17 +296,27 @@ def _in_order(found: Sequence[Measured], names: Sequence[str]) -> Measured | Non
     if not found:
         return None
     tables = [part.metrics for part in found]
-    places = {client: place for place, client in enumerate(client for table in tables for client in table.clients)}
+    places = {
+        client: place
+        for place, client in enumerate(
+            client for table in tables for client in table.clients
+        )
+    }
     ordered = tuple(name for name in names if name in places)
     order = [places[name] for name in ordered]
     values, defined = (
-        np.concatenate(columns)[order] for columns in zip(*[(t.values, t.defined) for t in tables], strict=True)
+        np.concatenate(columns)[order]
+        for columns in zip(*[(t.values, t.defined) for t in tables], strict=True)
     )
     sizes = np.concatenate([part.sizes for part in found])[order]
-    return Measured(replace(tables[0], clients=ordered, values=values, defined=defined), sizes)
+    return Measured(
+        replace(tables[0], clients=ordered, values=values, defined=defined), sizes
+    )
 
 
-def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:
+def models_of(
+    models: Served, names: Sequence[str]
+) -> Iterator[tuple[list[str], Tensor | PerClient | None]]:
     """Yield some of these clients with the model [d + b] that they all use, or with one for each where any has a model of its own.
 
     None is for those whose own models stay with them.
@@ -245,7 +325,12 @@ def models_of(models: Served, names: Sequence[str]) -> Iterator[tuple[list[str],
     at_hand = {name: x for name, x in used.items() if x is not None}
     if at_hand:
         common = models.keys().isdisjoint(at_hand)
-        yield list(at_hand), next(iter(at_hand.values())) if common else PerClient(torch.stack(list(at_hand.values())))
+        yield (
+            list(at_hand),
+            next(iter(at_hand.values()))
+            if common
+            else PerClient(torch.stack(list(at_hand.values()))),
+        )
     if len(at_hand) < len(used):
         yield [name for name, x in used.items() if x is None], None
 
@@ -259,7 +344,9 @@ def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
         if callable(metric) and not (name in METRICS and METRICS[name] is metric):
             METRICS.add(name, _with_kind(metric))
-    return tuple(entry if isinstance(entry, str) else entry.__name__ for entry in metrics)
+    return tuple(
+        entry if isinstance(entry, str) else entry.__name__ for entry in metrics
+    )
 
 
 def _with_kind(metric: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,7 +358,9 @@ def _with_kind(metric: Callable[..., Any]) -> Callable[..., Any]:
         return metric
     if "kind" in signature.parameters:
         return metric
-    return functools.wraps(metric)(lambda outputs, labels, kind: metric(outputs, labels))
+    return functools.wraps(metric)(
+        lambda outputs, labels, kind: metric(outputs, labels)
+    )
 
 
 def add_metrics(metrics: Iterable[str]) -> None:
@@ -283,11 +372,15 @@ def add_metrics(metrics: Iterable[str]) -> None:
     metrics = tuple(metrics)
     for metric, name in zip(metrics, short_names(metrics), strict=True):
         if name in (*SUMMARY, "loss"):
-            raise InputError(f"{name!r} is a column of summary.json; give the metric another name")
+            raise InputError(
+                f"{name!r} is a column of summary.json; give the metric another name"
+            )
         if ".py:" in metric:
             function = load_object(metric)
             if not callable(function):
-                raise InputError(f"{metric} must be a function {METRICS.function}; got {cut(function)}")
+                raise InputError(
+                    f"{metric} must be a function {METRICS.function}; got {cut(function)}"
+                )
             METRICS.add(name, function)
     find_metrics([metric for metric in metrics if ".py:" not in metric])
 
@@ -306,4 +399,6 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     if labels.is_floating_point() or labels.ndim > 1 or int(labels.max()) != 1:
         return ()
     cases = int((labels == 1).sum())
-    return ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
+    return (
+        ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
+    )

@@ -16,7 +16,15 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, prefix_errors
 from coterie.base.modules import load_object
 from coterie.config.local import LocalSGD
-from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.registry import (
+    ATTACKS,
+    CALLBACKS,
+    ENGINES,
+    FILTERS,
+    METHODS,
+    MODELS,
+    Registry,
+)
 from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import build, options_of, plain, spell
@@ -25,7 +33,15 @@ from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of
 from coterie.run.callbacks import Callback
 from coterie.run.files import ALL, own_objects
-from coterie.run.method_tables import apply, check_grid, label_of, names_of, override_local, settings_of, unset_local
+from coterie.run.method_tables import (
+    apply,
+    check_grid,
+    label_of,
+    names_of,
+    override_local,
+    settings_of,
+    unset_local,
+)
 
 TABLES = (
     "data",
@@ -81,7 +97,10 @@ class Experiment:
 
     @classmethod
     def from_tables(
-        cls, tables: Mapping[str, Any], where: str, objects: Mapping[str, Any] = MappingProxyType({})
+        cls,
+        tables: Mapping[str, Any],
+        where: str,
+        objects: Mapping[str, Any] = MappingProxyType({}),
     ) -> Experiment:
         """Check the tables of a TOML file, in which names may stand for `objects`.
 
@@ -89,7 +108,9 @@ class Experiment:
         """
         for key in tables:
             if key not in TABLES:
-                raise InputError(f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
+                raise InputError(
+                    f"{where}: unknown table [{key}]; {nearest(key, TABLES)}"
+                )
         for key in (k for k in TABLES if k not in ("methods", "filters", "callbacks")):
             if not isinstance(tables.get(key, {}), dict):
                 raise InputError(f"{where}: [{key}] must be a table")
@@ -103,26 +124,54 @@ class Experiment:
         build(LocalSGD, tables.get("local", {}), f"{where}, [local]")
         entries = tables.get("methods", [])
         if not (isinstance(entries, list) and bool(entries)):
-            raise InputError(f"{where}: there is no [[methods]] entry; name at least one method")
+            raise InputError(
+                f"{where}: there is no [[methods]] entry; name at least one method"
+            )
         experiment = cls(
             data=dict(tables["data"]),
-            split={key: value for key, value in tables.get("split", {}).items() if key != "folds" or value != 0},
+            split={
+                key: value
+                for key, value in tables.get("split", {}).items()
+                if key != "folds" or value != 0
+            },
             model=dict(tables.get("model", {"name": MODELS.default})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where, objects) for e in entries),
             run=_run(tables.get("run", {}), f"{where}, [run]", objects),
-            report=build(ReportTable, tables.get("report", {}), f"{where}, [report]", named="report"),
+            report=build(
+                ReportTable,
+                tables.get("report", {}),
+                f"{where}, [report]",
+                named="report",
+            ),
             tune=dict(tables.get("tune", {})),
             where=where,
-            engine=_value(ENGINES, tables.get("engine", {}), f"{where}, [engine]", objects, named="engine"),
+            engine=_value(
+                ENGINES,
+                tables.get("engine", {}),
+                f"{where}, [engine]",
+                objects,
+                named="engine",
+            ),
             attack=_attack(tables.get("attack"), f"{where}, [attack]", objects),
-            filters=_values(FILTERS, tables.get("filters", []), f"{where}, [[filters]]", objects),
-            callbacks=_values(CALLBACKS, tables.get("callbacks", []), f"{where}, [[callbacks]]", objects),
+            filters=_values(
+                FILTERS, tables.get("filters", []), f"{where}, [[filters]]", objects
+            ),
+            callbacks=_values(
+                CALLBACKS,
+                tables.get("callbacks", []),
+                f"{where}, [[callbacks]]",
+                objects,
+            ),
             objects=objects,
         )
-        repeated = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
+        repeated = next(
+            (x for x in experiment.labels if experiment.labels.count(x) > 1), None
+        )
         if repeated is not None:
-            raise InputError(f"{where}: two methods are called {repeated!r}; give each a label of its own")
+            raise InputError(
+                f"{where}: two methods are called {repeated!r}; give each a label of its own"
+            )
         experiment.build_model()
         for entry in experiment.methods:
             filters_of(experiment.build_method(entry), experiment.filters)
@@ -138,9 +187,16 @@ class Experiment:
         tables = {
             "data": self.data,
             "split": self.split,
-            "model": {"name": MODELS.default, **(spell(spec) if is_dataclass(spec) else {}), **self.model},
+            "model": {
+                "name": MODELS.default,
+                **(spell(spec) if is_dataclass(spec) else {}),
+                **self.model,
+            },
             "local": spell(build(LocalSGD, self.local, f"{self.where}, [local]")),
-            "run": {**spell(self.run), "loss": self._name_of(self.run.loss) or self.run.loss},
+            "run": {
+                **spell(self.run),
+                "loss": self._name_of(self.run.loss) or self.run.loss,
+            },
             "engine": self._table_of(ENGINES, self.engine),
             "report": spell(self.report),
             "tune": self.tune,
@@ -153,7 +209,10 @@ class Experiment:
 
     def _name_of(self, value: Any) -> str | None:
         """The name of an object that only the Python program has."""
-        return next((name for name, candidate in self.objects.items() if candidate is value), None)
+        return next(
+            (name for name, candidate in self.objects.items() if candidate is value),
+            None,
+        )
 
     def _table_of(self, registry: Registry, value: Any) -> dict[str, Any]:
         name = self._name_of(value)
@@ -164,10 +223,25 @@ class Experiment:
         local = {key: spell(value) for key, value in self._local_of(entry).items()}
         spelled = spell(method) if is_dataclass(method) else local
         if isinstance(spelled.get("local"), dict):
-            spelled["local"] = {**unset_local(self.local, spelled["local"]), **spelled["local"]}
-        tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
-        other_fields = {key: value for key, value in entry.fields.items() if key not in spelled}
-        return {"name": entry.name, "label": entry.label, **spelled, **other_fields, **tuning}
+            spelled["local"] = {
+                **unset_local(self.local, spelled["local"]),
+                **spelled["local"],
+            }
+        tuning = (
+            {}
+            if entry.personalise is None
+            else {"personalise": spell(entry.personalise)}
+        )
+        other_fields = {
+            key: value for key, value in entry.fields.items() if key not in spelled
+        }
+        return {
+            "name": entry.name,
+            "label": entry.label,
+            **spelled,
+            **other_fields,
+            **tuning,
+        }
 
     def _attack_table(self) -> dict[str, Any]:
         return {} if self.attack is None else self._table_of(ATTACKS, self.attack)
@@ -178,7 +252,9 @@ class Experiment:
             method = self.objects[entry.name]
         else:
             fields = {**entry.fields, **self._local_of(entry)}
-            method = build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
+            method = build(
+                find_method(entry.name), fields, f"{self.where}, method {entry.label!r}"
+            )
         check_object(method, Method)
         return method
 
@@ -188,7 +264,9 @@ class Experiment:
             return {}
         where = f"{self.where}, method {entry.label!r}"
         if _trains(entry):
-            return {"local": build(LocalSGD, override_local(self.local, entry.local), where)}
+            return {
+                "local": build(LocalSGD, override_local(self.local, entry.local), where)
+            }
         if entry.local:
             raise InputError(f"{where}: {entry.name} has no local training to set")
         return {}
@@ -196,7 +274,10 @@ class Experiment:
     def trials_of(self, entry: MethodEntry) -> Iterator[dict[str, Any]]:
         """The settings of an entry that `--tune` tries."""
         return settings_of(
-            entry, self.tune, names_of(self.methods), local=entry.name not in self.objects and _trains(entry)
+            entry,
+            self.tune,
+            names_of(self.methods),
+            local=entry.name not in self.objects and _trains(entry),
         )
 
     @property
@@ -212,14 +293,22 @@ class Experiment:
             table = self._attack_table()
             name, who = table.pop("name"), self.attack.on
             table.pop("on", None)
-            share = f"a share of {who:g} of the clients, drawn from the seed" if isinstance(who, int | float) else ""
+            share = (
+                f"a share of {who:g} of the clients, drawn from the seed"
+                if isinstance(who, int | float)
+                else ""
+            )
             fields = ", ".join(f"{k} = {v}" for k, v in table.items())
             sentences.append(
                 f"under attack: {name}{f' ({fields})' if fields else ''} by {share or ', '.join(who)}; evaluation is honest"
             )
         if self.filters:
-            names = ", ".join(self._table_of(FILTERS, item)["name"] for item in self.filters)
-            sentences.append(f"replies pass filters before they are sent ({names}), except those of references")
+            names = ", ".join(
+                self._table_of(FILTERS, item)["name"] for item in self.filters
+            )
+            sentences.append(
+                f"replies pass filters before they are sent ({names}), except those of references"
+            )
         for entry in self.methods:
             if entry.personalise is not None:
                 sentences.append(
@@ -230,7 +319,9 @@ class Experiment:
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
         model = _object_of(self.model, self.objects)
-        return model_of(self.model, f"{self.where}, [model]") if model is None else model
+        return (
+            model_of(self.model, f"{self.where}, [model]") if model is None else model
+        )
 
     @property
     def folds(self) -> int:
@@ -251,17 +342,29 @@ class Experiment:
         table = dict(self.data)
         name = table.pop("name") if "name" in table else table.pop("folder")
         ready = isinstance(self.objects.get(name), Clients)
-        split = {key: value for key, value in self.split.items() if not (ready and key == "folds")}
-        settings = {"seed": self.run.seeds[0] if self.folds else seed, "split": split or None, **table}
+        split = {
+            key: value
+            for key, value in self.split.items()
+            if not (ready and key == "folds")
+        }
+        settings = {
+            "seed": self.run.seeds[0] if self.folds else seed,
+            "split": split or None,
+            **table,
+        }
         try:
             clients = (
-                clients_of(self.objects[name], name, **settings) if name in self.objects else load(name, **settings)
+                clients_of(self.objects[name], name, **settings)
+                if name in self.objects
+                else load(name, **settings)
             )
             if self.folds:
                 refuse_split(clients)
             return clients
         except InputError as error:
-            raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
+            raise InputError(
+                f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)
+            ) from error
 
     def of_fold(self, clients: Clients, seed: int, fold: str) -> Clients:
         """Return the clients that `load_data` gave as one fold of this seed finds them; as they are without folds, or with their rows
@@ -271,7 +374,11 @@ class Experiment:
 
         if clients.rows_elsewhere:
             return clients
-        return with_fold(clients, self.folds, None if fold == ALL else int(fold), seed) if fold else clients
+        return (
+            with_fold(clients, self.folds, None if fold == ALL else int(fold), seed)
+            if fold
+            else clients
+        )
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
@@ -285,18 +392,30 @@ class Experiment:
         named.append(self._attack_table().get("name", ""))
         named += [self._table_of(FILTERS, value)["name"] for value in self.filters]
         named += [self._table_of(CALLBACKS, value)["name"] for value in self.callbacks]
-        init = [Path(start)] if (start := self.model.get("init")) and start not in self.objects else []
+        init = (
+            [Path(start)]
+            if (start := self.model.get("init")) and start not in self.objects
+            else []
+        )
         return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 
     @property
     def title(self) -> str:
         """Name of the data set or folder, as a file name."""
         name = str(self.data.get("name") or self.data.get("folder"))
-        return Path(name.rpartition(":")[0]).stem if ".py:" in name else Path(name).resolve().name or "run"
+        return (
+            Path(name.rpartition(":")[0]).stem
+            if ".py:" in name
+            else Path(name).resolve().name or "run"
+        )
 
     def deciding(self) -> list[dict[str, Any]]:
         """The tables of the callbacks on which results depend."""
-        return [self._table_of(CALLBACKS, callback) for callback in self.callbacks if callback.decides]
+        return [
+            self._table_of(CALLBACKS, callback)
+            for callback in self.callbacks
+            if callback.decides
+        ]
 
     def with_methods(self, methods: Sequence[MethodEntry]) -> Experiment:
         """Return the same experiment with other methods."""
@@ -315,7 +434,9 @@ def model_of(model_table: Mapping[str, Any], where: str) -> Any:
         return build(model, table, where)
     ready = isinstance(model, torch.nn.Module) or not callable(model)
     if ready and table:
-        raise InputError(f"{where}: {name} is made already, so {', '.join(table)} cannot be set")
+        raise InputError(
+            f"{where}: {name} is made already, so {', '.join(table)} cannot be set"
+        )
     return functools.partial(model, **table) if table else model
 
 
@@ -325,9 +446,13 @@ def find_method(name: str) -> Callable[..., Any]:
         loaded = load_object(name)
         with prefix_errors(name):
             check_hooks(loaded, Method)
-        method: Callable[..., Any] = loaded if isinstance(loaded, type) else lambda: loaded
+        method: Callable[..., Any] = (
+            loaded if isinstance(loaded, type) else lambda: loaded
+        )
         return method
-    registered: Callable[..., Any] = METHODS.find(name if name in METHODS else name.casefold())
+    registered: Callable[..., Any] = METHODS.find(
+        name if name in METHODS else name.casefold()
+    )
     return registered
 
 
@@ -343,18 +468,36 @@ def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:
-    engines = {key for name in ENGINES for option in options_of(ENGINES[name]) for key in option.keys}
+    engines = {
+        key
+        for name in ENGINES
+        for option in options_of(ENGINES[name])
+        for key in option.keys
+    }
     for key in table:
         if key in engines:
-            raise InputError(f"{where}: {key} belongs to the engine; write {key} = ... under [engine]")
+            raise InputError(
+                f"{where}: {key} belongs to the engine; write {key} = ... under [engine]"
+            )
     if "engine" in table:
-        raise InputError(f'{where}: the engine is a table of its own: [engine] name = "ray"')
+        raise InputError(
+            f'{where}: the engine is a table of its own: [engine] name = "ray"'
+        )
     loss = table.get("loss")
-    loss_object = {"loss": objects[loss]} if isinstance(loss, str) and loss in objects else {}
+    loss_object = (
+        {"loss": objects[loss]} if isinstance(loss, str) and loss in objects else {}
+    )
     return build(RunTable, {**table, **loss_object}, where, named="run")
 
 
-def _value(registry: Registry, table: Any, where: str, objects: Mapping[str, Any], *, named: str = "") -> Any:
+def _value(
+    registry: Registry,
+    table: Any,
+    where: str,
+    objects: Mapping[str, Any],
+    *,
+    named: str = "",
+) -> Any:
     """Return the value of a table: an object of the Python program, or a value whose class the registry finds."""
     python_object = _object_of(table, objects)
     return (
@@ -364,7 +507,9 @@ def _value(registry: Registry, table: Any, where: str, objects: Mapping[str, Any
     )
 
 
-def _attack(table: Mapping[str, Any] | None, where: str, objects: Mapping[str, Any]) -> Any:
+def _attack(
+    table: Mapping[str, Any] | None, where: str, objects: Mapping[str, Any]
+) -> Any:
 
     if not table:
         return None
@@ -372,11 +517,15 @@ def _attack(table: Mapping[str, Any] | None, where: str, objects: Mapping[str, A
         raise InputError(f'{where} needs a name, say name = "ipm"')
     names_attackers = "on" in table or table["name"] in objects
     if not names_attackers:
-        raise InputError(f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1')
+        raise InputError(
+            f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1'
+        )
     return _value(ATTACKS, table, where, objects)
 
 
-def _values(registry: Registry, tables: Any, where: str, objects: Mapping[str, Any]) -> tuple[Any, ...]:
+def _values(
+    registry: Registry, tables: Any, where: str, objects: Mapping[str, Any]
+) -> tuple[Any, ...]:
     if not isinstance(tables, list):
         raise InputError(f"{where} must be a list of tables; got {tables!r}")
     return tuple(_value(registry, table, where, objects) for table in tables)
@@ -413,10 +562,25 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     place = f"{where}, method {label!r}, personalise"
     if name not in objects:
         find_method(name)
-    return MethodEntry(name, label, fields, local, None if tuning is None else build(Tuning, tuning, place))
+    return MethodEntry(
+        name,
+        label,
+        fields,
+        local,
+        None if tuning is None else build(Tuning, tuning, place),
+    )
 
 
 def _is_label(value: Any) -> bool:
     """Return True if a text can be a label: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
-    shown = isinstance(value, str) and len(value) <= 60 and value.isprintable() and any(map(str.isalnum, value))
-    return shown and not set(value) & set("/\\,") and (value not in TABLES or value == "local")
+    shown = (
+        isinstance(value, str)
+        and len(value) <= 60
+        and value.isprintable()
+        and any(map(str.isalnum, value))
+    )
+    return (
+        shown
+        and not set(value) & set("/\\,")
+        and (value not in TABLES or value == "local")
+    )

@@ -46,13 +46,50 @@ METRICS = (*DEFAULT_METRICS, "loss")
 YARDSTICKS = ("trees-alone", "trees-pooled")
 """Methods that a comparison is shown beside, but that nobody chooses: trees of each client alone, and of all rows in one place."""
 
-_LOWER = ("loss", "error", "mse", "mae", "rmse", "deviance", "brier", "ece", "perplexity", "nll")
+_LOWER = (
+    "loss",
+    "error",
+    "mse",
+    "mae",
+    "rmse",
+    "deviance",
+    "brier",
+    "ece",
+    "perplexity",
+    "nll",
+)
 
-HISTORY: tuple[str, ...] = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
-WEIGHTS: tuple[str, ...] = ("method", "seed", "fold", "round", "target", "client", "weight")
+HISTORY: tuple[str, ...] = (
+    "method",
+    "seed",
+    "fold",
+    "round",
+    "client",
+    "split",
+    "metric",
+    "value",
+)
+WEIGHTS: tuple[str, ...] = (
+    "method",
+    "seed",
+    "fold",
+    "round",
+    "target",
+    "client",
+    "weight",
+)
 FEWEST_VALIDATION_ROWS = 10
 """Validation rows of a client below which no contribution to it is told."""
-CONTRIBUTIONS: tuple[str, ...] = ("method", "seed", "fold", "round", "target", "client", "phi", "error")
+CONTRIBUTIONS: tuple[str, ...] = (
+    "method",
+    "seed",
+    "fold",
+    "round",
+    "target",
+    "client",
+    "phi",
+    "error",
+)
 TIMING: tuple[str, ...] = ("method", "seed", "fold", "round", "seconds", "own")
 ASKS: tuple[str, ...] = ("method", "seed", "fold", "round", "ask", "task")
 """Columns of the CSV files; those of asks.csv are followed by the fields of `contract.federation.ClientCost`."""
@@ -69,7 +106,10 @@ WRITER: Mapping[str, Any] = {"format": 4, "coterie": __version__}
 
 def require_format(written: Mapping[str, Any], path: Path) -> None:
     """Raise `InputError` unless `written`, read from `path`, says that this version of coterie reads the files."""
-    version, number = written.get("coterie", "of an older version"), written.get("format", 1)
+    version, number = (
+        written.get("coterie", "of an older version"),
+        written.get("format", 1),
+    )
     if number != WRITER["format"]:
         raise InputError(
             f"{path} was written by coterie {version} in format {number}, but this version reads format {WRITER['format']}; "
@@ -83,8 +123,12 @@ def require_readable(folder: Path) -> None:
     try:
         written = read_json(path, dict) if path.is_file() else {}
     except InputError as error:
-        written = dict(WRITER)  # it can be written again, if the seals of what is complete say that this version did
-        if not any(record_or_none(record) for record in folder.glob("checkpoint/*/done.json")):
+        written = dict(
+            WRITER
+        )  # it can be written again, if the seals of what is complete say that this version did
+        if not any(
+            record_or_none(record) for record in folder.glob("checkpoint/*/done.json")
+        ):
             raise InputError(
                 f"{path} is damaged, and no method is complete; repeat the run in another folder"
             ) from error
@@ -94,7 +138,9 @@ def require_readable(folder: Path) -> None:
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
     text = json.dumps(value, indent=1, allow_nan=False)
-    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=durable)
+    write_atomically(
+        path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=durable
+    )
 
 
 def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
@@ -103,7 +149,10 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     escaped = cache(escape)  # a few names fill most of a long table
-    writer.writerows([escaped(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    writer.writerows(
+        [escaped(cell) if isinstance(cell, str) else cell for cell in row]
+        for row in rows
+    )
     write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
 
 
@@ -116,7 +165,11 @@ def escape(cell: Any) -> Any:
     >>> [escape(cell) for cell in ("=SUM(A1)", "-1.5", "+", "ward", 3)]
     ["'=SUM(A1)", '-1.5', '+', 'ward', 3]
     """
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell) else cell
+    return (
+        f"'{cell}"
+        if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell)
+        else cell
+    )
 
 
 def unescape(text: str) -> str:
@@ -138,7 +191,9 @@ def higher_is_better(metric: str) -> bool:
     >>> higher_is_better("auc"), higher_is_better("my_loss")
     (True, False)
     """
-    return not any(metric == word or metric.endswith(("_" + word, "-" + word)) for word in _LOWER)
+    return not any(
+        metric == word or metric.endswith(("_" + word, "-" + word)) for word in _LOWER
+    )
 
 
 def own_files(tables: Any) -> tuple[str, ...]:
@@ -147,7 +202,11 @@ def own_files(tables: Any) -> tuple[str, ...]:
     >>> own_files({"methods": [{"name": "fedavg"}, {"name": "mine.py:Mine"}], "run": {"metrics": ["mine.py:f"]}})
     ('mine.py',)
     """
-    return tuple(dict.fromkeys(text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text))
+    return tuple(
+        dict.fromkeys(
+            text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text
+        )
+    )
 
 
 def own_loss(experiment: Mapping[str, Any]) -> bool:
@@ -162,7 +221,9 @@ def own_objects(tables: Any) -> tuple[str, ...]:
     >>> own_objects({"methods": [{"name": "fedavg"}, {"name": "python:Mine:0f3a"}]})
     ('python:Mine:0f3a',)
     """
-    return tuple(dict.fromkeys(text for text in _texts(tables) if text.startswith(OBJECT)))
+    return tuple(
+        dict.fromkeys(text for text in _texts(tables) if text.startswith(OBJECT))
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -185,7 +246,9 @@ def refuse_links(folder: Path) -> None:
     """Raise `InputError` if there is a link in a run directory: whoever made it would choose what is overwritten."""
     link = next((path for path in folder.rglob("*") if path.is_symlink()), None)
     if link is not None:
-        raise InputError(f"{link} is a link, and nothing is written through a link; put what it leads to in its place")
+        raise InputError(
+            f"{link} is a link, and nothing is written through a link; put what it leads to in its place"
+        )
 
 
 def safe_name(name: str) -> str:

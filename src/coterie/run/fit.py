@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, few_collections, raise_interrupts, require
+from coterie.base.errors import (
+    InputError,
+    cut,
+    few_collections,
+    raise_interrupts,
+    require,
+)
 from coterie.base.metric_names import DEFAULT_METRICS
 from coterie.base.vector import aliases, copy_model
 from coterie.config.local import LocalSGD
@@ -51,7 +57,9 @@ _USUAL = RunSettings()
 def one_thread() -> Iterator[None]:
     """Compute on one thread, and restore what was set before. Raises `InputError` within autocast, where a run has other bits."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise InputError("torch.autocast around a run would change its bits; use it in forward of the model")
+        raise InputError(
+            "torch.autocast around a run would change its bits; use it in forward of the model"
+        )
     # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -76,7 +84,12 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
 @one_at_a_time
 def fit(
     method: Method[Any] | str,
-    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str],
+    clients: Clients
+    | Callable[..., Clients]
+    | Mapping[str, Any]
+    | Sequence[Any]
+    | str
+    | os.PathLike[str],
     model: nn.Module | ModelSpec | Callable[..., nn.Module] | str = MODELS.default,
     rounds: int = 50,
     seed: int = 0,
@@ -125,7 +138,13 @@ def fit(
     >>> run.history.select("accuracy", "hungary", "test")[-1][0]
     2
     """
-    _check(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
+    _check(
+        local=local,
+        init=init,
+        settings=settings,
+        filters=filters,
+        checkpoint=checkpoint,
+    )
     subject: Any = method
     if isinstance(subject, Clients):
         raise InputError("the method comes first: ct.fit(method, clients, model)")
@@ -133,14 +152,21 @@ def fit(
     attack = None if attack is None else ATTACKS.resolve(attack, "attack")
     reply_filters: list[Filter] = [FILTERS.resolve(item, "filters") for item in filters]
     resumable = checkpoint is not None or not settings.resume
-    require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
+    require(
+        resumable,
+        "resume needs the checkpoint of the run that goes on; give checkpoint",
+    )
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
     settings = _with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = _method_of(method, local)
-    spec = model_of({"name": model}, f"model {model!r}") if isinstance(model, str) else model
+    spec = (
+        model_of({"name": model}, f"model {model!r}")
+        if isinstance(model, str)
+        else model
+    )
     module = build_model(spec, rows, seed)
     if settings.freeze or start is not None:
         module = copy_model(module)  # the caller's stays as it is
@@ -164,12 +190,25 @@ def fit(
             attackers=wrong,
             filters=reply_filters,
         )
-        files = RoundFiles(Path(checkpoint), Provenance(Path(checkpoint), world, settings.accept_change))
+        files = RoundFiles(
+            Path(checkpoint),
+            Provenance(Path(checkpoint), world, settings.accept_change),
+        )
     if attack is not None:
         rows = with_lies(rows, attack, wrong)
     merging = settings.merge_validation and not keeps_validation(settings.callbacks)
-    prepared = share_validation(rows, chosen, rows.names, merging, contribution=settings.contribution is not None)
-    prepared = prepared.with_server(prepared.pool_training_rows()) if chosen.pooled else prepared
+    prepared = share_validation(
+        rows,
+        chosen,
+        rows.names,
+        merging,
+        contribution=settings.contribution is not None,
+    )
+    prepared = (
+        prepared.with_server(prepared.pool_training_rows())
+        if chosen.pooled
+        else prepared
+    )
     with one_thread(), few_collections(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, reply_filters)
@@ -177,24 +216,45 @@ def fit(
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
-            run = run_method(opened, chosen, rounds, seed, settings, filters=reply_filters, files=files)
+            run = run_method(
+                opened,
+                chosen,
+                rounds,
+                seed,
+                settings,
+                filters=reply_filters,
+                files=files,
+            )
         finally:
             opened.close()
-    return replace(run, meaning=opened.loss.meaning(rows.classes, rows.label_scale, rows.recipe))
+    return replace(
+        run, meaning=opened.loss.meaning(rows.classes, rows.label_scale, rows.recipe)
+    )
 
 
 FILTER_LIST = Rule(
-    lambda v: isinstance(v, Sequence) and not isinstance(v, str), "a list of filters such as [TopK(0.01)]"
+    lambda v: isinstance(v, Sequence) and not isinstance(v, str),
+    "a list of filters such as [TopK(0.01)]",
 )
 _ARGUMENTS = {
     "run": Rule(lambda v: isinstance(v, Run), "a run, as fit returns it"),
-    "clients": Rule(lambda v: isinstance(v, Clients), "Clients, as data.from_tensors makes them"),
-    "checkpoint": Rule(lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder"),
-    "local": Rule(lambda v: v is None or isinstance(v, LocalSGD), "None or LocalSGD(...)"),
+    "clients": Rule(
+        lambda v: isinstance(v, Clients), "Clients, as data.from_tensors makes them"
+    ),
+    "checkpoint": Rule(
+        lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder"
+    ),
+    "local": Rule(
+        lambda v: v is None or isinstance(v, LocalSGD), "None or LocalSGD(...)"
+    ),
     "init": START,
     "settings": Rule(lambda v: isinstance(v, RunSettings), "RunSettings(...)"),
-    "steps": Rule(lambda v: isinstance(v, Sequence), "a list of numbers such as (0, 10)"),
-    "lr": Rule(lambda v: isinstance(v, Sequence), "a list of numbers such as (0.1, 1.0)"),
+    "steps": Rule(
+        lambda v: isinstance(v, Sequence), "a list of numbers such as (0, 10)"
+    ),
+    "lr": Rule(
+        lambda v: isinstance(v, Sequence), "a list of numbers such as (0.1, 1.0)"
+    ),
     "filters": FILTER_LIST,
 }
 
@@ -219,7 +279,10 @@ def _with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
     names = name_metrics(settings.metrics)
     add_metrics(names)
     is_default = settings.metrics == DEFAULT_METRICS
-    return replace(settings, metrics=short_names(names) + (metrics_by_label(clients) if is_default else ()))
+    return replace(
+        settings,
+        metrics=short_names(names) + (metrics_by_label(clients) if is_default else ()),
+    )
 
 
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
@@ -233,8 +296,12 @@ def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
             )
         method = build(find_method(method), {}, f"method {method!r}")
     if local is not None:
-        if "local" not in ([f.name for f in fields(method)] if is_dataclass(method) else []):
-            raise InputError(f"{type(method).__name__} has no local training to set; leave out local")
+        if "local" not in (
+            [f.name for f in fields(method)] if is_dataclass(method) else []
+        ):
+            raise InputError(
+                f"{type(method).__name__} has no local training to set; leave out local"
+            )
         method = replace(method, local=local)
     check_object(method, Method)
     return cast("Method[Any]", method)
@@ -290,7 +357,9 @@ def personalise(
             opened.close()
 
 
-def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings) -> Engine:
+def _open(
+    engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings
+) -> Engine:
     opened = engine.open(clients, module, settings.row_loss(clients))
     if Engine not in type(opened).__mro__:
         if callable(close := getattr(opened, "close", None)):
@@ -303,7 +372,12 @@ def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: Run
 
 
 def share_validation(
-    clients: Clients, method: Method[Any], everyone: tuple[str, ...], merge_validation: bool, *, contribution: bool
+    clients: Clients,
+    method: Method[Any],
+    everyone: tuple[str, ...],
+    merge_validation: bool,
+    *,
+    contribution: bool,
 ) -> Clients:
     """Return the clients with each validation row where it belongs: to contributions, to a method that chooses on it, or to training.
 
@@ -314,8 +388,12 @@ def share_validation(
         merge_validation: Whether rows train on which the method does not choose.
         contribution: Whether contributions are measured.
     """
-    choosing = clients_keeping_validation(method, everyone) if merge_validation else everyone
-    return (clients.reserve_validation(choosing) if contribution else clients).merge_validation(choosing)
+    choosing = (
+        clients_keeping_validation(method, everyone) if merge_validation else everyone
+    )
+    return (
+        clients.reserve_validation(choosing) if contribution else clients
+    ).merge_validation(choosing)
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
@@ -323,9 +401,13 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
     expected = module.state_dict()
     for name in expected:
         if name not in init:
-            raise InputError(f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}")
+            raise InputError(
+                f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}"
+            )
         if not _is_plain(init[name]):
-            raise InputError(f"{name!r} of the initial model is not a dense tensor of finite real numbers")
+            raise InputError(
+                f"{name!r} of the initial model is not a dense tensor of finite real numbers"
+            )
         if init[name].shape != expected[name].shape:
             raise InputError(
                 f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(expected[name].shape)}"
@@ -344,6 +426,12 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    if not isinstance(value, Tensor) or value.is_nested or value.is_meta or value.is_complex() or value.is_quantized:
+    if (
+        not isinstance(value, Tensor)
+        or value.is_nested
+        or value.is_meta
+        or value.is_complex()
+        or value.is_quantized
+    ):
         return False
     return value.layout == torch.strided and bool(torch.isfinite(value.float()).all())

@@ -30,7 +30,10 @@ Tree = Mapping[str, Any]
 
 def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """The hash of each of these files of a run directory, by its path in `folder`; each is on the disk before this returns."""
-    return {path.relative_to(folder).as_posix(): _hash(path, durable=True) for path in sorted(files)}
+    return {
+        path.relative_to(folder).as_posix(): _hash(path, durable=True)
+        for path in sorted(files)
+    }
 
 
 def find_damage(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
@@ -50,13 +53,17 @@ def find_damage(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON object with a hash of itself, and let it reach the disk."""
     text = json.dumps({**record, SEAL: _seal(record)}, indent=1, allow_nan=False)
-    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=True)
+    write_atomically(
+        path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=True
+    )
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """Read what `write_record` wrote. Raises `InputError` if the file is missing, damaged or of another version."""
     if not path.exists():
-        raise InputError(f"{path} is missing, so its run is not complete; continue with --resume")
+        raise InputError(
+            f"{path} is missing, so its run is not complete; continue with --resume"
+        )
     cure = "delete it and continue with --resume"
     record = read_json(path, dict, cure)
     intact_seal = record.pop(SEAL, None) == _seal(record)
@@ -82,18 +89,28 @@ def is_intact(folder: Path) -> bool:
 def refuse_change(folder: Path, name: str) -> None:
     """Raise `InputError` if a file of a finished run is not as the run left it."""
     record = record_or_none(folder / TABLES)
-    recorded = {name: record["files"][name]} if record and name in record["files"] else {}
+    recorded = (
+        {name: record["files"][name]} if record and name in record["files"] else {}
+    )
     for problem in find_damage(folder, recorded).values():
-        raise InputError(f"{folder / name} {problem}; restore it, or resume with a file of your own and --out {folder}")
+        raise InputError(
+            f"{folder / name} {problem}; restore it, or resume with a file of your own and --out {folder}"
+        )
 
 
 def refuse_damaged_outcomes(folder: Path) -> None:
     """Raise `InputError` if what a model said of each test row, from which intervals come, is not as its run left it."""
     for path in sorted((folder / "checkpoint").glob("*/done.json")):
         record = record_or_none(path)
-        recorded = {} if record is None else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
+        recorded = (
+            {}
+            if record is None
+            else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
+        )
         for name, problem in find_damage(folder, recorded).items():
-            raise InputError(f"{folder / name} {problem}; continue the run with --resume, which makes it again")
+            raise InputError(
+                f"{folder / name} {problem}; continue the run with --resume, which makes it again"
+            )
 
 
 def refuse_other_records(folder: Path) -> None:
@@ -101,10 +118,15 @@ def refuse_other_records(folder: Path) -> None:
     record = record_or_none(folder / TABLES)
     for pair, expected in ({} if record is None else record.get("records", {})).items():
         place = folder / "checkpoint" / pair
-        done, written = record_or_none(place / "done.json"), record_or_none(place / PROVENANCE)
+        done, written = (
+            record_or_none(place / "done.json"),
+            record_or_none(place / PROVENANCE),
+        )
         is_other = done is not None and done["provenance"] != expected
         if written is not None:
-            is_other |= written["run"] != pair or hash_of_tree(written["record"]) != expected
+            is_other |= (
+                written["run"] != pair or hash_of_tree(written["record"]) != expected
+            )
         if is_other:
             raise InputError(
                 f"{place} is of another run than the tables of {folder}, which name another record; restore both from one copy, or "
@@ -114,14 +136,18 @@ def refuse_other_records(folder: Path) -> None:
 
 def hash_texts(*texts: str) -> str:
     """The hash of some texts, in hexadecimal."""
-    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
 
 
 def hash_of_tree(tree: Any) -> str:
     """The hash of a tree: that of its leaves and of the hashes of its branches."""
     if not isinstance(tree, Mapping):
         return hash_texts(str(tree))
-    return hash_texts(*(f"{name} {hash_of_tree(branch)}" for name, branch in sorted(tree.items())))
+    return hash_texts(
+        *(f"{name} {hash_of_tree(branch)}" for name, branch in sorted(tree.items()))
+    )
 
 
 def _seal(record: Mapping[str, Any]) -> str:
@@ -133,4 +159,6 @@ def _hash(path: Path, *, durable: bool = False) -> str:
     with open(path, "rb") as file:
         if durable:
             os.fsync(file.fileno())
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.file_digest(
+            file, lambda: hashlib.blake2b(digest_size=16)
+        ).hexdigest()

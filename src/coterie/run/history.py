@@ -55,8 +55,12 @@ class ClientMetrics:
 
     def rows(self) -> Iterator[Row]:
         """The numbers one by one, client after client."""
-        for client, values, defined in zip(self.clients, self.values.tolist(), self.defined.tolist(), strict=True):
-            for metric, value, is_defined in zip(self.metrics, values, defined, strict=True):
+        for client, values, defined in zip(
+            self.clients, self.values.tolist(), self.defined.tolist(), strict=True
+        ):
+            for metric, value, is_defined in zip(
+                self.metrics, values, defined, strict=True
+            ):
                 if is_defined:
                     yield Row(self.round, client, self.split, metric, value)
 
@@ -65,13 +69,25 @@ class ClientMetrics:
         if metric not in self.metrics:
             return []
         column = self.metrics.index(metric)
-        columns = zip(self.clients, self.values[:, column].tolist(), self.defined[:, column].tolist(), strict=True)
-        return [(self.round, client, self.split, value) for client, value, is_defined in columns if is_defined]
+        columns = zip(
+            self.clients,
+            self.values[:, column].tolist(),
+            self.defined[:, column].tolist(),
+            strict=True,
+        )
+        return [
+            (self.round, client, self.split, value)
+            for client, value, is_defined in columns
+            if is_defined
+        ]
 
     def columns(self) -> dict[str, Any]:
         """As JSON takes it: a list of values for each metric, with null where there is none."""
         by_metric = zip(self.values.T.tolist(), self.defined.T.tolist(), strict=True)
-        values = [[v if is_defined else None for v, is_defined in zip(*pair, strict=True)] for pair in by_metric]
+        values = [
+            [v if is_defined else None for v, is_defined in zip(*pair, strict=True)]
+            for pair in by_metric
+        ]
         return {
             "round": self.round, "split": self.split, "clients": self.clients, "metrics": self.metrics, "values": values,
         }  # fmt: skip
@@ -79,9 +95,18 @@ class ClientMetrics:
     @classmethod
     def of_columns(cls, read: Mapping[str, Any]) -> ClientMetrics:
         """Read what `columns` returned."""
-        defined = np.array([[value is not None for value in column] for column in read["values"]], bool).T
+        defined = np.array(
+            [[value is not None for value in column] for column in read["values"]], bool
+        ).T
         values = np.array(read["values"], np.float64).T  # None becomes NaN
-        return cls(read["round"], read["split"], tuple(read["clients"]), tuple(read["metrics"]), values, defined)
+        return cls(
+            read["round"],
+            read["split"],
+            tuple(read["clients"]),
+            tuple(read["metrics"]),
+            values,
+            defined,
+        )
 
 
 Part = Row | ClientMetrics
@@ -101,7 +126,10 @@ class History(Sequence[Row]):
         self.parts: list[Part] = [*parts]
 
     def __len__(self) -> int:
-        return sum(1 if isinstance(part, Row) else int(part.defined.sum()) for part in self.parts)
+        return sum(
+            1 if isinstance(part, Row) else int(part.defined.sum())
+            for part in self.parts
+        )
 
     def __iter__(self) -> Iterator[Row]:
         for part in self.parts:
@@ -121,7 +149,11 @@ class History(Sequence[Row]):
         return reversed(list(self))
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, History | list) else NotImplemented
+        return (
+            list(self) == list(other)
+            if isinstance(other, History | list)
+            else NotImplemented
+        )
 
     def of_metric(self, metric: str) -> list[tuple[int, str, str, float]]:
         """Round, client, split and value of one metric."""
@@ -139,14 +171,22 @@ class History(Sequence[Row]):
 
     def columns(self, first: int = 0) -> list[Any]:
         """The parts from the one with number `first` on, as JSON takes them."""
-        return [part if isinstance(part, Row) else part.columns() for part in islice(self.parts, first, None)]
+        return [
+            part if isinstance(part, Row) else part.columns()
+            for part in islice(self.parts, first, None)
+        ]
 
     @classmethod
     def of_columns(cls, parts: Iterable[Any]) -> History:
         """Read what `columns` returned."""
-        return cls(ClientMetrics.of_columns(part) if isinstance(part, Mapping) else Row(*part) for part in parts)
+        return cls(
+            ClientMetrics.of_columns(part) if isinstance(part, Mapping) else Row(*part)
+            for part in parts
+        )
 
-    def select(self, metric: str, client: str = "*", split: str | None = None) -> list[tuple[int, float]]:
+    def select(
+        self, metric: str, client: str = "*", split: str | None = None
+    ) -> list[tuple[int, float]]:
         """(round, value) of one metric of one client; `split` may be left out where there is only one.
 
         Raises `InputError` where there are several and none is named, and for a metric, a client or a split that there is not.
@@ -154,21 +194,29 @@ class History(Sequence[Row]):
         metrics = {name for part in self.parts for name in _metrics(part)}
         metric = find_metric(metric, sorted(metrics))
         if metric not in metrics:
-            raise InputError(f"the history has no {metric!r}; {nearest(metric, metrics)}")
+            raise InputError(
+                f"the history has no {metric!r}; {nearest(metric, metrics)}"
+            )
         points: dict[str, dict[str, list[tuple[int, float]]]] = {}
         for number, name, part, value in self.of_metric(metric):
             points.setdefault(name, {}).setdefault(part, []).append((number, value))
         if client not in points:
-            raise InputError(f"the history has no {metric} of client {client!r}; {nearest(client, points)}")
+            raise InputError(
+                f"the history has no {metric} of client {client!r}; {nearest(client, points)}"
+            )
         by_split = points[client]
         if split is None:
             if len(by_split) != 1:
                 names = " and ".join(sorted(by_split))
-                raise InputError(f"{metric} of {client!r} was measured on {names}; name one: split=...")
+                raise InputError(
+                    f"{metric} of {client!r} was measured on {names}; name one: split=..."
+                )
             (split,) = by_split
         elif split not in by_split:
             spelling = nearest(split, by_split)
-            raise InputError(f"the history has no {metric} of {client!r} on {split!r} rows; {spelling}")
+            raise InputError(
+                f"the history has no {metric} of {client!r} on {split!r} rows; {spelling}"
+            )
         return by_split[split]
 
     def __repr__(self) -> str:
@@ -179,7 +227,9 @@ def _metrics(part: Part) -> Iterable[str]:
     if isinstance(part, Row):
         return (part.metric,)
     there = np.atleast_1d(part.defined.any(axis=0)).tolist()
-    return (name for name, is_there in zip(part.metrics, there, strict=True) if is_there)
+    return (
+        name for name, is_there in zip(part.metrics, there, strict=True) if is_there
+    )
 
 
 @dataclass
@@ -204,7 +254,9 @@ class Record:
                 rows.append(Row(number, "*", "", key, float(value)))
         self.history.parts += rows
 
-    def _add_weights(self, number: int, value: Mapping[str, Any], with_rows: bool) -> None:
+    def _add_weights(
+        self, number: int, value: Mapping[str, Any], with_rows: bool
+    ) -> None:
         nested = bool(value) and all(isinstance(v, Mapping) for v in value.values())
         by_target = value if nested else {"*": value}
         self.weights = {t: _shares(w) for t, w in by_target.items()}

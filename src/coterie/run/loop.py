@@ -73,11 +73,18 @@ class _Loop:
         self.method, self.engine = method, engine
         self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
-        self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
+        self.per_round, self.every = (
+            settings.per_round(len(engine.clients)),
+            settings.every(rounds),
+        )
         # Not a method: the run would be in a cycle, and its engine outlive it until garbage is looked for.
         self._is_due = partial(_is_due, rounds, self.every)
         self.own_participation = self.method.participation == "own"
-        if settings.appeal is not None and settings.appeal.leave and self.method.participation != "run":
+        if (
+            settings.appeal is not None
+            and settings.appeal.leave
+            and self.method.participation != "run"
+        ):
             raise InputError(
                 f"run.appeal.leave decides who may be drawn, but {self.own} chooses its clients itself; leave out one of the two"
             )
@@ -96,14 +103,22 @@ class _Loop:
             label=self.own,
             is_evaluated=self._is_due,
         )
-        self.federation = replace(self.training, engine=engine.honest or engine, filters=())
-        self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
-        self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics, settings.evaluation)
+        self.federation = replace(
+            self.training, engine=engine.honest or engine, filters=()
+        )
+        self.attempt = secrets.randbits(
+            48
+        )  # tells a repeated round from its first try; no result depends on it
+        self.evaluator = Evaluator(
+            self.federation, self.attempt, settings.metrics, settings.evaluation
+        )
         self.record, self.divergence = Record(), Divergence()
         self.contributions: Contributions | None = None
         if settings.contribution is not None and not method.is_reference:
             check_estimator(settings.contribution, self.per_round)
-            self.contributions = Contributions(settings.contribution, engine.clients, self.own)
+            self.contributions = Contributions(
+                settings.contribution, engine.clients, self.own
+            )
         self._preflight()
 
     def _preflight(self) -> None:
@@ -113,16 +128,23 @@ class _Loop:
         most = self.method.memory_estimate(self.per_round, clients) + 32 * clients
         if most * layout.size * layout.dtype.itemsize < SAID:
             return
-        sentence = MemoryForecast.of(self.method, self.engine, self.per_round).check(free_bytes(self.engine.x.device))
+        sentence = MemoryForecast.of(self.method, self.engine, self.per_round).check(
+            free_bytes(self.engine.x.device)
+        )
         if sentence:
             logger.info("%s", sentence)
 
     def run(self, files: RoundFiles | None) -> Run:
         rounds, session = self.rounds, self.federation.session
         resumed = files is not None and self.settings.resume and files.exist()
-        followers = Followers(self.settings.callbacks, (self.settings.label or self.training.label, self.seed, rounds))
+        followers = Followers(
+            self.settings.callbacks,
+            (self.settings.label or self.training.label, self.seed, rounds),
+        )
         try:
-            state, number = self._restore(files) if files and resumed else self._start(files)
+            state, number = (
+                self._restore(files) if files and resumed else self._start(files)
+            )
             while not self._ends(followers, number) and number < rounds:
                 number += 1
                 started, asks = time.perf_counter(), len(session.asks)
@@ -130,14 +152,22 @@ class _Loop:
                 total = time.perf_counter() - started
                 server_seconds = total - sum(ask.seconds for ask in session.asks[asks:])
                 self.record.seconds.append(Timing(number, total, server_seconds))
-                if files and (number % self.settings.save_every == 0 or number == rounds):
+                if files and (
+                    number % self.settings.save_every == 0 or number == rounds
+                ):
                     files.save(state, number, self.record, session, self.engine)
-            if files and number % self.settings.save_every and number < rounds:  # a callback has ended the run
+            if (
+                files and number % self.settings.save_every and number < rounds
+            ):  # a callback has ended the run
                 files.save(state, number, self.record, session, self.engine)
         finally:
             followers.end()
         rounds, evaluated = number, self.evaluator.seen
-        models = evaluated.models if evaluated.round == rounds else self._final_models(state, rounds)
+        models = (
+            evaluated.models
+            if evaluated.round == rounds
+            else self._final_models(state, rounds)
+        )
         return Run(
             self.method,
             self.seed,
@@ -154,7 +184,9 @@ class _Loop:
 
     def _ends(self, followers: Followers, number: int) -> bool:
         """Tell callbacks that a round is complete; return True if one of them ends the run."""
-        return followers.tell(number, self.record.history, evaluated=self._is_due(number))
+        return followers.tell(
+            number, self.record.history, evaluated=self._is_due(number)
+        )
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
         start = self._everybody(0)
@@ -187,25 +219,46 @@ class _Loop:
         if not pool:
             self.record.add(number, log)
             if due:
-                self._evaluate(state, self.federation.view(view.clients, number, self.attempt))
+                self._evaluate(
+                    state, self.federation.view(view.clients, number, self.attempt)
+                )
             return state
-        measured = self.contributions if self.contributions and self.contributions.looks_at(number) else None
+        measured = (
+            self.contributions
+            if self.contributions and self.contributions.looks_at(number)
+            else None
+        )
         if measured:
             view = measured.watch(view)
         rng = Rng.named(self.seed, "server", number)
         returned = self.method.round(state, view, rng)
         if not (isinstance(returned, tuple) and len(returned) == 2):
-            raise InputError(f"{self.own}.round must return (state, log); got {cut(returned)}")
-        new_state, entries = returned[0], as_log(returned[1], f"{self.own}.round", self.engine.clients)
+            raise InputError(
+                f"{self.own}.round must return (state, log); got {cut(returned)}"
+            )
+        new_state, entries = (
+            returned[0],
+            as_log(returned[1], f"{self.own}.round", self.engine.clients),
+        )
         models = self._models(new_state)
         self._refuse_infinite(models, number)
         learned = self.sampler.after_round(models.get("*"), view) or {}
-        log = {**log, **entries, **as_log(learned, f"{type(self.sampler).__name__}.after_round", self.engine.clients)}
+        log = {
+            **log,
+            **entries,
+            **as_log(
+                learned,
+                f"{type(self.sampler).__name__}.after_round",
+                self.engine.clients,
+            ),
+        }
         self.record.add(number, log, with_weights=due)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
             orders = Rng.named(self.seed, "contribution", number)
-            self.record.contributions += measured.measure(honest, self._models(state), models, log, orders)
+            self.record.contributions += measured.measure(
+                honest, self._models(state), models, log, orders
+            )
             self.record.add(number, measured.log)
         if due:
             self._evaluate(new_state, honest)
@@ -215,7 +268,11 @@ class _Loop:
         for name, x in models.items():
             if not bool(torch.isfinite(x).all()):
                 largest = self.federation.session.largest_update
-                culprit = f"; the largest update came from {largest[0]!r} (norm {largest[1]:.3g})" if largest else ""
+                culprit = (
+                    f"; the largest update came from {largest[0]!r} (norm {largest[1]:.3g})"
+                    if largest
+                    else ""
+                )
                 whose = "the model" if name == "*" else f"the model of {name!r}"
                 raise RunError(
                     f"round {number}: {whose} is not finite and the round is undone{culprit}; lower the learning rates"
@@ -232,7 +289,13 @@ class _Loop:
         log = as_log(log, f"{self.own}.measure", self.engine.clients)
         if appeal is not None and "gm_appeal" not in log:
             warmup = self._warm_up()
-            measured = measure_appeal(self._model(state), self.engine.x, view, warmup, warmup_steps=appeal.warmup_steps)
+            measured = measure_appeal(
+                self._model(state),
+                self.engine.x,
+                view,
+                warmup,
+                warmup_steps=appeal.warmup_steps,
+            )
             log = {**measured, **log}
         self.record.add(view.round, log)
 
@@ -244,7 +307,13 @@ class _Loop:
         x, view = self._model(state), self.training.view(everyone, number, self.attempt)
         pool = everyone
         if number > appeal.mandatory_rounds:
-            pool = staying(x, self.engine.x, view, self._warm_up(), warmup_steps=appeal.warmup_steps)
+            pool = staying(
+                x,
+                self.engine.x,
+                view,
+                self._warm_up(),
+                warmup_steps=appeal.warmup_steps,
+            )
         return pool, {"pool": len(pool), "skipped": float(not pool)}
 
     def _warm_up(self) -> LocalSGD:
@@ -263,7 +332,9 @@ class _Loop:
         """The model for all clients, which alone can appeal or not. Raises `InputError` if there is none."""
         models = self._models(state)
         if "*" not in models:
-            raise InputError(f"run.appeal needs one model for all clients, and {self.own} has several")
+            raise InputError(
+                f"run.appeal needs one model for all clients, and {self.own} has several"
+            )
         return models["*"]
 
     def _everybody(self, number: int) -> Federation:
@@ -274,7 +345,12 @@ class _Loop:
 
     def _check_models(self, models: Any, hook: str) -> dict[str, Tensor]:
         engine = self.engine
-        return as_models(models, f"{self.own}.{hook}", engine.layout.size, (*engine.clients, *engine.unseen))
+        return as_models(
+            models,
+            f"{self.own}.{hook}",
+            engine.layout.size,
+            (*engine.clients, *engine.unseen),
+        )
 
     def _final_models(self, state: Any, number: int) -> dict[str, Tensor | None]:
         """The models that clients use: those of the state, and those which they make of them for themselves; None: it stays there."""
@@ -316,7 +392,14 @@ class MemoryForecast:
     def of(cls, method: Method[Any], engine: Engine, per_round: int) -> MemoryForecast:
         """The forecast for a method on an engine."""
         workers = engine.serves if engine.simulated else 0
-        return cls(method, engine.layout, len(engine.clients), per_round, workers, engine.width())
+        return cls(
+            method,
+            engine.layout,
+            len(engine.clients),
+            per_round,
+            workers,
+            engine.width(),
+        )
 
     @property
     def vectors(self) -> int:
@@ -326,11 +409,22 @@ class MemoryForecast:
             at_once = min(at_once, clients_at_once(self.layout, workers))
         per_worker = -(-at_once // workers)
         # Of each process its model, a gradient or a kernel's copies, and of a worker its replies, once more where all can read them.
-        trained = 1 + (2 + min(per_worker, self.width) if self.width else 1) + (2 * per_worker if workers > 1 else 0)
-        copies = 4 if workers > 1 else 2  # of two rounds, and a worker's also here in case that it ends
+        trained = (
+            1
+            + (2 + min(per_worker, self.width) if self.width else 1)
+            + (2 * per_worker if workers > 1 else 0)
+        )
+        copies = (
+            4 if workers > 1 else 2
+        )  # of two rounds, and a worker's also here in case that it ends
         of_clients = copies * self.method.keeps * self.clients if self.workers else 0
         # The initial model, that before the round, and a sum that becomes the one after it.
-        return 3 + self.method.memory_estimate(at_once, self.clients) + of_clients + self.workers * trained
+        return (
+            3
+            + self.method.memory_estimate(at_once, self.clients)
+            + of_clients
+            + self.workers * trained
+        )
 
     @property
     def bytes(self) -> int:
@@ -342,11 +436,11 @@ class MemoryForecast:
 
         Raises `RunError` if it is more than what is `available`, in bytes; None: unknown.
         """
-        sentence = (
-            f"a round takes about {_gigabytes(self.bytes)}: {self.vectors} model vectors of {self.layout.size} numbers"
-        )
+        sentence = f"a round takes about {_gigabytes(self.bytes)}: {self.vectors} model vectors of {self.layout.size} numbers"
         if available is not None and self.bytes > available:
-            raise RunError(f"{sentence}, but only {_gigabytes(available)} are free; {self._cure(available)}")
+            raise RunError(
+                f"{sentence}, but only {_gigabytes(available)} are free; {self._cure(available)}"
+            )
         return sentence if self.bytes > SAID + RETAINED else None
 
     def _cure(self, available: int) -> str:
@@ -358,16 +452,19 @@ class MemoryForecast:
         fewer = self.per_round // 2
         while fewer:
             tries[f"[run] clients_per_round = {fewer}"] = replace(self, per_round=fewer)
-            tries[f'[run] clients_per_round = {fewer}, [engine] workers = 1 and kernel = "loop"'] = replace(
-                smallest, per_round=fewer
-            )
+            tries[
+                f'[run] clients_per_round = {fewer}, [engine] workers = 1 and kernel = "loop"'
+            ] = replace(smallest, per_round=fewer)
             fewer //= 2
         fitting = (
             f"with {change} it takes {_gigabytes(forecast.bytes)}"
             for change, forecast in tries.items()
             if forecast.bytes <= available
         )
-        return next(fitting, "take a smaller model, or a method that needs sums alone (coterie methods)")
+        return next(
+            fitting,
+            "take a smaller model, or a method that needs sums alone (coterie methods)",
+        )
 
 
 def _gigabytes(count: int) -> str:
@@ -380,7 +477,9 @@ def free_bytes(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     try:
         with open("/proc/meminfo") as lines:
-            fields = next(line for line in lines if line.startswith("MemAvailable")).split()
+            fields = next(
+                line for line in lines if line.startswith("MemAvailable")
+            ).split()
     except (OSError, StopIteration):
         return None
     return int(fields[1]) * 1024
@@ -391,14 +490,19 @@ def free_bytes(device: torch.device) -> int | None:
 
 def keeps_validation(callbacks: Sequence[Any]) -> bool:
     """Return True if one of the callbacks needs validation rows that no client trains on."""
-    return any(isinstance(callback, Callback) and callback.keeps_validation for callback in callbacks)
+    return any(
+        isinstance(callback, Callback) and callback.keeps_validation
+        for callback in callbacks
+    )
 
 
 def _begin(callback: Callback, about: tuple[str, int, int]) -> Callback:
     begun = callback.begin(*about)
     name = type(callback).__name__
     if not isinstance(begun, Callback):
-        raise InputError(f"{name}.begin must return a callback, such as itself; got {cut(begun)}")
+        raise InputError(
+            f"{name}.begin must return a callback, such as itself; got {cut(begun)}"
+        )
     return begun
 
 
@@ -410,8 +514,15 @@ class Followers:
         about: label, seed and rounds of the run.
     """
 
-    def __init__(self, callbacks: Sequence[Callback | Callable[[int], object]], about: tuple[str, int, int]) -> None:
-        self._all = [_begin(callback, about) if isinstance(callback, Callback) else callback for callback in callbacks]
+    def __init__(
+        self,
+        callbacks: Sequence[Callback | Callable[[int], object]],
+        about: tuple[str, int, int],
+    ) -> None:
+        self._all = [
+            _begin(callback, about) if isinstance(callback, Callback) else callback
+            for callback in callbacks
+        ]
 
     def tell(self, number: int, history: History, *, evaluated: bool) -> bool:
         """Tell that a round is complete; return True if the run ends with it."""
@@ -420,7 +531,10 @@ class Followers:
             if isinstance(callback, Callback):
                 callback.on_round(number)
                 if evaluated:
-                    ends = bool(callback.on_evaluation(number, Metrics(history, number))) or ends
+                    ends = (
+                        bool(callback.on_evaluation(number, Metrics(history, number)))
+                        or ends
+                    )
             else:
                 callback(number)
         return ends

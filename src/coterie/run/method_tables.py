@@ -20,7 +20,9 @@ METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
 }
 
 
-def method_table(name: str, presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
+def method_table(
+    name: str, presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
     """The [[methods]] entry of `NAME`, or of `NAME+PART`, whose clients tune that part of the model after training.
 
     Args:
@@ -45,20 +47,33 @@ def label_of(table: Mapping[str, Any]) -> str:
     """
     name, tuning = str(table["name"]), table.get("personalise")
     short = name.rpartition(":")[2].lower() if ".py:" in name else name
-    part = f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
+    part = (
+        f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
+    )
     return str(table.get("label", short + part))
 
 
-def override_local(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def override_local(
+    below: Mapping[str, Any], above: Mapping[str, Any]
+) -> dict[str, Any]:
     """Settings of local training with those `above` in place of those `below`; epochs take the place of steps."""
-    replaced = {key for option in options_of(LocalSGD) if set(option.keys) & set(above) for key in option.keys}
+    replaced = {
+        key
+        for option in options_of(LocalSGD)
+        if set(option.keys) & set(above)
+        for key in option.keys
+    }
     return {**{k: v for k, v in below.items() if k not in replaced}, **above}
 
 
 def unset_local(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, str]:
     """The words that take away what [local] sets `below` and a method's own local training leaves out."""
     options = {option.name: option for option in options_of(LocalSGD)}
-    return {key: options[key].none for key in below if key not in above and key in options and options[key].none}
+    return {
+        key: options[key].none
+        for key in below
+        if key not in above and key in options and options[key].none
+    }
 
 
 def names_of(entries: Iterable[MethodEntry]) -> set[str]:
@@ -68,36 +83,61 @@ def names_of(entries: Iterable[MethodEntry]) -> set[str]:
 
 def _split_key(key: str, names: Collection[str]) -> tuple[str, str]:
     """Return the method whose setting a key means, and the setting; the name of a method may have dots."""
-    label = max((name for name in names if key.startswith(f"{name}.")), key=len, default=key.partition(".")[0])
+    label = max(
+        (name for name in names if key.startswith(f"{name}.")),
+        key=len,
+        default=key.partition(".")[0],
+    )
     return label, key[len(label) + 1 :]
 
 
-def check_grid(grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: str) -> None:
+def check_grid(
+    grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: str
+) -> None:
     """Raise `InputError` unless every key of a [tune] table names a method or `local`, and every value is a list."""
     labels = names_of(entries)
     for key, values in grid.items():
         if isinstance(values, Mapping):
             named = ", ".join(f'"{key}.{field}" = [...]' for field in values)
-            raise InputError(f"{where}: {key!r} is a table of its own; write {named} in [tune]")
+            raise InputError(
+                f"{where}: {key!r} is a table of its own; write {named} in [tune]"
+            )
         label, field = _split_key(key, labels)
         if label not in labels:
-            raise InputError(f"{where}: {key!r} names no method; {nearest(label, labels)}")
+            raise InputError(
+                f"{where}: {key!r} names no method; {nearest(label, labels)}"
+            )
         if not field:
-            raise InputError(f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
+            raise InputError(
+                f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]'
+            )
         filled = isinstance(values, list) and bool(values)
         if not filled:
-            raise InputError(f"{where}: {key!r} must be a list of values; got {cut(values)}")
+            raise InputError(
+                f"{where}: {key!r} must be a list of values; got {cut(values)}"
+            )
 
 
 def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
     """The entry with a setting: keys are fields of the method, or `local.FIELD`."""
-    fields = {**entry.fields, **{k: v for k, v in setting.items() if not k.startswith("local.")}}
-    local = {k.removeprefix("local."): v for k, v in setting.items() if k.startswith("local.")}
+    fields = {
+        **entry.fields,
+        **{k: v for k, v in setting.items() if not k.startswith("local.")},
+    }
+    local = {
+        k.removeprefix("local."): v
+        for k, v in setting.items()
+        if k.startswith("local.")
+    }
     return replace(entry, fields=fields, local={**entry.local, **local})
 
 
 def settings_of(
-    entry: MethodEntry, grid: Mapping[str, Any], names: Collection[str], *, local: bool = True
+    entry: MethodEntry,
+    grid: Mapping[str, Any],
+    names: Collection[str],
+    *,
+    local: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """The settings of a method that a [tune] table asks for; those of the usual grid where it is empty.
 
@@ -106,11 +146,26 @@ def settings_of(
     """
     parted = [(*_split_key(key, names), values) for key, values in grid.items()]
     # What is said of the label counts more than what is said of all methods of that name.
-    of_entry = {field: values for name in (entry.name, entry.label) for label, field, values in parted if label == name}
+    of_entry = {
+        field: values
+        for name in (entry.name, entry.label)
+        for label, field, values in parted
+        if label == name
+    }
     if entry.name == "local":
         # `local.lr` is the [local] table's key for all methods and this method's own as well.
-        of_entry = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in of_entry.items()}
-    shared = {k: v for k, v in (grid or LOCAL_GRID).items() if local and k.startswith("local.")}
-    grid_of_entry = {**shared, **(of_entry if grid else METHOD_GRIDS.get(entry.name, {}))}
+        of_entry = {
+            f"local.{k}" if not k.startswith("local.") else k: v
+            for k, v in of_entry.items()
+        }
+    shared = {
+        k: v
+        for k, v in (grid or LOCAL_GRID).items()
+        if local and k.startswith("local.")
+    }
+    grid_of_entry = {
+        **shared,
+        **(of_entry if grid else METHOD_GRIDS.get(entry.name, {})),
+    }
     for values in itertools.product(*grid_of_entry.values()):
         yield dict(zip(grid_of_entry, values, strict=True))

@@ -25,7 +25,9 @@ APART = 16
 """Models of one method and seed up to which each has a file of its own."""
 
 
-def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str = "") -> list[Path]:
+def save_models(
+    folder: Path, label: str, run: Run, clients: Clients, fold: str = ""
+) -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
     metadata = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
     frozen = _frozen_tensors(run)
@@ -35,14 +37,23 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str 
         write_tensors(files[0], frozen, metadata)
         metadata["frozen"] = True
     if len(run.models) > APART:
-        files.append(folder / f"{safe_name(f'{label}-{seed_suffix(run.seed, fold)}')}.safetensors")
+        files.append(
+            folder
+            / f"{safe_name(f'{label}-{seed_suffix(run.seed, fold)}')}.safetensors"
+        )
         states = {client: run.state_dict(client) for client in run.models}
         entries = [name for name in next(iter(states.values())) if name not in frozen]
-        tensors = {f"{client}/{name}": state[name] for client, state in states.items() for name in entries}
+        tensors = {
+            f"{client}/{name}": state[name]
+            for client, state in states.items()
+            for name in entries
+        }
         write_tensors(files[-1], tensors, {**metadata, "together": entries})
         return files
     for client in run.models:
-        name = f"{label}-{seed_suffix(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
+        name = f"{label}-{seed_suffix(run.seed, fold)}" + (
+            "" if client == "*" else f"-{client}"
+        )
         files.append(folder / f"{safe_name(name)}.safetensors")
         save_model(files[-1], run, client, metadata, left_out=frozen)
     return files
@@ -50,12 +61,18 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str 
 
 def frozen_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
     """Return the path, below `models/`, of the tensors that all models of a method and seed share."""
-    return folder / "frozen" / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
+    return (
+        folder
+        / "frozen"
+        / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
+    )
 
 
 def _frozen_tensors(run: Run) -> Mapping[str, Tensor]:
     """The tensors that several models of a run share because they are frozen."""
-    if len(run.models) == 1 or all(parameter.requires_grad for parameter in run.module.parameters()):
+    if len(run.models) == 1 or all(
+        parameter.requires_grad for parameter in run.module.parameters()
+    ):
         return {}
     return still(run.module, Layout.of(run.module))
 
@@ -69,17 +86,35 @@ def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
         "rounds": run.rounds,
         "data": clients.name,
         # Of this seed: another one may lack a category or a class.
-        "shape": {k: v.shape[1:] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs.shape[1:],
+        "shape": {k: v.shape[1:] for k, v in inputs.items()}
+        if isinstance(inputs, dict)
+        else inputs.shape[1:],
         "outputs": outputs_of(clients),
         "classes": clients.classes,
-        **({} if run.meaning is None else {"kind": run.meaning.kind, "last": run.meaning.last}),
+        **(
+            {}
+            if run.meaning is None
+            else {"kind": run.meaning.kind, "last": run.meaning.last}
+        ),
     }
 
 
-def save_model(path: Path, run: Run, client: str, metadata: Mapping[str, Any], left_out: Collection[str] = ()) -> None:
+def save_model(
+    path: Path,
+    run: Run,
+    client: str,
+    metadata: Mapping[str, Any],
+    left_out: Collection[str] = (),
+) -> None:
     """Write the model of `client` ("*": the one for all clients) with `metadata`, but for some tensors."""
     write_tensors(
-        path, {name: value for name, value in run.state_dict(client).items() if name not in left_out}, metadata
+        path,
+        {
+            name: value
+            for name, value in run.state_dict(client).items()
+            if name not in left_out
+        },
+        metadata,
     )
 
 
@@ -88,25 +123,35 @@ def load_model_file(path: Path) -> dict[str, Tensor]:
     return open_model_file(path)[0]
 
 
-def open_model_file(path: Path, client: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def open_model_file(
+    path: Path, client: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state dict of a safetensors file, and what a run wrote about its model; of a file with many models, that of `client`.
 
     Raises `InputError` as `load_model_file` does, and for a client whose model is not there.
     """
-    with open_tensors(path, "pt", "it is not a safetensors file of a model") as (file, metadata):
+    with open_tensors(path, "pt", "it is not a safetensors file of a model") as (
+        file,
+        metadata,
+    ):
         names = {name: name for name in file.keys()}  # noqa: SIM118 - it is not a dict
         entries = metadata.get("together")
         if entries is not None:  # of every client
             owner = client if f"{client}/{entries[0]}" in names else "*"
             if client is None or f"{owner}/{entries[0]}" not in names:
                 models = len(names) // len(entries)
-                raise InputError(f"{path} holds the models of {models} clients, and none of {client!r}")
+                raise InputError(
+                    f"{path} holds the models of {models} clients, and none of {client!r}"
+                )
             names = {entry: f"{owner}/{entry}" for entry in entries}
         tensors = {entry: file.get_tensor(name) for entry, name in names.items()}
     if metadata.get("frozen") is True:
         tensors |= load_model_file(
             frozen_path(
-                path.parent, str(metadata.get("method")), str(metadata.get("seed")), str(metadata.get("fold", ""))
+                path.parent,
+                str(metadata.get("method")),
+                str(metadata.get("seed")),
+                str(metadata.get("fold", "")),
             )
         )
     return tensors, metadata

@@ -47,11 +47,17 @@ def tunable(layout: Layout, part: str) -> Tensor:
     for name, shape in layout.parameters:
         owner, _, leaf = name.rpartition(".")
         masks.append(
-            torch.full((shape.numel(),), part == "all" or (owner == last_layer and (part == "last" or leaf == "bias")))
+            torch.full(
+                (shape.numel(),),
+                part == "all"
+                or (owner == last_layer and (part == "last" or leaf == "bias")),
+            )
         )
     mask = torch.cat([*masks, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
     if not bool(mask.any()):
-        raise InputError(f"the last layer {last_layer!r} has no bias that could be tuned; take part = last or all")
+        raise InputError(
+            f"the last layer {last_layer!r} has no bias that could be tuned; take part = last or all"
+        )
     return mask
 
 
@@ -71,7 +77,9 @@ def tune(cohort: Cohort, *, x: ModelOfEach, tuning: Tuning) -> Tuned:
         for lr in tuning.lr:
             y = start
             for step in range(1, max(tuning.steps) + 1):
-                slope = cohort_choosing.gradient(y, batch_size=tuning.batch_size, purpose=f"personalise/{step}")
+                slope = cohort_choosing.gradient(
+                    y, batch_size=tuning.batch_size, purpose=f"personalise/{step}"
+                )
                 y = torch.where(mask, y - lr * slope, y)
                 if step in tuning.steps:
                     loss = cohort_choosing.loss(y, part="validation")
@@ -92,23 +100,48 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
         any(engine.sizes("validation").values()),
         "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
     )
-    folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
+    folded = next(
+        (
+            r["client"]
+            for r in run.summary
+            if r["n_train"] > trained.get(r["client"], r["n_train"])
+        ),
+        None,
+    )
     if folded is not None:
         raise InputError(
             f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False"
         )
     federation = Federation(
-        engine, engine.clients, run.seed, max_norm=settings.max_norm, strict_wire=settings.strict_wire
+        engine,
+        engine.clients,
+        run.seed,
+        max_norm=settings.max_norm,
+        strict_wire=settings.strict_wire,
     )
     session, attempt = federation.session, secrets.randbits(48)
-    session.spent["row_gradients"] += max((r["row_gradients"] for r in run.summary), default=0)
-    names = [n for n, rows in trained.items() if rows and (n in run.models or "*" in run.models)]
+    session.spent["row_gradients"] += max(
+        (r["row_gradients"] for r in run.summary), default=0
+    )
+    names = [
+        n
+        for n, rows in trained.items()
+        if rows and (n in run.models or "*" in run.models)
+    ]
     models = {n: run.models[n if n in run.models else "*"] for n in names}
     view = federation.view(engine.clients, run.rounds, attempt)
-    tuned = view.ask(names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning)
+    tuned = view.ask(
+        names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning
+    )
     models.update(zip(tuned.clients, tuned.model, strict=True))
     evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()
-    record.add(run.rounds, {"tuning_steps": tuned.by_client(tuned.steps), "tuning_lr": tuned.by_client(tuned.lr)})
+    record.add(
+        run.rounds,
+        {
+            "tuning_steps": tuned.by_client(tuned.steps),
+            "tuning_lr": tuned.by_client(tuned.lr),
+        },
+    )
     record.history.parts += evaluator.look(models, run.rounds)
     return replace(
         run,

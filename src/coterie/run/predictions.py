@@ -30,26 +30,49 @@ class Answers(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, kind: Kind, classes: Sequence[str], scale: LabelScale, *, last: bool = False
+        self,
+        model: nn.Module,
+        kind: Kind,
+        classes: Sequence[str],
+        scale: LabelScale,
+        *,
+        last: bool = False,
     ) -> None:
         super().__init__()
         self.last, self.numbers = last, kind in ("regression", "own")
-        self.model, self.kind, self.classes, self.scale = model, kind, tuple(classes), scale
+        self.model, self.kind, self.classes, self.scale = (
+            model,
+            kind,
+            tuple(classes),
+            scale,
+        )
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Answer inputs [rows, ...]."""
         outputs = self.model(inputs)
         if self.numbers:
-            return self.scale.undo(outputs.reshape(outputs.shape[0], -1))  # an export takes `len` for a constant
-        return probabilities(self.kind, outputs.movedim(-1, 1) if self.last else outputs)
+            return self.scale.undo(
+                outputs.reshape(outputs.shape[0], -1)
+            )  # an export takes `len` for a constant
+        return probabilities(
+            self.kind, outputs.movedim(-1, 1) if self.last else outputs
+        )
 
     @torch.no_grad()
-    def predict(self, inputs: Inputs, labels: Tensor | None = None, **about: Any) -> Prediction:
+    def predict(
+        self, inputs: Inputs, labels: Tensor | None = None, **about: Any
+    ) -> Prediction:
         """Predict inputs [rows, ...], with their labels [rows] as they are stored; `about` are further fields."""
         values = self.eval()(inputs)
-        classes = () if self.numbers else self.classes or tuple(map(str, range(values.shape[1])))
+        classes = (
+            ()
+            if self.numbers
+            else self.classes or tuple(map(str, range(values.shape[1])))
+        )
         unscaled = None if labels is None else self.scale.undo(labels)
-        return Prediction(kind=self.kind, classes=classes, values=values, labels=unscaled, **about)
+        return Prediction(
+            kind=self.kind, classes=classes, values=values, labels=unscaled, **about
+        )
 
 
 class Prediction(NamedTuple):
@@ -82,10 +105,17 @@ class Prediction(NamedTuple):
 
         Raises `InputError` where numbers are predicted.
         """
-        require(bool(self.classes), "the model predicts numbers, not classes; take prediction.values")
+        require(
+            bool(self.classes),
+            "the model predicts numbers, not classes; take prediction.values",
+        )
         if self.kind == "multilabel":
             return self.values >= self.threshold
-        return (self.values[:, 1] >= self.threshold).long() if len(self.classes) == 2 else self.values.argmax(dim=1)
+        return (
+            (self.values[:, 1] >= self.threshold).long()
+            if len(self.classes) == 2
+            else self.values.argmax(dim=1)
+        )
 
     def table(self) -> str:
         """A CSV: the columns of the file (the row number if it has none), the prediction, and a column per class."""
@@ -96,7 +126,9 @@ class Prediction(NamedTuple):
         rows = [(*columns, *(_free(name, columns) for name in self._header()))]
         rows += [
             (*cells, *predicted)
-            for cells, predicted in zip(zip(*columns.values(), strict=True), self._cells(), strict=True)
+            for cells, predicted in zip(
+                zip(*columns.values(), strict=True), self._cells(), strict=True
+            )
         ]
         writer.writerows([escape(cell) for cell in row] for row in rows)
         return buffer.getvalue()
@@ -111,10 +143,16 @@ class Prediction(NamedTuple):
         if not self.classes:
             return [[f"{value:.6g}" for value in row] for row in self.values.tolist()]
         if self.kind == "multilabel":
-            names = ["; ".join(itertools.compress(self.classes, row)) for row in self.called.tolist()]
+            names = [
+                "; ".join(itertools.compress(self.classes, row))
+                for row in self.called.tolist()
+            ]
         else:
             names = [self.classes[i] for i in self.called.tolist()]
-        return [[name, *(f"{p:.4f}" for p in row)] for name, row in zip(names, self.values.tolist(), strict=True)]
+        return [
+            [name, *(f"{p:.4f}" for p in row)]
+            for name, row in zip(names, self.values.tolist(), strict=True)
+        ]
 
     def errors(self) -> tuple[float, float] | None:
         """Mean absolute error and root mean squared error, if numbers are predicted and the file has them."""
@@ -128,7 +166,9 @@ class Prediction(NamedTuple):
         if self.labels is None or not self.classes:
             return None
         right = self.called == self.labels
-        return float((right.all(dim=1) if self.kind == "multilabel" else right).double().mean())
+        return float(
+            (right.all(dim=1) if self.kind == "multilabel" else right).double().mean()
+        )
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:

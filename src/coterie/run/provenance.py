@@ -25,7 +25,14 @@ from coterie.config.registry import METRICS
 from coterie.config.run import EVERYBODY, RunSettings
 from coterie.run.callbacks import Callback
 from coterie.run.code_hashes import Description, hash_tensors
-from coterie.run.hashes import PROVENANCE, Tree, hash_of_tree, hash_texts, record_or_none, write_record
+from coterie.run.hashes import (
+    PROVENANCE,
+    Tree,
+    hash_of_tree,
+    hash_texts,
+    record_or_none,
+    write_record,
+)
 
 ACCEPTABLE = ("code", "data", "machine")
 """Parts of which a change may be accepted; with another method, model or setting a run is another one."""
@@ -33,7 +40,13 @@ PARTS = ("settings", "method", "code", "machine", "data", "model")
 """Parts in the order in which changes are named: causes first, since code, machine and data change the initial model too."""
 MOST_NAMED = 3
 """Changes that a refusal names."""
-COUNTED = ("clients_per_round", "merge_validation", "max_norm", "appeal", "contribution")
+COUNTED = (
+    "clients_per_round",
+    "merge_validation",
+    "max_norm",
+    "appeal",
+    "contribution",
+)
 """Settings of a run on which its numbers depend."""
 SHORT = 60
 """Characters of a value that stands in the record as it is; of a longer one its hash does."""
@@ -69,15 +82,33 @@ def describe_run(
         attackers: Names of the clients that attack.
         filters: What replies pass through.
     """
-    deciding = [callback for callback in settings.callbacks if isinstance(callback, Callback) and callback.decides]
+    deciding = [
+        callback
+        for callback in settings.callbacks
+        if isinstance(callback, Callback) and callback.decides
+    ]
     values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
-    values |= {"seed": seed, "evaluate": settings.every(rounds), "loss": settings.loss, "filters": list(filters)}
-    evaluated = replace(settings.evaluation, every=None)  # a number alone and a table that says no more are the same
+    values |= {
+        "seed": seed,
+        "evaluate": settings.every(rounds),
+        "loss": settings.loss,
+        "filters": list(filters),
+    }
+    evaluated = replace(
+        settings.evaluation, every=None
+    )  # a number alone and a table that says no more are the same
     if evaluated != EVERYBODY:
         values["evaluated"] = list(vars(evaluated).values())[1:]
-    values |= {"engine": {} if engine is None else engine.results(), "callbacks": deciding}
+    values |= {
+        "engine": {} if engine is None else engine.results(),
+        "callbacks": deciding,
+    }
     values["metrics"] = [[name, METRICS.find(name)] for name in settings.metrics]
-    values |= {"attack": attack, "attackers": list(attackers), "transform": clients.transform}
+    values |= {
+        "attack": attack,
+        "attackers": list(attackers),
+        "transform": clients.transform,
+    }
     description = Description()
     for runs in (method, settings.row_loss(clients)):
         description.value(runs)
@@ -89,7 +120,10 @@ def describe_run(
             **{name: _leaf(value) for name, value in sorted(fields.items())},
         },
         "model": {} if module is None else _describe_model(module, description),
-        "settings": {name: _leaf(description.value(value, name)) for name, value in sorted(values.items())},
+        "settings": {
+            name: _leaf(description.value(value, name))
+            for name, value in sorted(values.items())
+        },
         "data": _describe_rows(clients),
         "code": description.code,
         "machine": _describe_machine(),
@@ -102,15 +136,24 @@ def _leaf(value: Any) -> str:
 
 
 def _describe_model(module: nn.Module, description: Description) -> dict[str, str]:
-    initial = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    return {"initial numbers": hash_tensors(initial), "layers": description.layers(module)}
+    initial = {
+        name: value
+        for name, value in module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    return {
+        "initial numbers": hash_tensors(initial),
+        "layers": description.layers(module),
+    }
 
 
 def _describe_rows(clients: Clients) -> dict[str, Any]:
     meaning = [clients.classes, identity(clients.label_scale), clients.recipe]
     tree: dict[str, Any] = {
         "clients": dict(clients.fingerprints()),
-        "labels and recipe": hash_texts(json.dumps(meaning, sort_keys=True, default=repr)),
+        "labels and recipe": hash_texts(
+            json.dumps(meaning, sort_keys=True, default=repr)
+        ),
     }
     if clients.server is not None:
         tree["server"] = Clients.of_server(clients.server).fingerprints()["server"]
@@ -158,8 +201,16 @@ class Change(NamedTuple):
         """Name what has changed: a file, the data of clients, the initial model, or a setting by its name."""
         part, name, *leaf = self.path
         if part == "data":
-            clients = "the data of clients" if self.can_be_accepted else "the set of clients"
-            return clients if leaf else "the data of the server" if name == "server" else f"the {name}"
+            clients = (
+                "the data of clients" if self.can_be_accepted else "the set of clients"
+            )
+            return (
+                clients
+                if leaf
+                else "the data of the server"
+                if name == "server"
+                else f"the {name}"
+            )
         if part in ("code", "machine"):
             return name
         return (
@@ -182,7 +233,9 @@ class Change(NamedTuple):
     def can_be_accepted(self) -> bool:
         """Return True if a run may go on with the change; states and weights belong to the clients with which it began."""
         is_client = self.path[:2] == ("data", "clients")
-        return self.path[0] in ACCEPTABLE and not (is_client and None in (self.before, self.now))
+        return self.path[0] in ACCEPTABLE and not (
+            is_client and None in (self.before, self.now)
+        )
 
     def matches(self, words: Collection[str]) -> bool:
         """Return True if one of the words names the file, the part or the leaf that changed."""
@@ -208,12 +261,17 @@ def name_changes(differing: Sequence[Change], since: str) -> str:
     details: dict[str, list[str]] = {}
     for change in differing:
         details.setdefault(change.subject, []).extend(filter(None, [change.detail]))
-    clauses = [f"{subject} has changed since {since}{_in_brackets(names)}" for subject, names in details.items()]
+    clauses = [
+        f"{subject} has changed since {since}{_in_brackets(names)}"
+        for subject, names in details.items()
+    ]
     return "; ".join(_first(clauses))
 
 
 def _in_brackets(names: Sequence[str]) -> str:
-    return f" ({', '.join(_first([plain(name, 40) for name in names]))})" if names else ""
+    return (
+        f" ({', '.join(_first([plain(name, 40) for name in names]))})" if names else ""
+    )
 
 
 def _first(texts: Sequence[str]) -> list[str]:
@@ -238,7 +296,10 @@ class Provenance:
 
     def write(self) -> str:
         """Write the record of a run that begins; returns its hash."""
-        write_record(self.path, {"run": self.path.parent.name, "record": self._world, "accepted": []})
+        write_record(
+            self.path,
+            {"run": self.path.parent.name, "record": self._world, "accepted": []},
+        )
         return hash_of_tree(self._world)
 
     def compare(self, since: str) -> str:
@@ -253,22 +314,33 @@ class Provenance:
                 f"{self.path} is missing or damaged; restore it from a copy, or delete {self.path.parent} and resume: this method and "
                 "seed start again"
             )
-        record_now = record["accepted"][-1]["record"] if record["accepted"] else record["record"]
+        record_now = (
+            record["accepted"][-1]["record"] if record["accepted"] else record["record"]
+        )
         differing = list(changes(record_now, self._world))
         refused = [change for change in differing if not change.matches(self._accept)]
         if refused:
             refused.sort(key=lambda change: PARTS.index(change.path[0]))
-            raise InputError(f"{self.path.parent}: {name_changes(refused, since)}; {_ways_on(refused)}")
+            raise InputError(
+                f"{self.path.parent}: {name_changes(refused, since)}; {_ways_on(refused)}"
+            )
         if differing:
-            accepted = {"changes": name_changes(differing, since), "record": self._world}
-            write_record(self.path, {**record, "accepted": [*record["accepted"], accepted]})
+            accepted = {
+                "changes": name_changes(differing, since),
+                "record": self._world,
+            }
+            write_record(
+                self.path, {**record, "accepted": [*record["accepted"], accepted]}
+            )
         return hash_of_tree(record["record"])
 
 
 def _ways_on(refused: Sequence[Change]) -> str:
     if not all(change.can_be_accepted for change in refused):
         return "resume with the same, or choose another folder"
-    words = list(dict.fromkeys(c.path[1] if c.path[0] != "data" else "data" for c in refused))
+    words = list(
+        dict.fromkeys(c.path[1] if c.path[0] != "data" else "data" for c in refused)
+    )
     flags = " ".join(f"--accept-change {shlex.quote(word)}" for word in words)
     return f"go back, or continue with {flags}, in Python RunSettings(accept_change={tuple(words)!r})"
 
@@ -279,5 +351,8 @@ def describe_acceptances(folder: Path) -> list[str]:
     return (
         []
         if record is None
-        else [f"{record['run']}: {a['changes']}; its user accepted that" for a in record["accepted"]]
+        else [
+            f"{record['run']}: {a['changes']}; its user accepted that"
+            for a in record["accepted"]
+        ]
     )

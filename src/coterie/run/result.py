@@ -92,12 +92,16 @@ class Run:
         def __getattr__(self, name: str) -> object:
             if name in _CURES:
                 raise no_attribute(self, name, _CURES)
-            return object.__getattribute__(self, name)  # Python's own error, or that of a property
+            return object.__getattribute__(
+                self, name
+            )  # Python's own error, or that of a property
 
     @property
     def label(self) -> str:
         """Name of the method: its class, or the name in a saved run."""
-        return self.method if isinstance(self.method, str) else type(self.method).__name__
+        return (
+            self.method if isinstance(self.method, str) else type(self.method).__name__
+        )
 
     def __repr__(self) -> str:
         models = (
@@ -105,7 +109,9 @@ class Run:
             if set(self.models) == {"*"}
             else f"models of {count(len(self.models), 'client')}"
         )
-        failed = f", {count(len(self.failures), 'client')} failed" if self.failures else ""
+        failed = (
+            f", {count(len(self.failures), 'client')} failed" if self.failures else ""
+        )
         return f"<run of {self.label}: {count(self.rounds, 'round')}, seed {self.seed}, {models}{failed}>"
 
     @property
@@ -114,10 +120,14 @@ class Run:
         if "*" in self.models:
             return self.models["*"]
         if len(self.models) > 1:
-            raise InputError(f"this run has a model for each of {', '.join(self.models)}; take run.models[name]")
+            raise InputError(
+                f"this run has a model for each of {', '.join(self.models)}; take run.models[name]"
+            )
         return next(iter(self.models.values()))
 
-    def state_dict(self, client: str = "*", *, trained_only: bool = False) -> Mapping[str, Tensor]:
+    def state_dict(
+        self, client: str = "*", *, trained_only: bool = False
+    ) -> Mapping[str, Tensor]:
         """A state dict for the module that was trained; of the model for all clients, or of a client's own.
 
         With `trained_only` it lacks frozen parameters and counters, such as the backbone below adapters: load it with
@@ -125,8 +135,12 @@ class Run:
         """
         chosen = self.models.get(client, self.models.get("*"))
         if chosen is None:
-            raise InputError(f"this run has no model for {client!r}; {nearest(client, self.models)}")
-        return export(chosen, self.module, Layout.of(self.module), trained_only=trained_only)
+            raise InputError(
+                f"this run has no model for {client!r}; {nearest(client, self.models)}"
+            )
+        return export(
+            chosen, self.module, Layout.of(self.module), trained_only=trained_only
+        )
 
     def predict(self, rows: Any, client: str = "*") -> Prediction:
         """Predict new rows with a client's model, or with the one for all clients.
@@ -139,7 +153,9 @@ class Run:
             InputError: no such model, or rows that do not fit.
         """
         if self.meaning is None:
-            raise InputError("this run does not say what its outputs mean; make it with ct.fit")
+            raise InputError(
+                "this run does not say what its outputs mean; make it with ct.fit"
+            )
         kind, classes, scale, recipe, last = self.meaning
         module = copy_model(self.module).cpu()
         module.load_state_dict(self.state_dict(client))
@@ -153,11 +169,15 @@ class Run:
             else:
                 inputs = torch.as_tensor(rows)
             answers = Answers(module, kind, classes, scale, last=last)
-            return answers.predict(inputs, labels, method=self.label, client=client, notes=notes)
+            return answers.predict(
+                inputs, labels, method=self.label, client=client, notes=notes
+            )
         except InputError:
             raise
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(f"the model cannot read these rows: {str(error).splitlines()[0]}") from error
+            raise InputError(
+                f"the model cannot read these rows: {str(error).splitlines()[0]}"
+            ) from error
 
     def to_pandas(self, table: str = "history") -> pd.DataFrame:
         """The history as a data frame (round, client, split, metric, value); or the `summary`, the `weights` or the `contributions`.
@@ -189,7 +209,9 @@ class Run:
                 rounds, values = points.setdefault(client, ([], []))
                 rounds.append(number)
                 values.append(value)
-        panels: dict[str, Curves] = {client: {"": curve} for client, curve in points.items()}
+        panels: dict[str, Curves] = {
+            client: {"": curve} for client, curve in points.items()
+        }
         return draw(panels, f"{metric} ({split})")
 
     @property
@@ -202,13 +224,18 @@ class Run:
         rows = [row for row in self.summary if row["split"] == self._split]
         metrics = [m for m in METRICS if any(row.get(m) is not None for row in rows)]
         cells = [["client", "rows", *metrics]]
-        cells += [[row["client"], str(row["n"]), *(_cell(row.get(m)) for m in metrics)] for row in rows]
+        cells += [
+            [row["client"], str(row["n"]), *(_cell(row.get(m)) for m in metrics)]
+            for row in rows
+        ]
         return html_table(f"{repr(self)[1:-1]}; {self._split} rows", cells)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, history, weights and summary to one safetensors file; not the method's state, nor what was asked."""
         meaning = None if self.meaning is None else self.meaning._asdict()
-        values = {name: getattr(self, name) for name in _KEPT} | {"history": self.history.columns()}
+        values = {name: getattr(self, name) for name in _KEPT} | {
+            "history": self.history.columns()
+        }
         metadata = {**WRITER, "method": self.label, "meaning": meaning, **values}
         write_tensors(Path(path), self.models, metadata)
 
@@ -218,19 +245,28 @@ class Run:
 
         Raises `InputError` if the file is none of these or damaged, or of another module.
         """
-        with open_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, metadata):
+        with open_tensors(
+            Path(path), "pt", "it is not a saved run of this version"
+        ) as (file, metadata):
             models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             require_format(metadata, Path(path))
             values = {name: metadata[name] for name in _KEPT}
             meaning = metadata["meaning"]
-            run = cls(metadata["method"], state=None, models=models, module=module, **values)
+            run = cls(
+                metadata["method"], state=None, models=models, module=module, **values
+            )
             if meaning is not None:
-                exact = {"classes": tuple(meaning["classes"]), "scale": LabelScale(*meaning["scale"])}
+                exact = {
+                    "classes": tuple(meaning["classes"]),
+                    "scale": LabelScale(*meaning["scale"]),
+                }
                 run.meaning = Meaning(**{**meaning, **exact})
             run.history = History.of_columns(metadata["history"])
             run.seconds = [Timing(*row) for row in metadata["seconds"]]
             run.weight_rows = [tuple(row) for row in metadata["weight_rows"]]
-            run.contributions = [ContributionRow(*row) for row in metadata["contributions"]]
+            run.contributions = [
+                ContributionRow(*row) for row in metadata["contributions"]
+            ]
         size, size_of_module = len(next(iter(models.values()))), Layout.of(module).size
         if size != size_of_module:
             raise InputError(
@@ -239,7 +275,17 @@ class Run:
         return run
 
 
-_KEPT = ("seed", "rounds", "history", "weights", "weight_rows", "contributions", "summary", "seconds", "failures")
+_KEPT = (
+    "seed",
+    "rounds",
+    "history",
+    "weights",
+    "weight_rows",
+    "contributions",
+    "summary",
+    "seconds",
+    "failures",
+)
 """Fields that `Run.save` writes as JSON."""
 
 

@@ -17,7 +17,16 @@ from coterie.base.files import path_exists
 from coterie.base.identity import code_hash, identity
 from coterie.base.vector import add_tensors
 from coterie.config.local import LocalSGD
-from coterie.config.registry import ATTACKS, CALLBACKS, DATASETS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.registry import (
+    ATTACKS,
+    CALLBACKS,
+    DATASETS,
+    ENGINES,
+    FILTERS,
+    METHODS,
+    MODELS,
+    Registry,
+)
 from coterie.config.rules import check_object
 from coterie.config.run import StudySettings
 from coterie.config.schema import build, spell
@@ -34,7 +43,12 @@ WHERE = "ct.compare"
 
 def experiment_of(
     methods: Sequence[Any] | Mapping[str, Any],
-    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str],
+    clients: Clients
+    | Callable[..., Clients]
+    | Mapping[str, Any]
+    | Sequence[Any]
+    | str
+    | os.PathLike[str],
     model: Any,
     run: Mapping[str, Any],
     *,
@@ -66,13 +80,20 @@ def experiment_of(
     tables = {
         "data": data,
         "split": spell(split) if dataclasses.is_dataclass(split) else split,
-        "tune": {key: list(v) if isinstance(v, list | tuple | range) else v for key, v in grid.items()},
+        "tune": {
+            key: list(v) if isinstance(v, list | tuple | range) else v
+            for key, v in grid.items()
+        },
         "model": {
             **spelling.table(MODELS, model),
             **(
                 {}
                 if start is None
-                else {"init": os.fspath(start) if _is_path(start) else spelling.keep(start, "state-dict")}
+                else {
+                    "init": os.fspath(start)
+                    if _is_path(start)
+                    else spelling.keep(start, "state-dict")
+                }
             ),
             **({"freeze": list(settings.freeze)} if settings.freeze else {}),
         },
@@ -81,12 +102,20 @@ def experiment_of(
         "engine": spelling.table(ENGINES, engine),
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
         "filters": [spelling.table(FILTERS, item) for item in filters],
-        "callbacks": [spelling.table(CALLBACKS, item) for item in settings.callbacks if isinstance(item, Callback)],
+        "callbacks": [
+            spelling.table(CALLBACKS, item)
+            for item in settings.callbacks
+            if isinstance(item, Callback)
+        ],
         "run": spelling.run(settings, run),
     }
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
-    functions = tuple(item for item in settings.callbacks if not isinstance(item, Callback))
-    table = dataclasses.replace(experiment.run, callbacks=functions, strict_wire=settings.strict_wire)
+    functions = tuple(
+        item for item in settings.callbacks if not isinstance(item, Callback)
+    )
+    table = dataclasses.replace(
+        experiment.run, callbacks=functions, strict_wire=settings.strict_wire
+    )
     return dataclasses.replace(experiment, run=table)
 
 
@@ -96,7 +125,9 @@ def data_table(source: str | os.PathLike[str]) -> dict[str, str]:
     if text in DATASETS or ".py:" in text or text.startswith("hf:"):
         return {"name": text}
     if not path_exists(text):
-        raise InputError(f"there is no data set or folder {text!r}; {nearest(text, DATASETS)}; a folder path works too")
+        raise InputError(
+            f"there is no data set or folder {text!r}; {nearest(text, DATASETS)}; a folder path works too"
+        )
     return {"folder": text}
 
 
@@ -138,19 +169,30 @@ class _Spelling:
         """Return the [data] table of what `data_table` or `fit` takes; a dict with texts or numbers in it is a table already."""
         if _is_path(clients):
             return data_table(clients)
-        if isinstance(clients, Mapping) and (not clients or any(map(_is_plain, clients.values()))):
+        if isinstance(clients, Mapping) and (
+            not clients or any(map(_is_plain, clients.values()))
+        ):
             return dict(clients)
         ready = clients_or_maker(clients)
         if isinstance(ready, Clients) or ready is clients:
-            return {"name": self.keep(ready, ready.name if isinstance(ready, Clients) else "")}
-        name = object_name(ready(seed=0), "clients")  # of the rows, since each seed splits them anew
+            return {
+                "name": self.keep(
+                    ready, ready.name if isinstance(ready, Clients) else ""
+                )
+            }
+        name = object_name(
+            ready(seed=0), "clients"
+        )  # of the rows, since each seed splits them anew
         self.objects[name] = ready
         return {"name": name}
 
     def methods(self, entries: Any, local: LocalSGD | None) -> list[dict[str, Any]]:
         """The [[methods]] of a list of methods, or of methods by label."""
         if isinstance(entries, Mapping):
-            return [{**self._method(method, local), "label": label} for label, method in entries.items()]
+            return [
+                {**self._method(method, local), "label": label}
+                for label, method in entries.items()
+            ]
         if not (isinstance(entries, Sequence) and not isinstance(entries, str)):
             raise InputError(f"methods must be a list; got {cut(entries)}")
         return [self._method(method, local) for method in entries]
@@ -159,7 +201,11 @@ class _Spelling:
         if isinstance(method, str):
             return method_table(method)
         check_object(method, Method)
-        fields = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
+        fields = (
+            {f.name for f in dataclasses.fields(method)}
+            if dataclasses.is_dataclass(method)
+            else set()
+        )
         if local is not None and "local" in fields:
             method = dataclasses.replace(method, local=local)
         name = METHODS.name_of(type(method))
@@ -169,12 +215,20 @@ class _Spelling:
                 return {"name": name, **spelled}
         return {"name": self.keep(method), "label": type(method).__name__.lower()}
 
-    def run(self, settings: StudySettings, further: Mapping[str, Any]) -> dict[str, Any]:
+    def run(
+        self, settings: StudySettings, further: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the [run] table."""
         table = spell(settings)
         if callable(settings.loss):
             table["loss"] = self.keep(settings.loss)
-        return {**table, **{key: list(v) if isinstance(v, Sequence) else v for key, v in further.items()}}
+        return {
+            **table,
+            **{
+                key: list(v) if isinstance(v, Sequence) else v
+                for key, v in further.items()
+            },
+        }
 
 
 def _is_plain(value: Any) -> bool:

@@ -34,10 +34,14 @@ def _preset(name: str) -> dict[str, Any]:
     return read_toml(path if path.is_file() else PRESETS / "folder.toml")
 
 
-def read_experiment(path: str | os.PathLike[str], objects: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
+def read_experiment(
+    path: str | os.PathLike[str], objects: Mapping[str, Any] = MappingProxyType({})
+) -> Experiment:
     """The experiment of a TOML file, which may name `objects`. Raises `InputError` that names the file and the key."""
     tables = read_toml(Path(path))
-    tables.pop("deploy", None)  # of a plan for sites elsewhere, which one machine can try
+    tables.pop(
+        "deploy", None
+    )  # of a plan for sites elsewhere, which one machine can try
     return Experiment.from_tables(tables, str(path), objects)
 
 
@@ -67,7 +71,10 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
     import tomli_w
 
     tables = experiment.tables()
-    for free in ("out", "jobs"):  # where this file lies, and how many processes wrote beside it
+    for free in (
+        "out",
+        "jobs",
+    ):  # where this file lies, and how many processes wrote beside it
         tables["run"].pop(free, None)
     text = tomli_w.dumps(tables)
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"), durable=True)

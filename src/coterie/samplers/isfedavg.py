@@ -63,7 +63,10 @@ class GradientNormSampler(Weighted):
     def at(self, cohort: Cohort, x: Tensor) -> _ByNorm:
         """The sampler of one training from x, [d + b] or [n, d + b]."""
         starts = x.expand(len(cohort.names), -1)
-        return _ByNorm(self.sample_ratio, [gradient_norms(cohort.only([i]), start) for i, start in enumerate(starts)])
+        return _ByNorm(
+            self.sample_ratio,
+            [gradient_norms(cohort.only([i]), start) for i, start in enumerate(starts)],
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,10 @@ class _ByNorm(Weighted):
 
 def gradient_norms(cohort: Cohort, x: Tensor) -> Tensor:
     """||grad l_j(x)|| of every training row of the only client of a cohort, float64 [rows]."""
-    norms = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for *_, g in cohort.sample_gradients(x[None])]
+    norms = [
+        torch.linalg.vector_norm(g, dim=1, dtype=torch.float64)
+        for *_, g in cohort.sample_gradients(x[None])
+    ]
     return torch.cat(norms).cpu()
 
 

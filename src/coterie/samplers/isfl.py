@@ -50,7 +50,15 @@ from coterie.contract.method import Log
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Flag, Holds, SentModel, task
 from coterie.contract.wire import PerClient
-from coterie.samplers.weighted import Counts, Kept, Preset, Weighted, class_counts, class_shares, shares_in_memory
+from coterie.samplers.weighted import (
+    Counts,
+    Kept,
+    Preset,
+    Weighted,
+    class_counts,
+    class_shares,
+    shares_in_memory,
+)
 from coterie.solvers import waterfill
 
 MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
@@ -58,7 +66,9 @@ MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
 MOST_CLASSES = 20
 """Up to so many classes each q_ki is logged, beyond that the entropy of q_k alone."""
 
-Preference = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] | None
+Preference = (
+    Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] | None
+)
 
 
 class LocalModels(NamedTuple):
@@ -77,7 +87,9 @@ class Comparison(NamedTuple):
     known: Tensor
 
 
-OwnShares = Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001), each=True)]
+OwnShares = Annotated[
+    Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001), each=True)
+]
 """Shares of the classes, of each client."""
 
 
@@ -122,15 +134,25 @@ def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Compa
     distance = _norm(heads[1:] - heads[0])
     lipschitz = distance.new_zeros(len(models), server_counts.shape[1])
     average = heads[:0]
-    for _, k, labels, gradients in cohort.sample_gradients(torch.cat([x[None], models])):
+    for _, k, labels, gradients in cohort.sample_gradients(
+        torch.cat([x[None], models])
+    ):
         if k == 0:
             average = gradients
         else:
-            lipschitz[k - 1].scatter_reduce_(0, labels.long(), _norm(gradients - average), "amax")
+            lipschitz[k - 1].scatter_reduce_(
+                0, labels.long(), _norm(gradients - average), "amax"
+            )
     rounding = 8 * torch.finfo(x.dtype).eps * _norm(heads).max()
-    lipschitz = torch.where(distance[:, None] > rounding, lipschitz / distance[:, None], 0.0)
-    counts = cohort.state(COUNTS, torch.zeros(clients, server_counts.shape[1], dtype=torch.int64)).values
-    return Comparison(lipschitz[None].cpu(), distance[None].cpu(), server_counts, counts)
+    lipschitz = torch.where(
+        distance[:, None] > rounding, lipschitz / distance[:, None], 0.0
+    )
+    counts = cohort.state(
+        COUNTS, torch.zeros(clients, server_counts.shape[1], dtype=torch.int64)
+    ).values
+    return Comparison(
+        lipschitz[None].cpu(), distance[None].cpu(), server_counts, counts
+    )
 
 
 @task
@@ -145,7 +167,9 @@ def keep(cohort: Cohort, *, q: OwnShares) -> Kept:
 def solve(
     cohort: Cohort,
     *,
-    lipschitz: Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, math.inf), each=True)],
+    lipschitz: Annotated[
+        Tensor, Holds(("classes",), torch.float64, (0.0, math.inf), each=True)
+    ],
     p: OwnShares,
     floor: float,
     exact: bool,
@@ -161,7 +185,9 @@ def _norm(rows: Tensor) -> Tensor:
     return norm
 
 
-def _solve(p: Tensor, client_shares: Tensor, lipschitz: Tensor, floor: float) -> tuple[tuple[Tensor, Tensor], float]:
+def _solve(
+    p: Tensor, client_shares: Tensor, lipschitz: Tensor, floor: float
+) -> tuple[tuple[Tensor, Tensor], float]:
     """The closed form and the exact optimum for q, and gamma."""
     q, gamma = waterfill.closed_form(p, client_shares, lipschitz, floor)
     return (q, waterfill.exact(p, client_shares, lipschitz, floor)), gamma
@@ -178,7 +204,11 @@ def _is_preference(value: Any) -> bool:
     try:
         pairs = _pairs(value)
         return pairs is None or (
-            bool(pairs) and all(isinstance(k, str) and min(v) >= 0 and abs(sum(v) - 1) < 1e-5 for k, v in pairs)
+            bool(pairs)
+            and all(
+                isinstance(k, str) and min(v) >= 0 and abs(sum(v) - 1) < 1e-5
+                for k, v in pairs
+            )
         )
     except (TypeError, ValueError):
         return False
@@ -218,7 +248,9 @@ class LipschitzSampler(Weighted):
     def tasks(self) -> tuple[Asks, ...]:
         """Local models, and class counts and shares, or what clients need to find shares themselves."""
         server = (asks(class_counts), asks(keep))
-        return asks(local_models), *(server if self.where == "server" else (asks(solve),))
+        return asks(local_models), *(
+            server if self.where == "server" else (asks(solve),)
+        )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preference", _pairs(self.preference))
@@ -240,40 +272,76 @@ class LipschitzSampler(Weighted):
                     f"preference names {name!r}, which is not a client; {nearest(name, federation.everyone)}"
                 )
             if len(shares) != classes:
-                raise InputError(f"preference of {name!r} has {len(shares)} shares for {classes} classes")
+                raise InputError(
+                    f"preference of {name!r} has {len(shares)} shares for {classes} classes"
+                )
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
         replies = federation.ask(federation.clients, local_models)
-        names = tuple(n for n, is_fresh in zip(replies.clients, replies.fresh.tolist(), strict=True) if is_fresh)
+        names = tuple(
+            n
+            for n, is_fresh in zip(replies.clients, replies.fresh.tolist(), strict=True)
+            if is_fresh
+        )
         federation.discard(MODEL, set(replies.clients) - set(names))
         if not names:
             return {}
         models = replies.models[replies.fresh.to(replies.models.device)]
         x = models.mean(0) if x is None else x
         gradients_before = federation.session.spent["row_gradients"]
-        comparison = federation.ask(("server",), compare, x=x, models=models, clients=len(federation.everyone))
+        comparison = federation.ask(
+            ("server",), compare, x=x, models=models, clients=len(federation.everyone)
+        )
         log: Log = {
             "local_distance": float(comparison.distance.mean()),
-            "lipschitz_gradients": federation.session.spent["row_gradients"] - gradients_before,
+            "lipschitz_gradients": federation.session.spent["row_gradients"]
+            - gradients_before,
         }
         lipschitz, preferred = comparison.lipschitz[0], dict(self.preference or ())
-        counts = comparison.held if self.where == "client" else self._counts(federation, names, comparison.known[0])
+        counts = (
+            comparison.held
+            if self.where == "client"
+            else self._counts(federation, names, comparison.known[0])
+        )
         p = class_shares(counts.sum(0))
-        targets = [torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p for n in names]
+        targets = [
+            torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p
+            for n in names
+        ]
         if self.where == "client":
             ps = PerClient(torch.stack(targets))
-            federation.ask(names, solve, lipschitz=PerClient(lipschitz), p=ps, floor=self.floor, exact=self.exact)
+            federation.ask(
+                names,
+                solve,
+                lipschitz=PerClient(lipschitz),
+                p=ps,
+                floor=self.floor,
+                exact=self.exact,
+            )
             return log
         # A client that never told its classes has no floors of its own.
-        client_shares = [class_shares(counts[i]) if counts[i].any() else p for i in federation.positions(names)]
-        solved = [_solve(*row, self.floor) for row in zip(targets, client_shares, lipschitz, strict=True)]
+        client_shares = [
+            class_shares(counts[i]) if counts[i].any() else p
+            for i in federation.positions(names)
+        ]
+        solved = [
+            _solve(*row, self.floor)
+            for row in zip(targets, client_shares, lipschitz, strict=True)
+        ]
         solutions = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
         federation.ask(names, keep, q=PerClient(solutions[:, int(self.exact)]))
-        return log | self._log_of(names, solutions, targets, lipschitz, [gamma for _, gamma in solved])
+        return log | self._log_of(
+            names, solutions, targets, lipschitz, [gamma for _, gamma in solved]
+        )
 
     def _log_of(
-        self, names: tuple[str, ...], solutions: Tensor, targets: list[Tensor], lipschitz: Tensor, gamma: list[float]
+        self,
+        names: tuple[str, ...],
+        solutions: Tensor,
+        targets: list[Tensor],
+        lipschitz: Tensor,
+        gamma: list[float],
     ) -> Log:
         """Rho of the closed form and of the optimum, gamma and q by client; both [K, 2, C]."""
         rho = [
@@ -281,17 +349,28 @@ class LipschitzSampler(Weighted):
             for qs, *row in zip(solutions, targets, lipschitz, strict=True)
         ]
         q = solutions[:, int(self.exact)]
-        values = {"rho": [r[0] for r in rho], "rho_optimum": [r[1] for r in rho], "gamma": gamma}
+        values = {
+            "rho": [r[0] for r in rho],
+            "rho_optimum": [r[1] for r in rho],
+            "gamma": gamma,
+        }
         values["q_entropy"] = torch.special.entr(q).sum(1).tolist()
         if q.shape[1] <= MOST_CLASSES:
             values |= {f"q[{i}]": q[:, i].tolist() for i in range(q.shape[1])}
-        return {key: dict(zip(names, by_client, strict=True)) for key, by_client in values.items()}
+        return {
+            key: dict(zip(names, by_client, strict=True))
+            for key, by_client in values.items()
+        }
 
-    def _counts(self, federation: Federation, names: tuple[str, ...], stored: Tensor) -> Tensor:
+    def _counts(
+        self, federation: Federation, names: tuple[str, ...], stored: Tensor
+    ) -> Tensor:
         """Class counts of the clients [N, C]; each is asked until it has told."""
         names_needed = names if stored.any() else federation.everyone
         has_counts = stored[federation.positions(names_needed)].any(1).tolist()
-        missing = [n for n, has in zip(names_needed, has_counts, strict=True) if not has]
+        missing = [
+            n for n, has in zip(names_needed, has_counts, strict=True) if not has
+        ]
         if not missing:
             return stored
         replies = federation.ask(missing, class_counts)
@@ -336,7 +415,9 @@ class ISFL(Preset):
     @property
     def sampler(self) -> LipschitzSampler:
         """The sampler that the run loop calls after each round."""
-        return LipschitzSampler(self.sample_ratio, self.floor, self.exact, self.where, self.preference)
+        return LipschitzSampler(
+            self.sample_ratio, self.floor, self.exact, self.where, self.preference
+        )
 
     @property
     def needs_server_rows(self) -> bool:

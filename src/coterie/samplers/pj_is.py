@@ -39,14 +39,25 @@ from coterie.config.schema import options, wire_type
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.task import Holds, task
-from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, class_shares, shares_in_memory
+from coterie.samplers.weighted import (
+    Kept,
+    Preset,
+    Weighted,
+    class_counts,
+    class_shares,
+    shares_in_memory,
+)
 
 SHARES = "class-shares"
 """Name in client memory of the class shares p of all clients."""
 
 
 @task
-def keep_shares(cohort: Cohort, *, p: Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001))]) -> Kept:
+def keep_shares(
+    cohort: Cohort,
+    *,
+    p: Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001))],
+) -> Kept:
     """Store p [C]."""
     cohort.keep(SHARES, p.expand(len(cohort.names), -1))
     return Kept.by(len(cohort.names))
@@ -72,11 +83,17 @@ class ClassShareSampler(Weighted):
     def check(self, federation: Federation) -> None:
         """Ask all clients for class counts, and tell them p. Raises `InputError` for rows without classes."""
         replies = federation.ask(federation.everyone, class_counts)
-        federation.ask(replies.clients, keep_shares, p=class_shares(replies.counts.sum(0)))
+        federation.ask(
+            replies.clients, keep_shares, p=class_shares(replies.counts.sum(0))
+        )
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Begin again if a participant does not have p."""
-        lost = [name for name in federation.clients if name not in federation.holders(SHARES)]
+        lost = [
+            name
+            for name in federation.clients
+            if name not in federation.holders(SHARES)
+        ]
         if lost:
             self.check(federation)
         return {"shares_lost": dict.fromkeys(lost, 1.0)} if lost else {}

@@ -53,14 +53,20 @@ class Kept(NamedTuple):
 def class_counts(cohort: Cohort) -> Counts:
     """Training rows of each class."""
     classes = number_of_classes(cohort)
-    counts = [torch.bincount(cohort.labels(i).long().cpu(), minlength=classes) for i in range(len(cohort.names))]
+    counts = [
+        torch.bincount(cohort.labels(i).long().cpu(), minlength=classes)
+        for i in range(len(cohort.names))
+    ]
     return Counts(torch.stack(counts))
 
 
 def number_of_classes(cohort: Cohort) -> int:
     """C. Raises `InputError` for labels that are no classes."""
     classes = cohort.workspace.classes
-    require(classes > 0, "this method samples by class; it needs rows with one class each as their labels")
+    require(
+        classes > 0,
+        "this method samples by class; it needs rows with one class each as their labels",
+    )
     return classes
 
 
@@ -71,7 +77,9 @@ def class_shares(counts: Tensor) -> Tensor:
 
 def shares_in_memory(cohort: Cohort, client: int, key: str) -> Tensor:
     """Class shares [C] that the client at this position keeps; [0] if it has none."""
-    return cohort.only([client]).state(key, torch.zeros(0, dtype=torch.float64)).values[0]
+    return (
+        cohort.only([client]).state(key, torch.zeros(0, dtype=torch.float64)).values[0]
+    )
 
 
 @options
@@ -87,16 +95,24 @@ class Weighted(Sampler):
     def weights(self, cohort: Cohort, client: int) -> Tensor:
         """Weights >= 0 of the training rows of the client at this position, [rows]."""
         labels, q = cohort.labels(client).long().cpu(), self.shares(cohort, client)
-        return row_weights(labels, q) if len(q) else torch.ones(len(labels), dtype=torch.float64)
+        return (
+            row_weights(labels, q)
+            if len(q)
+            else torch.ones(len(labels), dtype=torch.float64)
+        )
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """Shares q [C], renormalised over the classes of the client: a class is drawn by q, then one of its rows; [0] for any row."""
         return torch.zeros(0, dtype=torch.float64)
 
-    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
+    def rows(
+        self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int
+    ) -> NDArray[np.int64]:
         """Row numbers [steps, batch_size], with replacement."""
         weights = self.weights(cohort, client)
-        drawn: NDArray[np.int64] = with_replacement(weights, rng.uniform(steps * batch_size)).numpy()
+        drawn: NDArray[np.int64] = with_replacement(
+            weights, rng.uniform(steps * batch_size)
+        ).numpy()
         return drawn.reshape(steps, batch_size)
 
 
@@ -125,12 +141,16 @@ class Preset(FedAvg):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.local.sampler is not None:
-            raise InputError(f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
+            raise InputError(
+                f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg"
+            )
 
     @property
     def _local(self) -> LocalSGD:
         return replace(self.local, sampler=self.sampler)
 
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+    def round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
         """FedAvg's round with `federation.clients`."""
         return FedAvg(self._local, self.lr).round(state, federation, rng)

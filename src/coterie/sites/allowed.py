@@ -17,7 +17,14 @@ from coterie.base.errors import InputError
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES
-from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declarations
+from coterie.contract.requests import (
+    Among,
+    Asks,
+    Limits,
+    asks,
+    check_payload,
+    declarations,
+)
 from coterie.contract.task import Form
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
@@ -65,12 +72,16 @@ class Allowed:
         some models fits best. Numbers of rows, yes and no, and what is always the same are told as they are. Whatever else is declared
         is exposed.
         """
-        noise = {kind for step in self.filters if is_secret(step) for kind in step.kinds}
+        noise = {
+            kind for step in self.filters if is_secret(step) for kind in step.kinds
+        }
         hidden = {"own", "count", *noise, *((*LOSSES, "choice") if self.secret else ())}
         for declaration, _ in self.tasks.values():
             task = declaration.task
             for field, kind in task.kinds.items():
-                if kind not in hidden and not (kind == "other" and _says_no_more_than_facts(task.forms.get(field))):
+                if kind not in hidden and not (
+                    kind == "other" and _says_no_more_than_facts(task.forms.get(field))
+                ):
                     return f"{field!r} of {short(task.name)}"
         return ""
 
@@ -82,17 +93,36 @@ class Allowed:
             asks(evaluate, models=len(parts.values), part=parts, metrics=self.metrics),
             asks(baselines, models=len(parts.values), part=parts),
             *([asks(note_outcomes)] if self.fold != ALL else []),
-            *([asks(candidate_losses, models=self.candidates)] if self.candidates else []),
+            *(
+                [asks(candidate_losses, models=self.candidates)]
+                if self.candidates
+                else []
+            ),
         )
-        return {**declarations(self.method), **{look.task.name: (look, self) for look in looks}}
+        return {
+            **declarations(self.method),
+            **{look.task.name: (look, self) for look in looks},
+        }
 
-    def check(self, task: str, payload: Mapping[str, Any], limits: Limits, *, seed: int, round: int) -> Asks:
+    def check(
+        self,
+        task: str,
+        payload: Mapping[str, Any],
+        limits: Limits,
+        *,
+        seed: int,
+        round: int,
+    ) -> Asks:
         """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it."""
         if task not in self.tasks:
-            raise RefusedError(f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}")
+            raise RefusedError(
+                f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}"
+            )
         first_round = self.rounds if task == note_outcomes.name else 0
         if seed != self.seed or not first_round <= round <= self.rounds:
-            raise RefusedError(f"the approved plan has no {short(task)} in round {round} of seed {seed} here")
+            raise RefusedError(
+                f"the approved plan has no {short(task)} in round {round} of seed {seed} here"
+            )
         declaration, owner = self.tasks[task]
         try:
             check_payload(declaration, owner, payload, limits)
@@ -114,7 +144,9 @@ def _says_no_more_than_facts(form: Form | None) -> bool:
     return form.facts or form.dtype is torch.bool or constant
 
 
-def check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
+def check_state(
+    state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]
+) -> None:
     """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
     for name in sorted({*state, *module_state}):
         sent, planned = (_form(tensors.get(name)) for tensors in (state, module_state))

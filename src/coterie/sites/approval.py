@@ -53,12 +53,25 @@ class Approved:
         experiment = self.plan.experiment
         allowed, run = {}, experiment.run
         per_round = run.per_round(len(self.plan.deployment.sites))
-        candidates = 0 if run.contribution is None else most_candidates(run.contribution, per_round)
+        candidates = (
+            0
+            if run.contribution is None
+            else most_candidates(run.contribution, per_round)
+        )
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
             for seed, fold in trainings(experiment):
-                limits = (method, seed, run.rounds, metric_names(experiment), filters, fold, self.secret, candidates)
+                limits = (
+                    method,
+                    seed,
+                    run.rounds,
+                    metric_names(experiment),
+                    filters,
+                    fold,
+                    self.secret,
+                    candidates,
+                )
                 allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(*limits)
         return allowed
 
@@ -84,7 +97,9 @@ def plan_hash(path: Path) -> str:
 
 def approval_file(settings_file: Path) -> Path:
     """Return where a site keeps the plan that it has approved."""
-    return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml")
+    return settings_file.with_name(
+        settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml"
+    )
 
 
 def approve(plan_file: Path, settings_file: Path) -> Approved:
@@ -112,7 +127,10 @@ def heads_in_words(log: Path, settings_file: Path) -> Iterator[str]:
     heads = list(entries(heads_file(log)))
     if not heads:
         return
-    server, startup = read_approval(settings_file).plan.deployment.server, settings_file.parent.parent / "startup"
+    server, startup = (
+        read_approval(settings_file).plan.deployment.server,
+        settings_file.parent.parent / "startup",
+    )
     for head in heads:
         check_head(head, server, startup)
     if not any(entry.get("chain") == heads[-1]["head"] for entry in entries(log)):
@@ -126,15 +144,23 @@ def heads_in_words(log: Path, settings_file: Path) -> Iterator[str]:
 def read_approval(settings_file: Path) -> Approved:
     """The plan that the site has approved. Raises `InputError` if there is none."""
     path = approval_file(settings_file)
-    require(path.is_file(), "its site has not approved a plan; there: coterie site approve PLAN")
+    require(
+        path.is_file(),
+        "its site has not approved a plan; there: coterie site approve PLAN",
+    )
     return Approved.read(path)
 
 
-def layers_fit(module: nn.Module, name: str, allowed: Allowed, settings: SiteSettings) -> None:
+def layers_fit(
+    module: nn.Module, name: str, allowed: Allowed, settings: SiteSettings
+) -> None:
     """Raise `RefusedError` if rows can be found in what a method sends: no noise under the site's key hides it, and the model has a
     wider layer than the site takes then.
     """
-    widest = max((len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1), default=1)
+    widest = max(
+        (len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1),
+        default=1,
+    )
     if allowed.exposure and widest > settings.largest_layer:
         noise = "give the plan the filters clip and gaussian-noise with secret = true"
         cure = f"leave out {type(allowed.method).__name__}" if allowed.secret else noise

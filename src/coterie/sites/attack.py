@@ -71,7 +71,9 @@ MOST_ALIKE = 64
 """Models of a round that are almost alike."""
 
 
-def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float = 120.0) -> Iterator[Finding]:
+def attack(
+    approved: Approved, settings: SiteSettings, name: str, seconds: float = 120.0
+) -> Iterator[Finding]:
     """Attack the table of the site `name` under a plan, and yield what each attack finds.
 
     Nothing is written into the site's folder and nothing of its budget is spent: keys, memory and budget are new ones.
@@ -91,7 +93,9 @@ def attack(approved: Approved, settings: SiteSettings, name: str, seconds: float
             place = Path(folder) / str(number)
             moved_settings = replace(settings, log=str(place / "log"))
             place.mkdir()
-            yield ways(_Server(SiteRows(name, moved_settings, place, approved), pair, deadline))
+            yield ways(
+                _Server(SiteRows(name, moved_settings, place, approved), pair, deadline)
+            )
 
 
 Way = Callable[["_Server"], Finding]
@@ -107,14 +111,26 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
         noisy = any(isinstance(step, GaussianNoise) for step in allowed.filters)
         for declaration, owner in allowed.tasks.values():
             task = declaration.task
-            asks_model = any(field.holds and field.holds.model for field in task.payload.values())
+            asks_model = any(
+                field.holds and field.holds.model for field in task.payload.values()
+            )
             if asks_model and any(kind in LOSSES for kind in task.kinds.values()):
-                yield pair, partial(_Server.losses, declaration=declaration, owner=owner)
-            if not (asks_model and any(kind in VECTORS for kind in task.kinds.values())):
+                yield (
+                    pair,
+                    partial(_Server.losses, declaration=declaration, owner=owner),
+                )
+            if not (
+                asks_model and any(kind in VECTORS for kind in task.kinds.values())
+            ):
                 continue
             yield pair, partial(_Server.gates, declaration=declaration, owner=owner)
             if noisy:
-                yield pair, partial(_Server.gates, declaration=declaration, owner=owner, copied=True)
+                yield (
+                    pair,
+                    partial(
+                        _Server.gates, declaration=declaration, owner=owner, copied=True
+                    ),
+                )
             yield pair, partial(_Server.members, declaration=declaration, owner=owner)
 
 
@@ -122,7 +138,12 @@ class _Server:
     """The server's half of a conversation: it begins as an honest one would, and asks whatever helps it until its time is over."""
 
     def __init__(self, rows: SiteRows, pair: str, deadline: float) -> None:
-        self.rows, self.pair, self.allowed, self.serial = rows, pair, rows.approved.pairs[pair], 0
+        self.rows, self.pair, self.allowed, self.serial = (
+            rows,
+            pair,
+            rows.approved.pairs[pair],
+            0,
+        )
         self.answered = self.refused = 0
         self.until = math.inf
         self.recipe = self._begin()
@@ -130,17 +151,34 @@ class _Server:
 
     def say(self, do: str, **values: Any) -> dict[str, Any]:
         self.serial += 1
-        envelope = {"do": do, "plan": self.rows.approved.hash, "run": "run", "serial": self.serial, "undo": None}
+        envelope = {
+            "do": do,
+            "plan": self.rows.approved.hash,
+            "run": "run",
+            "serial": self.serial,
+            "undo": None,
+        }
         return self.rows.answer({**envelope, **values})
 
-    def ask(self, task: str, payload: Mapping[str, Any], seed: int, round: int) -> dict[str, Any] | None:
+    def ask(
+        self, task: str, payload: Mapping[str, Any], seed: int, round: int
+    ) -> dict[str, Any] | None:
         """The fields of a reply; None where the site refuses or fails, and when the time is over."""
         if time.monotonic() >= self.until:
             return None
         try:
             context = Context(seed, round, 1, self.serial + 1)
-            answer = self.say("task", ask=Ask((self.rows.name,), task, payload, context))["answer"]
-        except (InputError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
+            answer = self.say(
+                "task", ask=Ask((self.rows.name,), task, payload, context)
+            )["answer"]
+        except (
+            InputError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RuntimeError,
+        ):
             self.refused += 1
             return None
         if answer.failed:
@@ -166,12 +204,23 @@ class _Server:
         self.say("encode", recipe=json.dumps(recipe))
         clients = self.rows.clients
         if clients is None:
-            raise RefusedError("the site has not opened its rows; nothing can be attacked")
+            raise RefusedError(
+                "the site has not opened its rows; nothing can be attacked"
+            )
         inputs: Any = clients.train.inputs
         if not isinstance(inputs, Tensor):
             raise RefusedError("rows that are not one tensor are not attacked")
-        module = build_shape(self.rows.experiment.build_model(), tuple(inputs.shape[1:]), outputs_of(clients))
-        self.say("prepare", pair=self.pair, resume=False, **{f"state/{k}": v for k, v in module.state_dict().items()})
+        module = build_shape(
+            self.rows.experiment.build_model(),
+            tuple(inputs.shape[1:]),
+            outputs_of(clients),
+        )
+        self.say(
+            "prepare",
+            pair=self.pair,
+            resume=False,
+            **{f"state/{k}": v for k, v in module.state_dict().items()},
+        )
         self.answered = self.refused = 0
         return recipe
 
@@ -179,7 +228,9 @@ class _Server:
     def _shard(self) -> Shard:
         shard = self.rows.shard
         if shard is None:
-            raise RefusedError("the site has not opened its rows; nothing can be attacked")
+            raise RefusedError(
+                "the site has not opened its rows; nothing can be attacked"
+            )
         return shard
 
     @property
@@ -191,32 +242,59 @@ class _Server:
         """Ask the sum of squares of each column about centres that differ in one row: the difference is linear in that row."""
         table = self.rows.table
         if table is None:
-            raise RefusedError("the site has not opened its rows; nothing can be attacked")
+            raise RefusedError(
+                "the site has not opened its rows; nothing can be attacked"
+            )
         rows = table.parts["train"]
         names = [c["name"] for c in self.recipe["columns"] if c["kind"] == "number"]
-        columns = {name: numbers[rows] for name in names if (numbers := table.columns[name].numbers) is not None}
-        true = torch.from_numpy(np.stack(list(columns.values()), 1)) if columns else torch.zeros(len(rows), 0)
+        columns = {
+            name: numbers[rows]
+            for name in names
+            if (numbers := table.columns[name].numbers) is not None
+        }
+        true = (
+            torch.from_numpy(np.stack(list(columns.values()), 1))
+            if columns
+            else torch.zeros(len(rows), 0)
+        )
         guesses = torch.full_like(true, torch.nan)
         for j, name in enumerate(columns):
-            schema, centre = json.dumps([name]), torch.zeros(1, len(rows), dtype=torch.float64)
-            plain = self.ask(moments.name, {"schema": schema, "centre": centre}, self.rows.seed, 0)
+            schema, centre = (
+                json.dumps([name]),
+                torch.zeros(1, len(rows), dtype=torch.float64),
+            )
+            plain = self.ask(
+                moments.name, {"schema": schema, "centre": centre}, self.rows.seed, 0
+            )
             for i in range(len(rows)) if plain is not None else ():
                 shifted = centre.clone()
                 shifted[0, i] = 1.0
-                reply = self.ask(moments.name, {"schema": schema, "centre": shifted}, self.rows.seed, 0)
+                reply = self.ask(
+                    moments.name,
+                    {"schema": schema, "centre": shifted},
+                    self.rows.seed,
+                    0,
+                )
                 if plain is not None and reply is not None:
-                    guesses[i, j] = (1.0 + float(plain["squares"]) - float(reply["squares"])) / 2
+                    guesses[i, j] = (
+                        1.0 + float(plain["squares"]) - float(reply["squares"])
+                    ) / 2
         spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
         return self._count_rows("sums about centres", guesses / spread, true / spread)
 
     def recipes(self) -> Finding:
         """Let recipes fail, or encode otherwise, above a value: a column of which this tells something would be told cell by cell."""
         answers: dict[str, set[str]] = {}
-        columns: list[Any] = [c for c in self.recipe["columns"] if c["kind"] == "number"]
+        columns: list[Any] = [
+            c for c in self.recipe["columns"] if c["kind"] == "number"
+        ]
         for column in columns:
             plain = dict(column)
             for step in range(-12, 13) if time.monotonic() < self.until else ():
-                column.update(mean=plain["mean"] + step * plain["scale"], scale=plain["scale"] * 1e-29)
+                column.update(
+                    mean=plain["mean"] + step * plain["scale"],
+                    scale=plain["scale"] * 1e-29,
+                )
                 try:
                     answers.setdefault(column["name"], set()).add(
                         str(self.say("encode", recipe=json.dumps(self.recipe)))
@@ -228,7 +306,9 @@ class _Server:
             column.update(**plain)
         differ = sum(len(of_column) > 1 for of_column in answers.values())
         way = "recipes that fail above a value"
-        return Finding(way, "columns", differ, len(columns), 0, 0, self.answered, self.refused)
+        return Finding(
+            way, "columns", differ, len(columns), 0, 0, self.answered, self.refused
+        )
 
     def requests(self) -> Finding:
         """Send what differs from the declarations in one field."""
@@ -239,7 +319,9 @@ class _Server:
                 self.ask(declaration.task.name, probe.payload, self.allowed.seed, 1)
         sent = self.answered + self.refused
         way = f"requests beside the plan, of {self.pair}"
-        return Finding(way, "requests", self.answered, sent, 0, 0, self.answered, self.refused)
+        return Finding(
+            way, "requests", self.answered, sent, 0, 0, self.answered, self.refused
+        )
 
     def gates(self, declaration: Asks, owner: Any, copied: bool = False) -> Finding:
         """Ask one task about models that are made to find rows, in every round, as often as the site answers."""
@@ -250,9 +332,13 @@ class _Server:
         column = max(range(rows.shape[1]), key=lambda j: len(rows[:, j].unique()))
         batch = min(len(rows), rows_of_a_round(local, len(rows)))
         if copied and has_hidden_layer(layout):
-            return self._lone_units(target, rows, batch, f"{short(declaration.task.name)} of {self.pair}")
+            return self._lone_units(
+                target, rows, batch, f"{short(declaration.task.name)} of {self.pair}"
+            )
         guess = read_imprints if has_hidden_layer(layout) else open_gates
-        most = min(FEW_GATES if copied else 2 * len(rows), target.most)  # more gates than rows find no more
+        most = min(
+            FEW_GATES if copied else 2 * len(rows), target.most
+        )  # more gates than rows find no more
         copies = max(2, target.at_once // most) if copied else 1
         guesses: list[Tensor] = [torch.zeros(0, rows.shape[1], dtype=torch.float64)]
         for number in range(1, self.allowed.rounds + 1):
@@ -260,22 +346,44 @@ class _Server:
             guesses.append(guess(column, layout, most, number, batch, updates))
         way = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
         return self._count_rows(
-            f"{way}, {short(declaration.task.name)} of {self.pair}", torch.cat(guesses), rows, target
+            f"{way}, {short(declaration.task.name)} of {self.pair}",
+            torch.cat(guesses),
+            rows,
+            target,
         )
 
-    def _lone_units(self, target: _Target, rows: Tensor, batch: int, way: str) -> Finding:
+    def _lone_units(
+        self, target: _Target, rows: Tensor, batch: int, way: str
+    ) -> Finding:
         """Ask about models with a unit that one row reaches, in every round from another side of the table."""
         layout = self._shard.workspace.layout
-        pairs = {j: rows[:, j].unique() for j in range(rows.shape[1]) if len(rows[:, j].unique()) <= 2}
+        pairs = {
+            j: rows[:, j].unique()
+            for j in range(rows.shape[1])
+            if len(rows[:, j].unique()) <= 2
+        }
         columns = [j for j in range(rows.shape[1]) if j not in pairs] or [0]
-        guesses = torch.full((self.allowed.rounds, rows.shape[1]), torch.nan, dtype=torch.float64)
+        guesses = torch.full(
+            (self.allowed.rounds, rows.shape[1]), torch.nan, dtype=torch.float64
+        )
         for number in range(1, self.allowed.rounds + 1):
-            models = lone_unit(columns[number % len(columns)], layout, number, batch, min(target.most, MOST_ALIKE))
+            models = lone_unit(
+                columns[number % len(columns)],
+                layout,
+                number,
+                batch,
+                min(target.most, MOST_ALIKE),
+            )
             updates = target.updates(models, round=number, copies=1)
             if not updates:
                 break
             guess = read_lone_unit(layout, torch.stack(updates).mean(0))
-            for j, values in pairs.items():  # which values a column of two has, the description and the recipe tell
+            for (
+                j,
+                values,
+            ) in (
+                pairs.items()
+            ):  # which values a column of two has, the description and the recipe tell
                 guess[j] = values[(values - guess[j]).abs().argmin()]
             guesses[number - 1] = guess
         return self._count_rows(f"lone units, {way}", guesses, rows, target)
@@ -302,12 +410,18 @@ class _Server:
 
         guesses = slopes_of_losses(column, layout, most, len(rows), losses_at)
         return self._count_rows(
-            f"losses of steep models, {short(declaration.task.name)} of {self.pair}", guesses, rows, target
+            f"losses of steep models, {short(declaration.task.name)} of {self.pair}",
+            guesses,
+            rows,
+            target,
         )
 
     def members(self, declaration: Asks, owner: Any) -> Finding:
         """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
-        target, workspace = _Target.of(self, declaration, owner, VECTORS), self._shard.workspace
+        target, workspace = (
+            _Target.of(self, declaration, owner, VECTORS),
+            self._shard.workspace,
+        )
         client = self._shard.clients[0]
         x = workspace.x.double().clone()
         for number in range(1, self.allowed.rounds + 1):
@@ -316,12 +430,35 @@ class _Server:
         strangers = client.test or client.validation
         way = f"membership by loss, {short(declaration.task.name)} of {self.pair}"
         if strangers is None:
-            return Finding(f"{way} (no rows to compare with)", "members", 0, 0, 0, 0, self.answered, self.refused)
-        member_losses, stranger_losses = (self._losses(x, part) for part in (client.train, strangers))
+            return Finding(
+                f"{way} (no rows to compare with)",
+                "members",
+                0,
+                0,
+                0,
+                0,
+                self.answered,
+                self.refused,
+            )
+        member_losses, stranger_losses = (
+            self._losses(x, part) for part in (client.train, strangers)
+        )
         # `evaluate` tells the mean of a part.
-        counts_below = [int((losses <= member_losses.mean()).sum()) for losses in (member_losses, stranger_losses)]
-        counts = counts_below[0], len(member_losses), counts_below[1], len(stranger_losses), self.answered, self.refused
-        return Finding(way, "members", *counts, len(target.seen), target.most * self.allowed.rounds)
+        counts_below = [
+            int((losses <= member_losses.mean()).sum())
+            for losses in (member_losses, stranger_losses)
+        ]
+        counts = (
+            counts_below[0],
+            len(member_losses),
+            counts_below[1],
+            len(stranger_losses),
+            self.answered,
+            self.refused,
+        )
+        return Finding(
+            way, "members", *counts, len(target.seen), target.most * self.allowed.rounds
+        )
 
     def _rows_of(self, target: _Target) -> Tensor:
         """The rows whose loss a task tells: those of the part that its payload names, if the site has it, else training rows."""
@@ -337,11 +474,28 @@ class _Server:
         workspace.train(False)
         return workspace.loss.rows(workspace.model(part.inputs), part.labels).double()
 
-    def _count_rows(self, way: str, guesses: Tensor, rows: Tensor, target: _Target | None = None) -> Finding:
-        shuffled = [c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))] for j, c in enumerate(rows.T)]
-        hits, luck = (count_near(guesses, targets) for targets in (rows, torch.stack(shuffled, 1)))
+    def _count_rows(
+        self, way: str, guesses: Tensor, rows: Tensor, target: _Target | None = None
+    ) -> Finding:
+        shuffled = [
+            c[torch.randperm(len(c), generator=torch.Generator().manual_seed(j))]
+            for j, c in enumerate(rows.T)
+        ]
+        hits, luck = (
+            count_near(guesses, targets) for targets in (rows, torch.stack(shuffled, 1))
+        )
         spent = (len(target.seen), target.most * self.allowed.rounds) if target else ()
-        return Finding(way, "rows", hits, len(rows), luck, len(rows), self.answered, self.refused, *spent)
+        return Finding(
+            way,
+            "rows",
+            hits,
+            len(rows),
+            luck,
+            len(rows),
+            self.answered,
+            self.refused,
+            *spent,
+        )
 
 
 @dataclass
@@ -371,22 +525,35 @@ class _Target:
     seen: set[tuple[int, bytes]]
 
     @classmethod
-    def of(cls, server: _Server, declaration: Asks, owner: Any, kinds: tuple[str, ...]) -> _Target:
+    def of(
+        cls, server: _Server, declaration: Asks, owner: Any, kinds: tuple[str, ...]
+    ) -> _Target:
         """The first field of the reply that is of one of these kinds, about the field of the payload that holds most models."""
         task, limits = declaration.task, server.rows._limits(server._shard)
-        models = {k: held.holds.shape for k, held in task.payload.items() if held.holds and held.holds.model}
+        models = {
+            k: held.holds.shape
+            for k, held in task.payload.items()
+            if held.holds and held.holds.model
+        }
         field = min(models, key=lambda k: models[k][:1] != ("models",))
         reply = next(key for key, kind in task.kinds.items() if kind in kinds)
         count = declaration.most_models(limits.clients)
         most = count * server.rows.approved.plan.deployment.runs
         payload = example_payload(declaration, owner, limits, 1)
-        arguments = {k: v.tensor if isinstance(v, PerClient) else v for k, v in payload.items()}
+        arguments = {
+            k: v.tensor if isinstance(v, PerClient) else v for k, v in payload.items()
+        }
         form, layout = task.forms[reply], server._shard.workspace.layout
         shape = row_shape(form, arguments, layout)
         sent = task.layout_of(reply, arguments, layout)
         names = {name for name, _ in (*sent.parameters, *sent.buffers)}
-        entries = [torch.full((shape.numel(),), name in names) for name, shape in (*layout.parameters, *layout.buffers)]
-        one_each = models[field][:1] == ("models",) and len(shape) > (task.kinds[reply] in VECTORS)
+        entries = [
+            torch.full((shape.numel(),), name in names)
+            for name, shape in (*layout.parameters, *layout.buffers)
+        ]
+        one_each = models[field][:1] == ("models",) and len(shape) > (
+            task.kinds[reply] in VECTORS
+        )
         return cls(
             server,
             declaration,
@@ -416,8 +583,12 @@ class _Target:
         for start in range(0, len(rounded), self.at_once):
             part = rounded[start : start + self.at_once]
             value = part if takes_several else part[0]
-            payload[self.field] = PerClient(value[None]) if isinstance(example, PerClient) else value
-            values = server.ask(self.declaration.task.name, payload, server.allowed.seed, round)
+            payload[self.field] = (
+                PerClient(value[None]) if isinstance(example, PerClient) else value
+            )
+            values = server.ask(
+                self.declaration.task.name, payload, server.allowed.seed, round
+            )
             if values is None:
                 break
             self.seen.update((round, x.numpy().tobytes()) for x in part)
@@ -428,12 +599,24 @@ class _Target:
     def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
         """Return the site's update of each model, the mean over copies, decay of weights taken off."""
         local = getattr(self.server.allowed.method, "local", None)
-        copied = models.repeat_interleave(copies, 0).to(self.server._shard.workspace.layout.dtype)
+        copied = models.repeat_interleave(copies, 0).to(
+            self.server._shard.workspace.layout.dtype
+        )
         answers = zip(self.replies(copied, round), copied, strict=False)
         replies = []
         for answer, x in answers:
             update = torch.zeros_like(x, dtype=torch.float64)
             update[self.uploaded] = answer.reshape(-1, int(self.uploaded.sum())).mean(0)
-            replies.append(torch.where(self.uploaded, update - decay(x.double(), local, round), 0))
+            replies.append(
+                torch.where(self.uploaded, update - decay(x.double(), local, round), 0)
+            )
         count = len(replies) // copies
-        return list(torch.stack(replies[: count * copies]).reshape(count, copies, -1).mean(1)) if count else []
+        return (
+            list(
+                torch.stack(replies[: count * copies])
+                .reshape(count, copies, -1)
+                .mean(1)
+            )
+            if count
+            else []
+        )

@@ -39,9 +39,15 @@ class Finding(NamedTuple):
         return self.found if self.what == "rows" else 0
 
     def __str__(self) -> str:
-        nobody = {"rows": "that nobody has", "members": "that were not trained on"}.get(self.what)
+        nobody = {"rows": "that nobody has", "members": "that were not trained on"}.get(
+            self.what
+        )
         luck = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
-        spent = f", {self.models} of {self.budget} models of the budget" if self.budget else ""
+        spent = (
+            f", {self.models} of {self.budget} models of the budget"
+            if self.budget
+            else ""
+        )
         effort = f"{self.requests} requests answered, {self.refused} refused{spent}"
         words = {
             "rows": "rows found",
@@ -49,4 +55,6 @@ class Finding(NamedTuple):
             "requests": "answered",
             "members": "rows called members",
         }
-        return f"{self.way}: {self.found} of {self.of} {words[self.what]}{luck}; {effort}"
+        return (
+            f"{self.way}: {self.found} of {self.of} {words[self.what]}{luck}; {effort}"
+        )

@@ -35,7 +35,11 @@ def has_hidden_layer(layout: Any) -> bool:
 
 def rows_of_a_round(local: Any, rows: int) -> int:
     """Return how many rows stand behind an update."""
-    if not isinstance(local, LocalSGD) or local.batch_size is None or not isinstance(local.steps, Steps):
+    if (
+        not isinstance(local, LocalSGD)
+        or local.batch_size is None
+        or not isinstance(local.steps, Steps)
+    ):
         return rows
     return local.batch_size * local.steps.count
 
@@ -52,12 +56,16 @@ def _thresholds(count: int, number: int, batch: int) -> Tensor:
     space = min(1 / count, 1 / batch)
     offset = number * 0.618 % 1
     start = (1 - count * space) * offset
-    shares = start + (torch.arange(count, dtype=torch.float64) + 0.05 + 0.9 * offset) * space
+    shares = (
+        start + (torch.arange(count, dtype=torch.float64) + 0.05 + 0.9 * offset) * space
+    )
     thresholds: Tensor = torch.special.ndtri(shares)
     return thresholds
 
 
-def open_gates(column: int, layout: Any, most: int, number: int, batch: int, updates: Updates) -> Tensor:
+def open_gates(
+    column: int, layout: Any, most: int, number: int, batch: int, updates: Updates
+) -> Tensor:
     """Rows between neighbouring thresholds of one column, from differences of updates of models that are steep there."""
     width = layout.parameters[0][1][1]
     thresholds = _thresholds(most, number, batch)
@@ -72,7 +80,9 @@ def open_gates(column: int, layout: Any, most: int, number: int, batch: int, upd
     return differences[:, :width] / differences[:, outputs * width, None]
 
 
-def read_imprints(column: int, layout: Any, most: int, number: int, batch: int, updates: Updates) -> Tensor:
+def read_imprints(
+    column: int, layout: Any, most: int, number: int, batch: int, updates: Updates
+) -> Tensor:
     """Rows between neighbouring thresholds of the units of the first layer, from its own update."""
     units, width = layout.parameters[0][1]
     weights, biases = units * width, slice(units * width, units * width + units)
@@ -82,12 +92,19 @@ def read_imprints(column: int, layout: Any, most: int, number: int, batch: int, 
         x = torch.zeros(layout.size, dtype=torch.float64)
         first_row = torch.zeros(units, width, dtype=torch.float64)
         first_row[:, column] = 1.0
-        x[:weights], x[biases] = first_row.reshape(-1), -_thresholds(units, number * most + shift, batch)
+        x[:weights], x[biases] = (
+            first_row.reshape(-1),
+            -_thresholds(units, number * most + shift, batch),
+        )
         x[weights + units :] = SMALL
         models.append(x)
     for answer in updates(torch.stack(models)):
-        slopes = torch.cat([answer[:weights].reshape(units, width), answer[biases, None]], dim=1)
-        differences = torch.cat([slopes, torch.zeros(1, width + 1, dtype=torch.float64)]).diff(dim=0)
+        slopes = torch.cat(
+            [answer[:weights].reshape(units, width), answer[biases, None]], dim=1
+        )
+        differences = torch.cat(
+            [slopes, torch.zeros(1, width + 1, dtype=torch.float64)]
+        ).diff(dim=0)
         guesses.append(differences[:, :width] / differences[:, width:])
     return torch.cat(guesses)
 
@@ -106,7 +123,9 @@ def lone_unit(column: int, layout: Any, number: int, batch: int, count: int) -> 
     x[biases] = -torch.special.ndtri(torch.tensor(1 - 1 / batch, dtype=torch.float64))
     x[weights_out] = LOUD if number * 0.414 % 1 < 0.5 else -LOUD
     models = x.repeat(count, 1)
-    models[:, -1] += 1e-5 * torch.arange(count)  # each is another model to the site, with noise of its own
+    models[:, -1] += 1e-5 * torch.arange(
+        count
+    )  # each is another model to the site, with noise of its own
     return models
 
 
@@ -116,7 +135,9 @@ def read_lone_unit(layout: Any, update: Tensor) -> Tensor:
     return update[:width] / update[units * width]
 
 
-def slopes_of_losses(column: int, layout: Any, most: int, rows: int, losses: Losses) -> Tensor:
+def slopes_of_losses(
+    column: int, layout: Any, most: int, rows: int, losses: Losses
+) -> Tensor:
     """Rows between neighbouring thresholds of one column, from differences of losses, of which there are `most`.
 
     The slope of the mean loss of a steep model is the sum of the rows on its wrong side. Behind a hidden layer a single unit is steep.

@@ -30,22 +30,30 @@ class Probe(NamedTuple):
     payload: dict[str, Any]
 
 
-def example_payload(declaration: Asks, owner: Any, limits: Limits, round: int = 1) -> dict[str, Any]:
+def example_payload(
+    declaration: Asks, owner: Any, limits: Limits, round: int = 1
+) -> dict[str, Any]:
     """Return a payload that a declaration allows: zeros of the declared shapes, and the first of the values that a field may hold."""
     payload: dict[str, Any] = {}
     for key, field in declaration.task.payload.items():
         if field.holds is not None:
             most = declaration.most_models(limits.clients)
-            sizes = [_size_of(dimension, limits, most) for dimension in field.holds.shape]
+            sizes = [
+                _size_of(dimension, limits, most) for dimension in field.holds.shape
+            ]
             low = max(0.0, field.holds.within[0])
-            zeros = torch.full(sizes, low, dtype=torch.float64).to(field.holds.dtype or limits.dtype)
+            zeros = torch.full(sizes, low, dtype=torch.float64).to(
+                field.holds.dtype or limits.dtype
+            )
             payload[key] = PerClient(zeros[None]) if field.holds.each else zeros
         elif field.needed:
             payload[key] = _first_value(_allowed_values(declaration, owner, key), round)
     return payload
 
 
-def probes(declaration: Asks, owner: Any, limits: Limits, payload: Mapping[str, Any]) -> Iterator[Probe]:
+def probes(
+    declaration: Asks, owner: Any, limits: Limits, payload: Mapping[str, Any]
+) -> Iterator[Probe]:
     """Yield payloads that differ from one that is allowed in a field each: another shape, dtype, value, more copies, none at all."""
     yield Probe("nobody", "a field more", {**payload, "nobody": 1})
     for key, field in declaration.task.payload.items():
@@ -53,9 +61,13 @@ def probes(declaration: Asks, owner: Any, limits: Limits, payload: Mapping[str, 
             yield Probe(key, "left out", {k: v for k, v in payload.items() if k != key})
         if field.tensor:
             most = declaration.most_models(limits.clients)
-            values = _wrong_tensors(field.holds, payload.get(key), field.optional, limits, most)
+            values = _wrong_tensors(
+                field.holds, payload.get(key), field.optional, limits, most
+            )
         else:
-            values = _wrong_values(_allowed_values(declaration, owner, key), payload.get(key))
+            values = _wrong_values(
+                _allowed_values(declaration, owner, key), payload.get(key)
+            )
         for way, value in values:
             yield Probe(key, way, {**payload, key: value})
 
@@ -113,16 +125,28 @@ def _wrong_tensors(
         if holds.shape[:1] == (dimension,):
             row = tensor[:1]
             for count in (most + 1, 64 * most):
-                yield f"copies for {count} {dimension}", wrap(row.expand(count, *row.shape[1:]).contiguous())
+                yield (
+                    f"copies for {count} {dimension}",
+                    wrap(row.expand(count, *row.shape[1:]).contiguous()),
+                )
     own_dtype = tensor.dtype
-    for dtype in (torch.float16, torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64):
+    for dtype in (
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+    ):
         if dtype != own_dtype:
             yield str(dtype), wrap(tensor.to(dtype))
     if not own_dtype.is_floating_point or not tensor.numel():
         return
     extremes = [float("nan"), float("inf"), -float("inf")] if holds.finite else []
     low, high = holds.within
-    extremes += [low - 1] * (low > -float("inf")) + [2 * high + 1] * (high < float("inf"))
+    extremes += [low - 1] * (low > -float("inf")) + [2 * high + 1] * (
+        high < float("inf")
+    )
     for number in extremes:
         changed = tensor.clone()
         changed.view(-1)[-1] = number

@@ -16,7 +16,13 @@ from coterie.run.fit import start_from
 from coterie.run.loop import run_method
 from coterie.run.provenance import Provenance
 from coterie.run.result import Run
-from coterie.sites.comparisons import TOLD, Paired, comparisons, note_outcomes, paired_errors
+from coterie.sites.comparisons import (
+    TOLD,
+    Paired,
+    comparisons,
+    note_outcomes,
+    paired_errors,
+)
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
 from coterie.study.layout import Training
@@ -50,8 +56,12 @@ class Sites:
             loss=run.loss,
             in_folds=bool(experiment.folds),
         )
-        settings = run_settings(experiment, resume=resume, callbacks=(training.progress,))
-        record = Provenance(pair.folder, pair_world(experiment, pair, sites), training.accept_change)
+        settings = run_settings(
+            experiment, resume=resume, callbacks=(training.progress,)
+        )
+        record = Provenance(
+            pair.folder, pair_world(experiment, pair, sites), training.accept_change
+        )
         finished = run_method(
             self.engine,
             method,
@@ -62,14 +72,20 @@ class Sites:
             files=RoundFiles(pair.folder, record),
         )
         self._let_note(finished)
-        meaning = self.engine.loss.meaning(sites.classes, sites.label_scale, sites.recipe)
+        meaning = self.engine.loss.meaning(
+            sites.classes, sites.label_scale, sites.recipe
+        )
         return replace(finished, meaning=meaning)
 
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""
         tested = self.engine.rows_of("test")
         models = {**run.models, **dict.fromkeys(run.elsewhere)}
-        names = [n for n in self.engine.clients if tested[n] and ("*" in models or n in models)]
+        names = [
+            n
+            for n in self.engine.clients
+            if tested[n] and ("*" in models or n in models)
+        ]
         for served, x in models_of(models, names):
             with suppress(QuorumError):
                 self._view(run.seed, run.rounds).ask(served, note_outcomes, x=x)
@@ -79,14 +95,27 @@ class Sites:
         view, rows = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
         for method, rival in comparisons(experiment):
             with suppress(QuorumError):
-                replies = view.ask(self.engine.clients, paired_errors, method=method, other=rival)
-                columns = [getattr(replies, key).tolist() for key in (*Paired._fields, "known", "tested", "rarest")]
-                for client, *numbers, flags, tested, rarest in zip(replies.clients, *columns, strict=True):
+                replies = view.ask(
+                    self.engine.clients, paired_errors, method=method, other=rival
+                )
+                columns = [
+                    getattr(replies, key).tolist()
+                    for key in (*Paired._fields, "known", "tested", "rarest")
+                ]
+                for client, *numbers, flags, tested, rarest in zip(
+                    replies.clients, *columns, strict=True
+                ):
                     pair = {"client": client, "method": method, "other": rival}
                     pair |= {"tested": int(tested), "rarest": int(rarest)}
                     rows += [
-                        {**pair, "metric": metric, **dict(zip(Paired._fields, values, strict=True))}
-                        for metric, is_known, *values in zip(TOLD, flags, *numbers, strict=True)
+                        {
+                            **pair,
+                            "metric": metric,
+                            **dict(zip(Paired._fields, values, strict=True)),
+                        }
+                        for metric, is_known, *values in zip(
+                            TOLD, flags, *numbers, strict=True
+                        )
                         if is_known
                     ]
         return rows

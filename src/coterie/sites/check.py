@@ -22,10 +22,17 @@ from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.plan_words import model_of
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.software import VERSIONS_FILE, compare_versions
-from coterie.sites.tables import read_site, settings_of_file, table_options, table_settings
+from coterie.sites.tables import (
+    read_site,
+    settings_of_file,
+    table_options,
+    table_settings,
+)
 
 
-def check_site(place: Path, *, site: str | None = None, settings_file: Path | None = None) -> list[str]:
+def check_site(
+    place: Path, *, site: str | None = None, settings_file: Path | None = None
+) -> list[str]:
     """Sentences about what fits; nothing is sent.
 
     Args:
@@ -40,17 +47,26 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     if place.is_dir():
         plan_file = place / "local" / PLAN_FILE
         if not plan_file.is_file():
-            raise InputError(f"{place} is not a kit of a site: it has no local/{PLAN_FILE}")
-        site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE
+            raise InputError(
+                f"{place} is not a kit of a site: it has no local/{PLAN_FILE}"
+            )
+        site, settings_file = (
+            site or place.resolve().name,
+            settings_file or place / "local" / SETTINGS_FILE,
+        )
         _check_certificate(place / "startup", site)
     else:
         plan_file = place
     approved = Approved.read(plan_file)
     plan = approved.plan
     if site is None or settings_file is None:
-        raise InputError(f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE")
+        raise InputError(
+            f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE"
+        )
     if site not in plan.deployment.sites:
-        raise InputError(f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
+        raise InputError(
+            f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}"
+        )
     import coterie.compute.metrics  # noqa: F401 - the settings may name its tasks
 
     METHODS.importable()  # and those of all methods
@@ -64,7 +80,9 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     ]
     counts = []
     for seed in plan.experiment.split_seeds:
-        table, notes = read_site(settings.data, site, options, seed=seed, split=plan.experiment.split or None)
+        table, notes = read_site(
+            settings.data, site, options, seed=seed, split=plan.experiment.split or None
+        )
         missing = sorted(set(plan.deployment.columns) - set(table.columns))
         if missing:
             raise InputError(
@@ -86,12 +104,25 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     )
     lines += [f"note      {note}" for note in notes]
     lines += [f"look at   {problem}" for problem in problems]
-    lines.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
-    lines += [f"versions  {line}" for line in compare_versions(plan_file.with_name(VERSIONS_FILE))]
+    lines.append(
+        f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}"
+    )
+    lines += [
+        f"versions  {line}"
+        for line in compare_versions(plan_file.with_name(VERSIONS_FILE))
+    ]
     path = approval_file(settings_file)
     agreed = path.is_file() and plan_hash(path) == approved.hash
-    lines.append("approved  yes" if agreed else f"approved  no: read what it asks with coterie site approve {place}")
-    lines.append("this site can join" if agreed else "this site can join once it has approved the plan")
+    lines.append(
+        "approved  yes"
+        if agreed
+        else f"approved  no: read what it asks with coterie site approve {place}"
+    )
+    lines.append(
+        "this site can join"
+        if agreed
+        else "this site can join once it has approved the plan"
+    )
     return lines
 
 
@@ -101,14 +132,23 @@ def _file_problems(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
     settings = table_settings(options)
     table = read(file, reading_of(settings, site), name=site)
     for column in plan.deployment.columns:
-        spelled = next((name for name in table.columns if column not in table.columns and alike(name, column)), None)
+        spelled = next(
+            (
+                name
+                for name in table.columns
+                if column not in table.columns and alike(name, column)
+            ),
+            None,
+        )
         if spelled is not None:
             raise InputError(
                 f"{file} has a column {spelled!r} where the plan has {column!r}; are they the same? Then rename it in the file, or "
                 f"let the plan say rename = {{{quote_toml(str(spelled))} = {quote_toml(column)}}}"
             )
     return check_tables(
-        {site: table}, settings_of_file(settings, table, site), split=plan.experiment.split or None
+        {site: table},
+        settings_of_file(settings, table, site),
+        split=plan.experiment.split or None,
     ).problems
 
 
@@ -119,9 +159,12 @@ def _check_certificate(startup: Path, site: str) -> None:
 
     for name in ("client.crt", "client.key", "rootCA.pem"):
         if not (startup / name).is_file():
-            raise InputError(f"{startup} has no {name}: the server refuses connections without it; get a new kit")
+            raise InputError(
+                f"{startup} has no {name}: the server refuses connections without it; get a new kit"
+            )
     certificate, root = (
-        x509.load_pem_x509_certificate((startup / n).read_bytes()) for n in ("client.crt", "rootCA.pem")
+        x509.load_pem_x509_certificate((startup / n).read_bytes())
+        for n in ("client.crt", "rootCA.pem")
     )
     try:
         certificate.verify_directly_issued_by(root)
@@ -129,14 +172,18 @@ def _check_certificate(startup: Path, site: str) -> None:
         raise InputError(
             f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get a new kit"
         ) from error
-    named = str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    named = str(
+        certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
+    )
     if named != site:
         raise InputError(
             f"the certificate in {startup} is that of {named!r}, not of {site!r}, and the server compares; use its kit"
         )
 
 
-def _check_label(settings: SiteSettings, options: Mapping[str, Any], file: Path) -> None:
+def _check_label(
+    settings: SiteSettings, options: Mapping[str, Any], file: Path
+) -> None:
     if settings.label not in (None, options["label"]):
         raise InputError(
             f"the plan predicts {options['label']!r}, but {file} offers only {settings.label!r}; agree on one label"
@@ -155,7 +202,9 @@ def connect(startup: Path) -> str:
     Raises:
         InputError: the port cannot be reached, or a certificate is refused, with the cure.
     """
-    server = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))["servers"][0]
+    server = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))[
+        "servers"
+    ][0]
     host, _, port = server["service"]["target"].rpartition(":")
     context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
@@ -167,7 +216,9 @@ def connect(startup: Path) -> str:
         ) from error
     with plain:
         try:
-            with context.wrap_socket(plain, server_hostname=server["identity"]) as secure:
+            with context.wrap_socket(
+                plain, server_hostname=server["identity"]
+            ) as secure:
                 secure.settimeout(SECONDS)
                 _await_refusal(secure)
                 return f"{host}:{port} answers as {server['identity']} over {secure.version()}"

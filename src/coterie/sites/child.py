@@ -41,13 +41,15 @@ def serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
         return reply, rows.about
     except RefusedError as refusal:
         refusal_text, log_entry = str(refusal), {**rows.about, "refused": str(refusal)}
-    except Exception as error:  # whatever a file, a message or a task does is this client's failure
+    except (
+        Exception
+    ) as error:  # whatever a file, a message or a task does is this client's failure
         why = " ".join(str(error).split())[:300]
-        refusal_text = (
-            f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
-        )
+        refusal_text = f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
         log_entry = {**rows.about, "error": f"{type(error).__name__}: {why}"}
-    return encode({"failed": refusal_text, "serial": serial if type(serial) is int else -1}), log_entry
+    return encode(
+        {"failed": refusal_text, "serial": serial if type(serial) is int else -1}
+    ), log_entry
 
 
 def main(descriptor: str, settings: str) -> None:
@@ -56,8 +58,14 @@ def main(descriptor: str, settings: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)
     start = json.loads(settings)
-    site_settings, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
-    _serve(Connection(int(descriptor)), SiteRows(start["name"], site_settings, Path(start["folder"]), approved))
+    site_settings, approved = (
+        SiteSettings(**start["settings"]),
+        Approved.read(Path(start["plan"])),
+    )
+    _serve(
+        Connection(int(descriptor)),
+        SiteRows(start["name"], site_settings, Path(start["folder"]), approved),
+    )
 
 
 if __name__ == "__main__":

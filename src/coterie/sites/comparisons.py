@@ -25,8 +25,14 @@ TOLD = ("auc", "loss", "rmse", "mse", "accuracy")
 def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     """Return which methods an experiment compares: each with the one that trains each client alone, and with a constant prediction."""
     labels = experiment.labels
-    baseline = next((entry.label for entry in experiment.methods if entry.name == "local"), None)
-    pairs = [(label, baseline) for label in labels if baseline is not None and label != baseline]
+    baseline = next(
+        (entry.label for entry in experiment.methods if entry.name == "local"), None
+    )
+    pairs = [
+        (label, baseline)
+        for label in labels
+        if baseline is not None and label != baseline
+    ]
     return (*pairs, *((label, CONSTANT) for label in labels))
 
 
@@ -58,7 +64,9 @@ class Done(NamedTuple):
     done: Flag
 
 
-def _form(dtype: torch.dtype = torch.float64, highest: float = math.inf, lowest: float = 0.0) -> Form:
+def _form(
+    dtype: torch.dtype = torch.float64, highest: float = math.inf, lowest: float = 0.0
+) -> Form:
     return Form((len(TOLD),), dtype, (lowest, highest))
 
 
@@ -86,7 +94,9 @@ def note_outcomes(cohort: TestRows, *, x: ModelOrOwn) -> Done:
 def paired_errors(cohort: TestRows, *, method: str, other: str) -> PairedErrors:
     """Measure how uncertain the differences between two methods are over the site's test rows."""
     compared = [cohort.compare(method, other, metric) for metric in TOLD]
-    numbers = torch.tensor([[pair or Paired(0.0, 0.0, 0.0, 0.0) for pair in compared]], dtype=torch.float64)
+    numbers = torch.tensor(
+        [[pair or Paired(0.0, 0.0, 0.0, 0.0) for pair in compared]], dtype=torch.float64
+    )
     present = torch.tensor([[pair is not None for pair in compared]])
     counts = torch.tensor([cohort.counts(method)], dtype=torch.float64)
     error, p, gap, value = numbers.unbind(2)

@@ -43,15 +43,27 @@ class SiteDescription:
     def of(cls, descriptions: Iterable[TableDescription]) -> SiteDescription:
         """Join the descriptions of a site's table with each seed."""
         every = list(descriptions)
-        columns = {name: _join([table.columns[name] for table in every]) for name in every[0].columns}
+        columns = {
+            name: _join([table.columns[name] for table in every])
+            for name in every[0].columns
+        }
         label = every[0].label
-        return cls(tuple(table.rows for table in every), tuple(label.values) or label.kind, columns)
+        return cls(
+            tuple(table.rows for table in every),
+            tuple(label.values) or label.kind,
+            columns,
+        )
 
     @classmethod
     def parse(cls, *, rows: Any, label: Any, columns: Any) -> SiteDescription:
         """Return what a table states, with tuples for the lists that files and messages have."""
-        kinds = {name: kind if isinstance(kind, str) else tuple(kind) for name, kind in columns.items()}
-        return cls(tuple(rows), label if isinstance(label, str) else tuple(label), kinds)
+        kinds = {
+            name: kind if isinstance(kind, str) else tuple(kind)
+            for name, kind in columns.items()
+        }
+        return cls(
+            tuple(rows), label if isinstance(label, str) else tuple(label), kinds
+        )
 
     def difference(self, description: TableDescription, seed: int) -> str:
         """Return a sentence about what a site tells otherwise with the seed of this number, or ""."""
@@ -63,7 +75,9 @@ class SiteDescription:
                 return f"its column {plain(name, 40)!r} is not as the plan states it"
         return (
             ""
-            if _fits(tuple(description.label.values) or description.label.kind, self.label)
+            if _fits(
+                tuple(description.label.values) or description.label.kind, self.label
+            )
             else "its label is not as the plan states it"
         )
 
@@ -74,8 +88,12 @@ def _state(column: ColumnDescription) -> Stated:
 
 def _join(columns: list[ColumnDescription]) -> Stated:
     """The categories of all, or the kind of the first that is not empty."""
-    categories = tuple(sorted({category for column in columns for category in column.categories or ()}))
-    return categories or next((column.kind for column in columns if column.kind != "empty"), "empty")
+    categories = tuple(
+        sorted({category for column in columns for category in column.categories or ()})
+    )
+    return categories or next(
+        (column.kind for column in columns if column.kind != "empty"), "empty"
+    )
 
 
 def _fits(description: Stated, stated: Stated) -> bool:
@@ -87,11 +105,15 @@ def _fits(description: Stated, stated: Stated) -> bool:
     return isinstance(stated, tuple) and {*description} <= {*stated}
 
 
-def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict[str, SiteDescription]:
+def parse_descriptions(
+    table: Mapping[str, Any], sites: Collection[str]
+) -> dict[str, SiteDescription]:
     """Return what a plan states of each of its sites. Raises `InputError` unless it states all of them, and nobody else."""
     for name in table:
         if name not in sites:
-            raise InputError(f"described names {name!r}, which is no site of the plan; {nearest(name, sites)}")
+            raise InputError(
+                f"described names {name!r}, which is no site of the plan; {nearest(name, sites)}"
+            )
     missing = [name for name in sites if name not in table]
     if missing:
         raise InputError(
@@ -102,7 +124,8 @@ def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict
         try:
             description = SiteDescription.parse(**fields)
             valid = all(type(rows) is int for rows in description.rows) and all(
-                isinstance(kind, str) or all(isinstance(category, str) for category in kind)
+                isinstance(kind, str)
+                or all(isinstance(category, str) for category in kind)
                 for kind in (description.label, *description.columns.values())
             )
         except (TypeError, AttributeError):
@@ -115,14 +138,18 @@ def parse_descriptions(table: Mapping[str, Any], sites: Collection[str]) -> dict
     return descriptions
 
 
-def describe_site(experiment: Experiment, settings: SiteSettings, site: str) -> list[TableDescription]:
+def describe_site(
+    experiment: Experiment, settings: SiteSettings, site: str
+) -> list[TableDescription]:
     """Read a site's file as the plan would, with each seed, and return what it would tell. Raises `InputError` with file and cure."""
     options = table_options(experiment.data)
     split = experiment.split or None
     return [
         public_description(
             table_withheld(
-                read_site(settings.data, site, options, seed=seed, split=split)[0], options, settings.minimum_cell
+                read_site(settings.data, site, options, seed=seed, split=split)[0],
+                options,
+                settings.minimum_cell,
             ),
             options,
         )
@@ -130,7 +157,9 @@ def describe_site(experiment: Experiment, settings: SiteSettings, site: str) -> 
     ]
 
 
-def write_description(experiment: Experiment, settings: SiteSettings, site: str, file: Path) -> str:
+def write_description(
+    experiment: Experiment, settings: SiteSettings, site: str, file: Path
+) -> str:
     """Write the table that states a site in the plan, to be appended there as it is, and return its text."""
     import tomli_w
 
@@ -152,8 +181,16 @@ def state_sites(plan: Path, files: Sequence[Path]) -> None:
     stated = read_toml(plan).get("deploy", {}).get("described", {})
     for file in files:
         tables = read_toml(file)
-        sites = tables.get("deploy", {}).get("described", {}) if isinstance(tables.get("deploy"), dict) else {}
-        if not isinstance(sites, dict) or len(sites) != 1 or tables != {"deploy": {"described": sites}}:
+        sites = (
+            tables.get("deploy", {}).get("described", {})
+            if isinstance(tables.get("deploy"), dict)
+            else {}
+        )
+        if (
+            not isinstance(sites, dict)
+            or len(sites) != 1
+            or tables != {"deploy": {"described": sites}}
+        ):
             raise InputError(
                 f"{file} holds more than the table of one site; let that site write it with coterie site describe"
             )
@@ -163,15 +200,24 @@ def state_sites(plan: Path, files: Sequence[Path]) -> None:
                 f"{file}: {plan} or another file states {plain(site, 40)!r} already; take one of the two out"
             )
         described |= sites
-    text = plan.read_text(encoding="utf-8") + "\n" + tomli_w.dumps({"deploy": {"described": described}})
+    text = (
+        plan.read_text(encoding="utf-8")
+        + "\n"
+        + tomli_w.dumps({"deploy": {"described": described}})
+    )
     write_atomically(plan, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def check_file(
-    described: Mapping[str, SiteDescription], experiment: Experiment, settings: SiteSettings, site: str
+    described: Mapping[str, SiteDescription],
+    experiment: Experiment,
+    settings: SiteSettings,
+    site: str,
 ) -> None:
     """Raise `InputError` if a site's file is not what the plan states of it."""
-    for number, description in enumerate(describe_site(experiment, settings, site) if described else ()):
+    for number, description in enumerate(
+        describe_site(experiment, settings, site) if described else ()
+    ):
         why = described[site].difference(description, number)
         if why:
             raise InputError(
@@ -180,17 +226,33 @@ def check_file(
 
 
 def difference(
-    described: Mapping[str, SiteDescription], seeds: Sequence[int], site: str, description: TableDescription, seed: int
+    described: Mapping[str, SiteDescription],
+    seeds: Sequence[int],
+    site: str,
+    description: TableDescription,
+    seed: int,
 ) -> str:
     """Return a sentence about what a site tells otherwise than the plan states of it, or ""."""
-    return described[site].difference(description, seeds.index(seed)) if described else ""
+    return (
+        described[site].difference(description, seeds.index(seed)) if described else ""
+    )
 
 
-def check_recipe(described: Mapping[str, SiteDescription], recipe: Mapping[str, Any]) -> str:
+def check_recipe(
+    described: Mapping[str, SiteDescription], recipe: Mapping[str, Any]
+) -> str:
     """Return which column of a recipe has a category that the plan states of no site, or ""."""
     for column in recipe["columns"] if described else ():
         stated = [site.columns.get(column["name"]) for site in described.values()]
-        categories = {fold(category) for kind in stated if isinstance(kind, tuple) for category in kind} | {fold(RARE)}
-        if not {fold(category) for category in column.get("categories", ())} <= categories:
+        categories = {
+            fold(category)
+            for kind in stated
+            if isinstance(kind, tuple)
+            for category in kind
+        } | {fold(RARE)}
+        if (
+            not {fold(category) for category in column.get("categories", ())}
+            <= categories
+        ):
             return str(column["name"])
     return ""

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
-from coterie.compute.outcomes import CONSTANT, Rows, error_by_resampling, join_folds, pair_influences, student
+from coterie.compute.outcomes import (
+    CONSTANT,
+    Rows,
+    error_by_resampling,
+    join_folds,
+    pair_influences,
+    student,
+)
 from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode
 from coterie.run.files import seed_suffix
@@ -64,13 +71,18 @@ class KeptOutcomes:
         scale = clients.label_scale
         outcomes = of_rows(workspace, client, client.train.labels, scale)
         if self._veil is not None:
-            outcomes |= {key: self._veil.bound_losses(outcomes[key]) for key in ("loss", "constant_loss")}
+            outcomes |= {
+                key: self._veil.bound_losses(outcomes[key])
+                for key in ("loss", "constant_loss")
+            }
             if "outputs" in outcomes:
                 outcomes["outputs"] = outcomes["outputs"].nan_to_num()
         content = encode(outcomes)
         path = self._file(pair)
         if path.exists() and path.read_bytes() != content:
-            raise RefusedError(f"another model of {pair[:40]} was noted before in this run")
+            raise RefusedError(
+                f"another model of {pair[:40]} was noted before in this run"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda p: p.write_bytes(content))
         return True
@@ -82,57 +94,98 @@ class KeptOutcomes:
         rows_of_reference = rows_of_method if constant else self._rows(other)
         by_class = metric == "auc" or constant
         if any(
-            _fewest(rows, by_class) < self._least for rows in (*rows_of_method.values(), *rows_of_reference.values())
+            _fewest(rows, by_class) < self._least
+            for rows in (*rows_of_method.values(), *rows_of_reference.values())
         ):
             return None
-        pairs = pair_influences(rows_of_method, rows_of_reference, metric, constant=constant)
+        pairs = pair_influences(
+            rows_of_method, rows_of_reference, metric, constant=constant
+        )
         if len(pairs) < len(self._turns):
             return None
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        differences = np.concatenate([of_method.values - reference.values for of_method, reference in pairs])
+        differences = np.concatenate(
+            [of_method.values - reference.values for of_method, reference in pairs]
+        )
         digest = hmac.new(self._key, differences.tobytes(), hashlib.sha256).digest()
-        resampled = error_by_resampling(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
+        resampled = error_by_resampling(
+            a, b, np.random.default_rng(int.from_bytes(digest, "little"))
+        )
         if resampled is None:
             return None
-        gap = float(np.mean([of_method.metric - reference.metric for of_method, reference in pairs]))
+        gap = float(
+            np.mean(
+                [of_method.metric - reference.metric for of_method, reference in pairs]
+            )
+        )
         value = float(np.mean([of_method.metric for of_method, _ in pairs]))
         if abs(gap) <= 1e-12:
             gap = 0.0
         paired = Paired(resampled.error, student(gap, resampled)[1], gap, value)
         if self._veil is not None:
             every = (*rows_of_method.values(), *rows_of_reference.values())
-            tested, fewest = (min(_fewest(rows, by_class) for rows in every) for by_class in (False, True))
+            tested, fewest = (
+                min(_fewest(rows, by_class) for rows in every)
+                for by_class in (False, True)
+            )
             reach = self._veil.reach(metric, tested, fewest)
-            outcomes = _outcomes_of(rows_of_method, False), _outcomes_of(rows_of_reference, constant)
-            paired = self._veil.comparison(paired, resampled.freedom, metric, reach, *outcomes)
-        return paired if math.isfinite(paired.gap) and math.isfinite(paired.value) else None
+            outcomes = (
+                _outcomes_of(rows_of_method, False),
+                _outcomes_of(rows_of_reference, constant),
+            )
+            paired = self._veil.comparison(
+                paired, resampled.freedom, metric, reach, *outcomes
+            )
+        return (
+            paired
+            if math.isfinite(paired.gap) and math.isfinite(paired.value)
+            else None
+        )
 
     def counts(self, method: str) -> tuple[int, int]:
         """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
         by_seed = self._rows(method)
-        if not by_seed or any(_fewest(rows, by_class=False) < self._least for rows in by_seed.values()):
+        if not by_seed or any(
+            _fewest(rows, by_class=False) < self._least for rows in by_seed.values()
+        ):
             return 0, 0
         rarest = min(rows.rarest for rows in by_seed.values())
-        too_few = any(_fewest(rows, by_class=True) < self._least for rows in by_seed.values())
-        return min(len(np.unique(rows.units)) for rows in by_seed.values()), 0 if too_few else rarest
+        too_few = any(
+            _fewest(rows, by_class=True) < self._least for rows in by_seed.values()
+        )
+        return min(
+            len(np.unique(rows.units)) for rows in by_seed.values()
+        ), 0 if too_few else rarest
 
     def digest(self, methods: Iterable[str]) -> str:
         """The hash of all that was noted of some methods in this run."""
         hashes = hashlib.sha256()
         for method in methods:
             for seed, folds in self._turns.items():
-                files = [self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds]
-                hashes.update(b"".join(path.read_bytes() if path.exists() else b"none" for path in files))
+                files = [
+                    self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds
+                ]
+                hashes.update(
+                    b"".join(
+                        path.read_bytes() if path.exists() else b"none"
+                        for path in files
+                    )
+                )
         return hashes.hexdigest()
 
     def _file(self, pair: str) -> Path:
-        return self._folder / f"{hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()}-outcomes.safetensors"
+        return (
+            self._folder
+            / f"{hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()}-outcomes.safetensors"
+        )
 
     def _rows(self, method: str) -> dict[int, Rows]:
         """The rows of each seed of which every fold was noted."""
         by_seed = {}
         for seed, folds in self._turns.items():
-            files = [self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds]
+            files = [
+                self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds
+            ]
             if all(path.exists() for path in files):
                 by_seed[seed] = join_folds([_read(path) for path in files])
         return by_seed
@@ -155,7 +208,9 @@ def _outcomes_of(rows: Mapping[int, Rows], constant: bool) -> Tensor:
     columns = [
         np.ravel(values)
         for of_seed in rows.values()
-        for values in ((of_seed.constant,) if constant else (of_seed.loss, of_seed.outputs))
+        for values in (
+            (of_seed.constant,) if constant else (of_seed.loss, of_seed.outputs)
+        )
         if values is not None
     ]
     return torch.from_numpy(np.concatenate(columns).astype(np.float64))

@@ -55,7 +55,9 @@ class Ledger:
             self._load()
         self._read()
 
-    def spend(self, place: Place, requests: Iterable[str], budget: int | None) -> list[str]:
+    def spend(
+        self, place: Place, requests: Iterable[str], budget: int | None
+    ) -> list[str]:
         """Count a request about models; the same models again are free.
 
         Args:
@@ -94,19 +96,41 @@ class Ledger:
 
     def seal(self) -> None:
         """Write the index; only of an account that has spent nothing since it was read."""
-        rows = [[*place, sorted(models)] for place, models in sorted(self._asked.items()) if models]
-        content = {"end": self._end, "numbers": self.numbers, "before": self._before, "near": self._near()}
-        text = json.dumps({**content, "asked": rows, "unanswered": sorted(self._unanswered)})
+        rows = [
+            [*place, sorted(models)]
+            for place, models in sorted(self._asked.items())
+            if models
+        ]
+        content = {
+            "end": self._end,
+            "numbers": self.numbers,
+            "before": self._before,
+            "near": self._near(),
+        }
+        text = json.dumps(
+            {**content, "asked": rows, "unanswered": sorted(self._unanswered)}
+        )
         sealed = f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
         write_atomically(self._index, lambda p: p.write_text(sealed, encoding="utf-8"))
 
     def _take(self, entry: Mapping[str, Any]) -> None:
-        if entry.get("what") == "approved" and "caller" not in entry:  # whoever calls may call a message so
-            for place in [place for place in self._asked if place.plan == entry.get("plan")]:
+        if (
+            entry.get("what") == "approved" and "caller" not in entry
+        ):  # whoever calls may call a message so
+            for place in [
+                place for place in self._asked if place.plan == entry.get("plan")
+            ]:
                 del self._asked[place]
         elif "models" in entry:
             pair, models = entry.get("pair", ""), entry["models"]
-            self._asked[Place(entry["plan"], pair, entry["what"], (entry["round"] or 0) if pair else 0)].update(models)
+            self._asked[
+                Place(
+                    entry["plan"],
+                    pair,
+                    entry["what"],
+                    (entry["round"] or 0) if pair else 0,
+                )
+            ].update(models)
             if "numbers" in entry:
                 self.numbers += entry["numbers"]
                 self._unanswered.difference_update(models)
@@ -126,7 +150,9 @@ class Ledger:
         if self._near() == content["near"]:
             self.numbers, self._before = content["numbers"], content["before"]
             self._unanswered.update(content["unanswered"])
-            self._asked.update({Place(*place): set(models) for *place, models in content["asked"]})
+            self._asked.update(
+                {Place(*place): set(models) for *place, models in content["asked"]}
+            )
         else:
             self._end, self.numbers = 0, content["numbers"]
             self._before = self.numbers
@@ -142,14 +168,21 @@ class Ledger:
 
     def agrees_with(self, other: Ledger) -> bool:
         """Return True if both accounts say the same of the present file of the log."""
-        own_counts, other_counts = ({p: m for p, m in account._asked.items() if m} for account in (self, other))
-        return own_counts == other_counts and self.numbers - self._before == other.numbers - other._before
+        own_counts, other_counts = (
+            {p: m for p, m in account._asked.items() if m} for account in (self, other)
+        )
+        return (
+            own_counts == other_counts
+            and self.numbers - self._before == other.numbers - other._before
+        )
 
 
 def check_index(log: Path) -> None:
     """Raise `InputError` if the index of a log says something else than its lines."""
     if not Ledger(log).agrees_with(Ledger(log, sealed=False)):
-        raise InputError(f"{log}.index does not fit the log; remove it, and the site counts its lines again")
+        raise InputError(
+            f"{log}.index does not fit the log; remove it, and the site counts its lines again"
+        )
 
 
 def count_numbers(reply: Any) -> int:

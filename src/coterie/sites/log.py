@@ -73,11 +73,18 @@ class Log:
         with open(self.path, "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             torn, chain = b"", self._chain
-            if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
+            if (
+                file.seek(0, os.SEEK_END) != self._end
+            ):  # somebody else has written since
                 chain, torn = _read_end(self.path)
             addition = b""
             if torn:
-                addition, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
+                addition, chain = _line(
+                    chain,
+                    what=TORN,
+                    bytes=len(torn),
+                    sha256=hashlib.sha256(torn).hexdigest(),
+                )
             line, chain = _line(chain, **values)
             file.write(b"\n" * bool(torn) + addition + line)
             file.flush()
@@ -143,7 +150,10 @@ def entry_of(line: bytes) -> dict[str, Any]:
 
 def _names_torn(entry: Mapping[str, Any], line: bytes) -> bool:
     """Return True if an entry says that the line before it is torn."""
-    return entry.get("what") == TORN and entry.get("sha256") == hashlib.sha256(line).hexdigest()
+    return (
+        entry.get("what") == TORN
+        and entry.get("sha256") == hashlib.sha256(line).hexdigest()
+    )
 
 
 def last_hash(path: Path) -> str:

@@ -22,7 +22,12 @@ from coterie.base.clients import PARTS, Clients
 from coterie.config.rules import is_number
 from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
-from coterie.data.tables.description import MANY_CATEGORIES, MANY_ROWS, LabelDescription, TableDescription
+from coterie.data.tables.description import (
+    MANY_CATEGORIES,
+    MANY_ROWS,
+    LabelDescription,
+    TableDescription,
+)
 from coterie.data.tables.recipe import TableCohort, describe_table, moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.tables import description_options, left_out, table_settings
@@ -57,7 +62,9 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
         elif not description.columns[name].identifier:
             columns[name] = _common(column, table.parts["train"], least, name in chosen)
     if options.get("above") is None and not _is_quantity(description.label, options):
-        counts = Counter(str(t) for t in table.columns[label].value_names if t is not None)
+        counts = Counter(
+            str(t) for t in table.columns[label].value_names if t is not None
+        )
         if min(counts.values()) < least:
             raise RefusedError(
                 f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
@@ -67,7 +74,12 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
 
 def _describe(table: Table, options: Mapping[str, Any]) -> TableDescription:
     settings = description_options(options)
-    return describe_table(table, settings["label"], set(json.loads(settings["categorical"])), settings["rare"])
+    return describe_table(
+        table,
+        settings["label"],
+        set(json.loads(settings["categorical"])),
+        settings["rare"],
+    )
 
 
 def _label_of(table: Table, options: Mapping[str, Any]) -> LabelDescription:
@@ -78,10 +90,14 @@ def _label_of(table: Table, options: Mapping[str, Any]) -> LabelDescription:
 
 def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
     has_many_values = label.kind == "number" and label.distinct > MANY_CLASSES
-    return options.get("task") == "regression" or (options.get("task") is None and has_many_values)
+    return options.get("task") == "regression" or (
+        options.get("task") is None and has_many_values
+    )
 
 
-def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) -> Column:
+def _common(
+    column: Column, train: NDArray[np.int64], least: int, chosen: bool
+) -> Column:
     """`column` with its rare categories missing; a column of numbers is missing as a whole if too few rows have it."""
     if column.numbers is not None and not chosen:
         rare = np.full(len(column), 0 < int(column.present[train].sum()) < least)
@@ -97,32 +113,55 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
     if column.texts is not None:
         texts = column.texts.copy()
         texts[rare] = None
-        return replace(column, kind=column.kind if any(t is not None for t in texts) else "empty", texts=texts)
+        return replace(
+            column,
+            kind=column.kind if any(t is not None for t in texts) else "empty",
+            texts=texts,
+        )
     numbers = np.zeros(len(column)) if column.numbers is None else column.numbers.copy()
     numbers[rare] = np.nan
-    return replace(column, kind="empty" if np.isnan(numbers).all() else column.kind, numbers=numbers)
+    return replace(
+        column,
+        kind="empty" if np.isnan(numbers).all() else column.kind,
+        numbers=numbers,
+    )
 
 
 def public_description(table: Table, options: Mapping[str, Any]) -> TableDescription:
     """Return the description of a table without the cells that it quotes, and without values of a label that is not a class."""
     description = _describe(table, options)
     columns = {
-        name: column if column.example is None else replace(column, example=[column.example[0], "a text"])
+        name: column
+        if column.example is None
+        else replace(column, example=[column.example[0], "a text"])
         for name, column in description.columns.items()
     }
-    secret = options.get("above") is not None or _is_quantity(description.label, options)
+    secret = options.get("above") is not None or _is_quantity(
+        description.label, options
+    )
     label = replace(description.label, values=[]) if secret else description.label
     return replace(description, columns=columns, label=label)
 
 
 def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
     """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on."""
-    numbers = {name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"}
-    cut = options.get("above") is not None or not _is_quantity(_label_of(table, options), options)
+    numbers = {
+        name
+        for name, column in table.columns.items()
+        if column.numbers is not None or column.kind == "empty"
+    }
+    cut = options.get("above") is not None or not _is_quantity(
+        _label_of(table, options), options
+    )
     return numbers - left_out(options) - ({options["label"]} if cut else set())
 
 
-def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, Any], rows: int = MANY_ROWS) -> None:
+def recipe_fits(
+    recipe: Mapping[str, Any],
+    table: Table,
+    options: Mapping[str, Any],
+    rows: int = MANY_ROWS,
+) -> None:
     """Raise `RefusedError` for a recipe that makes other features of this table than the plan says, or that a training row could break.
 
     Of `rows` training rows at all sites, none is further from a pooled mean than the root of their number in pooled deviations. On a
@@ -140,33 +179,52 @@ def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, A
             f"the recipe has {len(label['classes'])} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
         )
     if not _values_fit(label, _label_of(table, options), options):
-        raise RefusedError("the recipe has other values of the label than the approved plan")
+        raise RefusedError(
+            "the recipe has other values of the label than the approved plan"
+        )
     names = [column["name"] for column in columns]
     if len({*names}) < len(names):
         raise RefusedError("the recipe uses a column twice")
-    features = sum(1 if column["kind"] == "number" else len(column["categories"]) for column in columns)
+    features = sum(
+        1 if column["kind"] == "number" else len(column["categories"])
+        for column in columns
+    )
     if len(recipe["features"]) != features:
         raise RefusedError("the recipe has other features than its columns")
     for column in columns:
         name, column_here = column["name"], table.columns.get(column["name"])
-        plain = column_here is not None and column_here.kind in ("number", "boolean") and name not in chosen
+        plain = (
+            column_here is not None
+            and column_here.kind in ("number", "boolean")
+            and name not in chosen
+        )
         numbers = column["kind"] == "number"
-        if name in (options["label"], *drop) or (plain and not numbers) or (numbers and name in chosen):
-            raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
+        if (
+            name in (options["label"], *drop)
+            or (plain and not numbers)
+            or (numbers and name in chosen)
+        ):
+            raise RefusedError(
+                f"the recipe uses column {name[:40]!r} otherwise than the approved plan"
+            )
         if column["kind"] == "number":
             _scale_fits(column, name, table, rows)
     if "scale" in label:
         _scale_fits(label, label["column"], table, rows)
 
 
-def _values_fit(label: Mapping[str, Any], about: LabelDescription, options: Mapping[str, Any]) -> bool:
+def _values_fit(
+    label: Mapping[str, Any], about: LabelDescription, options: Mapping[str, Any]
+) -> bool:
     """Return True if a recipe makes the plan's classes of the label: others would tell which values there are, and how many."""
     values, count = label["values"], len(label["classes"])
     if label.get("spellings", {}) != table_settings(options).spellings:
         return False
     if options.get("above") is not None:
         return values == [] and count == 2
-    if _is_quantity(about, options) or count == 0:  # other sites may show that these few values are no classes
+    if (
+        _is_quantity(about, options) or count == 0
+    ):  # other sites may show that these few values are no classes
         return (
             values == []
             and count == 0
@@ -181,9 +239,17 @@ def _scale_fits(spec: Mapping[str, Any], name: str, table: Table, rows: int) -> 
     mean, scale = spec["mean"], spec["scale"]
     if not (is_number(mean) and is_number(scale) and scale > 0):
         raise RefusedError(f"the recipe has no mean and scale of column {name[:40]!r}")
-    count, mean_here, squares = (float(v) for v in moments(TableCohort({table.name: table}), schema=json.dumps([name])))
-    if math.sqrt(squares + count * (mean_here - mean) ** 2) > math.sqrt(rows) * (1 + 1e-9) * scale:
-        raise RefusedError(f"the recipe scales column {name[:40]!r} otherwise than its values")
+    count, mean_here, squares = (
+        float(v)
+        for v in moments(TableCohort({table.name: table}), schema=json.dumps([name]))
+    )
+    if (
+        math.sqrt(squares + count * (mean_here - mean) ** 2)
+        > math.sqrt(rows) * (1 + 1e-9) * scale
+    ):
+        raise RefusedError(
+            f"the recipe scales column {name[:40]!r} otherwise than its values"
+        )
 
 
 def within_reach(table: Table, recipe: Mapping[str, Any]) -> Table:
@@ -199,7 +265,10 @@ def within_reach(table: Table, recipe: Mapping[str, Any]) -> Table:
         column = table.columns.get(name)
         if column is not None and column.numbers is not None:
             reach = FARTHEST * spec["scale"]
-            columns[name] = replace(column, numbers=column.numbers.clip(spec["mean"] - reach, spec["mean"] + reach))
+            columns[name] = replace(
+                column,
+                numbers=column.numbers.clip(spec["mean"] - reach, spec["mean"] + reach),
+            )
     return replace(table, columns=columns)
 
 
@@ -213,7 +282,11 @@ def parts_withheld(clients: Clients, least: int) -> Clients:
 
 
 def classes_withheld(
-    task: str, payload: Mapping[str, Any], reply: dict[str, Any], clients: Clients, least: int
+    task: str,
+    payload: Mapping[str, Any],
+    reply: dict[str, Any],
+    clients: Clients,
+    least: int,
 ) -> dict[str, Any]:
     """The reply of a task without what it says of classes with fewer than `least` rows.
 
@@ -233,7 +306,9 @@ def classes_withheld(
         return reply
     if name == "baselines":
         return {key: torch.zeros_like(value) for key, value in reply.items()}
-    hidden = torch.tensor([metric not in OF_ALL_ROWS for metric in payload["metrics"]], dtype=torch.bool)
+    hidden = torch.tensor(
+        [metric not in OF_ALL_ROWS for metric in payload["metrics"]], dtype=torch.bool
+    )
     values = torch.where(hidden, torch.zeros_like(reply["values"]), reply["values"])
     return {**reply, "values": values, "defined": reply["defined"] & ~hidden}
 

@@ -32,35 +32,68 @@ class OwnModel:
     def fill(self, ask: Ask) -> Ask:
         """Return the ask with the model where None stands for it. Raises `RefusedError` if there is none yet."""
         fields = [
-            key for key, declared in ask.function.payload.items() if declared.holds is not None and declared.holds.own
+            key
+            for key, declared in ask.function.payload.items()
+            if declared.holds is not None and declared.holds.own
         ]
-        blank = [key for key in fields if key in ask.payload and ask.payload[key] is None]
+        blank = [
+            key for key in fields if key in ask.payload and ask.payload[key] is None
+        ]
         if blank and self._x is None:
             raise RefusedError("it has made no model of its own yet")
-        return replace(ask, payload={**ask.payload, **dict.fromkeys(blank, self._x)}) if blank else ask
+        return (
+            replace(ask, payload={**ask.payload, **dict.fromkeys(blank, self._x)})
+            if blank
+            else ask
+        )
 
-    def keep(self, answer: Answer, ask: Ask, pair: str, allowed: Allowed, shard: Shard) -> Answer:
+    def keep(
+        self, answer: Answer, ask: Ask, pair: str, allowed: Allowed, shard: Shard
+    ) -> Answer:
         """Return the answer without the model that it holds, if it holds one; from now on that is the site's own. It is written after
         the last round, unless it was trained without the rows of a fold.
         """
-        field = next((key for key, kind in ask.function.kinds.items() if kind == "own"), None)
+        field = next(
+            (key for key, kind in ask.function.kinds.items() if kind == "own"), None
+        )
         if field is None or not answer.blocks:
             return answer
         values = dict(answer.blocks[0].values)
         self._x = x = values.pop(field)[0]
-        if ask.context.round == self._experiment.run.rounds and allowed.fold in ("", ALL):
+        if ask.context.round == self._experiment.run.rounds and allowed.fold in (
+            "",
+            ALL,
+        ):
             label = pair.removesuffix(f"-{seed_suffix(allowed.seed, allowed.fold)}")
-            run = Run(label, allowed.seed, ask.context.round, None, {ask.names[0]: x}, shard.workspace.model)
-            _write(self._folder / safe_name(f"{pair}-{ask.names[0]}"), run, shard, self._experiment)
+            run = Run(
+                label,
+                allowed.seed,
+                ask.context.round,
+                None,
+                {ask.names[0]: x},
+                shard.workspace.model,
+            )
+            _write(
+                self._folder / safe_name(f"{pair}-{ask.names[0]}"),
+                run,
+                shard,
+                self._experiment,
+            )
         return replace(answer, blocks=(Block(ask.names, values),))
 
 
 def _write(place: Path, run: Run, shard: Shard, experiment: Experiment) -> None:
     """Write the model of the only client of a shard as `coterie finalise` would: with the recipe."""
     clients, (client,) = shard.clients, shard.clients.names
-    meaning = shard.workspace.loss.meaning(clients.classes, clients.label_scale, clients.recipe)
+    meaning = shard.workspace.loss.meaning(
+        clients.classes, clients.label_scale, clients.recipe
+    )
     run = replace(run, meaning=meaning)
-    metadata = {**about_models(run.method, run, clients), "client": client, "model": experiment.tables()["model"]}
+    metadata = {
+        **about_models(run.method, run, clients),
+        "client": client,
+        "model": experiment.tables()["model"],
+    }
     place.mkdir(parents=True, exist_ok=True)
     save_model(place / MODEL, run, client, metadata)
     write_json(place / "preprocess.json", clients.recipe)

@@ -42,11 +42,16 @@ def _like(pattern: re.Pattern[str], allowed: str) -> Rule:
 
 
 def _is_table(value: Any) -> bool:
-    return value is None or (isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values()))
+    return value is None or (
+        isinstance(value, Mapping)
+        and all(isinstance(entry, Mapping) for entry in value.values())
+    )
 
 
 _SITES = list_of(_like(_SITE, ""), "a list of names of letters, digits, - and _")
-_COLUMNS = list_of(Rule(lambda v: isinstance(v, str), ""), "a list of names of columns", empty=True)
+_COLUMNS = list_of(
+    Rule(lambda v: isinstance(v, str), ""), "a list of names of columns", empty=True
+)
 
 
 @options
@@ -71,35 +76,56 @@ class Deployment:
 
     sites: Annotated[tuple[str, ...], _SITES]
     server: Annotated[str, _like(_HOST, "a host name")] = "localhost"
-    port: Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 65536, "a port from 1 to 65535")] = 8002
-    organisation: Annotated[str, _like(_ORGANISATION, "a name of letters, digits and _")] = "coterie"
+    port: Annotated[
+        int, Rule(lambda v: type(v) is int and 0 < v < 65536, "a port from 1 to 65535")
+    ] = 8002
+    organisation: Annotated[
+        str, _like(_ORGANISATION, "a name of letters, digits and _")
+    ] = "coterie"
     kits: Annotated[str, Rule(TEXT.test, "a folder")] = "kits"
     timeout: Annotated[float, Rule(POSITIVE.test, "a number of seconds > 0")] = 600.0
     columns: Annotated[tuple[str, ...], _COLUMNS] = ()
     accept: Annotated[tuple[str, ...], _COLUMNS] = ()
-    runs: Annotated[int, Rule(lambda v: type(v) is int and 0 < v <= 100, "a number of runs from 1 to 100")] = 3
+    runs: Annotated[
+        int,
+        Rule(
+            lambda v: type(v) is int and 0 < v <= 100, "a number of runs from 1 to 100"
+        ),
+    ] = 3
     missing_site: Annotated[str, one_of("end", "continue")] = "end"
-    described: Annotated[Mapping[str, Any] | None, Rule(_is_table, "tables of coterie site describe")] = None
+    described: Annotated[
+        Mapping[str, Any] | None, Rule(_is_table, "tables of coterie site describe")
+    ] = None
 
     def __post_init__(self) -> None:
         repeated = [s for s in self.sites if self.sites.count(s) > 1]
         if repeated:
-            raise InputError(f"sites names {repeated[0] if repeated else ''!r} twice; name each site once")
+            raise InputError(
+                f"sites names {repeated[0] if repeated else ''!r} twice; name each site once"
+            )
         clash = next((s for s in self.sites if s in {"server", self.server}), None)
         if clash is not None:
-            raise InputError(f"sites names {clash!r}, which is the server's own name; rename that site")
+            raise InputError(
+                f"sites names {clash!r}, which is the server's own name; rename that site"
+            )
         _ = self.descriptions
 
     @property
     def descriptions(self) -> dict[str, SiteDescription]:
         """Return the statements about each site."""
-        return parse_descriptions(self.described or {}, self.sites if self.described else ())
+        return parse_descriptions(
+            self.described or {}, self.sites if self.described else ()
+        )
 
     @property
     def admins(self) -> dict[str, str]:
         """The names of those who may command the server, by what they may do: `submit` jobs, `disable` sites, `shutdown` it."""
         domain = f"{self.organisation.lower().replace('_', '-')}.org"
-        return {"submit": f"operator@{domain}", "disable": f"guard@{domain}", "shutdown": f"keeper@{domain}"}
+        return {
+            "submit": f"operator@{domain}",
+            "disable": f"guard@{domain}",
+            "shutdown": f"keeper@{domain}",
+        }
 
     @property
     def admin(self) -> str:
@@ -125,19 +151,27 @@ def read_plan(path: Path) -> Plan:
     tables = read_toml(path)
     table = tables.pop("deploy", None)
     if not isinstance(table, dict):
-        raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")
+        raise InputError(
+            f"{path}: there is no [deploy] table; give it at least sites = [NAMES]"
+        )
     own_file = next(iter(own_files(tables)), None)
     if own_file is not None:
         raise InputError(
             f"{path}: {own_file} is code of your own, and no code travels to sites; name what coterie brings"
         )
     deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
-    return Plan(_deployable(Experiment.from_tables(tables, str(path)), path), deployment)
+    return Plan(
+        _deployable(Experiment.from_tables(tables, str(path)), path), deployment
+    )
 
 
 def robustness_note(plan: Plan) -> str:
     """Return a sentence about plain averages over several sites, any of which may send what it likes, or ""."""
-    methods = [entry.name for entry in plan.experiment.methods if not plan.experiment.build_method(entry).is_reference]
+    methods = [
+        entry.name
+        for entry in plan.experiment.methods
+        if not plan.experiment.build_method(entry).is_reference
+    ]
     plain_ones = [name for name in methods if name not in ROBUST]
     if len(plan.deployment.sites) < MANY_SITES or not plain_ones:
         return ""
@@ -152,20 +186,28 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     table_options(experiment.data)
     name = experiment.model.get("name", "logistic")
     if name not in MODELS:
-        raise InputError(f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
+        raise InputError(
+            f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}"
+        )
     if experiment.attack is not None:
         raise InputError(f"{path}: [attack] is for one machine; drop it from a plan")
     for step in experiment.filters:
         if step.stage == "attack":
             lie = FILTERS.name_of(type(step)) or type(step).__name__
-            raise InputError(f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
+            raise InputError(
+                f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan"
+            )
     if experiment.run.save_every > 1:
         raise InputError(
             f"{path}, [run]: sites keep what they remember of two rounds, so save_every is for one machine; drop it"
         )
-    tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
+    tuned = next(
+        (m.label for m in experiment.methods if m.personalise is not None), None
+    )
     if tuned is not None:
-        raise InputError(f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
+        raise InputError(
+            f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
+        )
     _check_filters(experiment, path)
     if type(experiment.engine) is not InProcess:
         raise InputError(f"{path}: [engine] does not go with [deploy]; drop it")
@@ -174,7 +216,11 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
 
 def _check_filters(experiment: Experiment, path: Path) -> None:
     """Raise `InputError` for noise that hides nothing, and for methods that send beside the filters what these are to hide."""
-    noise = [step for step in experiment.filters if isinstance(step, GaussianNoise) and step.secret]
+    noise = [
+        step
+        for step in experiment.filters
+        if isinstance(step, GaussianNoise) and step.secret
+    ]
     bounds = [step.bound for step in experiment.filters if isinstance(step, Clip)]
     if noise and not bounds:
         raise InputError(
@@ -187,7 +233,14 @@ def _check_filters(experiment: Experiment, path: Path) -> None:
         )
     for entry in experiment.methods if experiment.filters else ():
         for declaration, _ in declarations(experiment.build_method(entry)).values():
-            bare = next((field for field, kind in declaration.task.kinds.items() if kind == "model"), None)
+            bare = next(
+                (
+                    field
+                    for field, kind in declaration.task.kinds.items()
+                    if kind == "model"
+                ),
+                None,
+            )
             if bare is not None:
                 raise InputError(
                     f"{path}: method {entry.label!r} sends {bare!r} of {short(declaration.task.name)} as it is, beside the filters; "

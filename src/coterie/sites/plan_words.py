@@ -34,7 +34,13 @@ from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
 from coterie.sites.plan import robustness_note
 from coterie.sites.settings import SiteSettings, short
-from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
+from coterie.sites.tables import (
+    left_out,
+    read_site,
+    settings_of_file,
+    table_options,
+    table_settings,
+)
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
 
@@ -50,7 +56,9 @@ def in_words(approved: Approved, settings: SiteSettings, site: str) -> Iterator[
 
     Whoever wrote the plan may have put anything into its texts, so each line is `visible`.
     """
-    yield from map(visible, _lines(approved, settings, _Size.of(approved, settings, site)))
+    yield from map(
+        visible, _lines(approved, settings, _Size.of(approved, settings, site))
+    )
 
 
 def model_of(approved: Approved, settings: SiteSettings, site: str) -> nn.Module:
@@ -81,7 +89,9 @@ class _Size:
         options.pop("server_file", None)
         split, seed = experiment.split or None, experiment.run.seeds[0]
         table, _ = read_site(settings.data, site, options, seed=seed, split=split)
-        cohort = TableCohort({site: table_withheld(table, options, settings.minimum_cell)})
+        cohort = TableCohort(
+            {site: table_withheld(table, options, settings.minimum_cell)}
+        )
         numbers = 1
 
         def ask(task: Any, **payload: Any) -> Any:
@@ -90,17 +100,31 @@ class _Size:
             numbers += count_numbers(reply)
             return reply
 
-        recipe = agree((site,), settings_of_file(table_settings(options), table, site), ask)
+        recipe = agree(
+            (site,), settings_of_file(table_settings(options), table, site), ask
+        )
         inputs, classes = len(recipe["features"]), len(recipe["label"]["classes"])
-        module = build_shape(experiment.build_model(), (inputs,), 1 if classes in (0, 2) else classes)
+        module = build_shape(
+            experiment.build_model(), (inputs,), 1 if classes in (0, 2) else classes
+        )
         return cls(module, inputs, classes, numbers + FACTS)
 
     def numbers(self, declaration: Asks, owner: Any, approved: Approved) -> int:
         """Numbers that one task releases in a round of a run at most."""
         plan, layout = approved.plan, Layout.of(self.module)
         sites, task = len(plan.deployment.sites), declaration.task
-        limits = Limits(layout.size, layout.dim, self.classes, sites, layout.dtype, plan.experiment.run.rounds)
-        payload, models = example_payload(declaration, owner, limits), declaration.most_models(sites)
+        limits = Limits(
+            layout.size,
+            layout.dim,
+            self.classes,
+            sites,
+            layout.dtype,
+            plan.experiment.run.rounds,
+        )
+        payload, models = (
+            example_payload(declaration, owner, limits),
+            declaration.most_models(sites),
+        )
         arguments = Ask(("",), task.name, payload, Context(0, 1, 1, 1)).arguments
         total = 0
         for field, kind in task.kinds.items():
@@ -108,7 +132,9 @@ class _Size:
                 continue
             form = task.forms.get(field)
             free = models * (layout.size if kind in VECTORS else 1)
-            total += free if form is None else math.prod(row_shape(form, arguments, layout))
+            total += (
+                free if form is None else math.prod(row_shape(form, arguments, layout))
+            )
         return total
 
 
@@ -129,36 +155,51 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
         f"{parameters} parameters"
     )
-    times, of_each = deployment.runs * (run.rounds + 1), "training" if experiment.folds else "seed"
+    times, of_each = (
+        deployment.runs * (run.rounds + 1),
+        "training" if experiment.folds else "seed",
+    )
     for entry in experiment.methods:
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
         yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
-        yield from (f"          before it leaves, {_filter_words(step)}" for step in filters)
+        yield from (
+            f"          before it leaves, {_filter_words(step)}" for step in filters
+        )
         for declaration, owner in declarations(method).values():
             kinds = declaration.task.kinds.items()
-            fields = ", ".join(_field_words(field, kind, filters, approved.secret) for field, kind in kinds)
+            fields = ", ".join(
+                _field_words(field, kind, filters, approved.secret)
+                for field, kind in kinds
+            )
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
             yield (
                 f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
                 f"{size.numbers(declaration, owner, approved) * times} numbers in all for each {of_each}"
             )
     if run.contribution is not None:
-        candidates = max(allowed.candidates for allowed in approved.pairs.values()) * deployment.runs
+        candidates = (
+            max(allowed.candidates for allowed in approved.pairs.values())
+            * deployment.runs
+        )
         yield (
             f"sees      combinations of the other sites' updates, each update alone among them, in up to {candidates} models in each "
             "round of each method, and tells their losses on validation rows that nobody trains on; the others see this site's updates "
             "so (run.contribution)"
         )
     noise = f", {_BEHIND_NOISE if approved.secret else 'as they are'}"
-    hidden = f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
+    hidden = (
+        f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
+    )
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
     rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
     yield (
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
         f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
     )
-    budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
+    budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (
+        run.rounds + 1
+    )
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
     start = size.beginning * len(experiment.split_seeds) + FACTS * len(approved.pairs)
     at_the_end = len(approved.comparisons) * (len(TOLD) * (len(Paired._fields) + 1) + 2)
@@ -180,7 +221,9 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     )
     if deployment.described is None:
         yield "note      the plan does not state the sites' columns, so each site may change what the others make of theirs"
-    yield from (f"note      {note}" for note in (robustness_note(approved.plan),) if note)
+    yield from (
+        f"note      {note}" for note in (robustness_note(approved.plan),) if note
+    )
     yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
     refused = ", ".join(settings.refuse)
     yield f"refused   {refused or 'no task of the plan'}"
@@ -189,7 +232,8 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         for number, row in enumerate(values if isinstance(values, list) else [values]):
             where = f"{table}.{number}" if isinstance(values, list) else table
             yield from (
-                f"          [{where}] {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row.items()
+                f"          [{where}] {key} = {json.dumps(value, ensure_ascii=False)}"
+                for key, value in row.items()
             )
 
 
@@ -217,12 +261,18 @@ def _filter_words(step: Filter) -> str:
     if isinstance(step, Clip):
         return f"an update or gradient is clipped to a length of {step.bound}"
     if isinstance(step, GaussianNoise):
-        drawn = "drawn under a key that stays here" if step.secret else "which the server can compute and subtract"
+        drawn = (
+            "drawn under a key that stays here"
+            if step.secret
+            else "which the server can compute and subtract"
+        )
         return f"each of its numbers gets noise of deviation {step.sigma}, {drawn}"
     return f"it passes {FILTERS.name_of(type(step)) or type(step).__name__}"
 
 
-def _field_words(field: str, kind: str, filters: tuple[Filter, ...], secret: bool) -> str:
+def _field_words(
+    field: str, kind: str, filters: tuple[Filter, ...], secret: bool
+) -> str:
     words = {
         "update": "a local model minus the one received",
         "gradient": "a gradient",

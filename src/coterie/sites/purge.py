@@ -36,14 +36,22 @@ def purge(kit: Path) -> None:
 
 def _folders(kit: Path) -> list[Path]:
     if not (kit / "startup").is_dir():
-        raise InputError(f"{kit} is not a kit: it has no folder startup; give the kit of a site or of the server")
-    return [p for p in kit.iterdir() if p.is_dir() and (p.name in _LEFT or _JOB.fullmatch(p.name))]
+        raise InputError(
+            f"{kit} is not a kit: it has no folder startup; give the kit of a site or of the server"
+        )
+    return [
+        p
+        for p in kit.iterdir()
+        if p.is_dir() and (p.name in _LEFT or _JOB.fullmatch(p.name))
+    ]
 
 
 def _files(folder: Path) -> Iterator[Path]:
     for place, inner, files in os.walk(folder):  # which follows no links
         yield from (Path(place) / name for name in files)
-        yield from (Path(place) / name for name in inner if (Path(place) / name).is_symlink())
+        yield from (
+            Path(place) / name for name in inner if (Path(place) / name).is_symlink()
+        )
 
 
 def _runs(file: Path) -> bool:

@@ -18,7 +18,12 @@ from coterie.config.data import Tables
 from coterie.contract.replies import VECTORS, row_shape
 from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
 from coterie.data.tables.agreement import draft_recipe
-from coterie.data.tables.description import MANY_ROWS, TableDescription, is_count, read_json
+from coterie.data.tables.description import (
+    MANY_ROWS,
+    TableDescription,
+    is_count,
+    read_json,
+)
 from coterie.data.tables.recipe import Description
 from coterie.sites.tables import Facts
 
@@ -44,7 +49,10 @@ def most_bytes(ask: Ask, layout: Layout) -> int:
     for field, kind in task.kinds.items():
         form = task.forms.get(field)
         if form is not None:
-            size = math.prod(row_shape(form, payload, layout)) * (form.dtype or layout.dtype).itemsize
+            size = (
+                math.prod(row_shape(form, payload, layout))
+                * (form.dtype or layout.dtype).itemsize
+            )
         else:
             size = 0 if field in task.texts else MANY_VECTORS * vector
         total += size * PACKED if kind in VECTORS else size
@@ -57,15 +65,23 @@ def read_reply(message: Any, serial: int, most: int) -> tuple[dict[str, Any], st
         raise InputError(f"its reply is a {type(message).__name__}, not a message")
     size = len(message) / MEGABYTE
     if len(message) > most:
-        raise InputError(f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for")
+        raise InputError(
+            f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for"
+        )
     try:
         values = decode(message)
     except InputError as error:
         raise InputError(plain(f"its reply cannot be read: {error}")) from error
     why = values.get("failed", "")
-    require(isinstance(why, str), "its reply cannot be read: it reports a failure without a reason")
+    require(
+        isinstance(why, str),
+        "its reply cannot be read: it reports a failure without a reason",
+    )
     answers = (serial, UNREAD) if why else (serial,)
-    require(type(values.get("serial")) is int and values["serial"] in answers, "it replied to another ask")
+    require(
+        type(values.get("serial")) is int and values["serial"] in answers,
+        "it replied to another ask",
+    )
     return values, plain(why)
 
 
@@ -81,37 +97,64 @@ def answer_of(name: str, ask: Ask, values: Mapping[str, Any]) -> Answer:
         for field, value in block.values.items():
             _check_row(plain(str(field), 40), value)
     for kind, count in answer.spent.items():
-        require(kind in WORK and 0 <= count <= MANY_ROWS, "it reports an impossible amount of work")
-    require(len(answer.forgot) + len(answer.remembered) <= MANY_KEYS, "it reports too many remembered values")
+        require(
+            kind in WORK and 0 <= count <= MANY_ROWS,
+            "it reports an impossible amount of work",
+        )
+    require(
+        len(answer.forgot) + len(answer.remembered) <= MANY_KEYS,
+        "it reports too many remembered values",
+    )
     for key in (*answer.forgot, *answer.remembered):
-        require(isinstance(key, str) and len(key) <= 300, "it reports a remembered value without a name")
-    require(all(names == (name,) for names in answer.forgot.values()), "it reports what other clients forgot")
+        require(
+            isinstance(key, str) and len(key) <= 300,
+            "it reports a remembered value without a name",
+        )
+    require(
+        all(names == (name,) for names in answer.forgot.values()),
+        "it reports what other clients forgot",
+    )
     rounds = [pair for pairs in answer.remembered.values() for pair in pairs]
     require(
-        all(client == name and -1 <= number <= ask.context.round for client, number in rounds),
+        all(
+            client == name and -1 <= number <= ask.context.round
+            for client, number in rounds
+        ),
         "it reports memory of other clients, or of a round that has not run",
     )
     failed = {name: plain(why) for name, why in answer.failed.items()}
-    return Answer(answer.blocks, failed, answer.spent, (), answer.forgot, answer.remembered)
+    return Answer(
+        answer.blocks, failed, answer.spent, (), answer.forgot, answer.remembered
+    )
 
 
 def _check_row(field: str, value: Any) -> None:
     """Raise `InputError` unless a field of a reply is one row."""
-    for part in value.parts.values() if isinstance(value, Packed) and isinstance(value.parts, Mapping) else (value,):
+    for part in (
+        value.parts.values()
+        if isinstance(value, Packed) and isinstance(value.parts, Mapping)
+        else (value,)
+    ):
         if isinstance(part, Tensor):
             if part.shape[:1] != (1,):
-                raise InputError(f"field {field!r} has shape {list(part.shape)[:8]}, not one row")
+                raise InputError(
+                    f"field {field!r} has shape {list(part.shape)[:8]}, not one row"
+                )
         else:
             is_row = isinstance(part, tuple) and len(part) == 1
             if not is_row:
-                raise InputError(f"field {field!r} is a {type(part).__name__}, not a tensor with a row per client")
+                raise InputError(
+                    f"field {field!r} is a {type(part).__name__}, not a tensor with a row per client"
+                )
 
 
 def notes_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The notes of a site about its file."""
     notes = values.get("notes")
     are_sentences = (
-        isinstance(notes, tuple) and len(notes) <= MANY_KEYS and all(isinstance(note, str) for note in notes)
+        isinstance(notes, tuple)
+        and len(notes) <= MANY_KEYS
+        and all(isinstance(note, str) for note in notes)
     )
     require(are_sentences, "its notes are not sentences")
     return tuple(plain(note) for note in notes or ())
@@ -121,7 +164,10 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
     """The facts of a site about its rows, of which there are `classes` classes (0: numbers)."""
     facts = read_json(values.get("facts"), "facts")
     sizes: Any = facts.get("sizes")
-    require(set(facts) == {"sizes", "lowest", "highest", "fingerprint"}, "its facts are not those that were asked for")
+    require(
+        set(facts) == {"sizes", "lowest", "highest", "fingerprint"},
+        "its facts are not those that were asked for",
+    )
     require(
         isinstance(sizes, dict)
         and set(sizes) == {*PARTS}
@@ -136,13 +182,17 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
     )
     fingerprint = facts["fingerprint"]
     require(
-        isinstance(fingerprint, str) and fingerprint.isalnum() and len(fingerprint) <= 128,
+        isinstance(fingerprint, str)
+        and fingerprint.isalnum()
+        and len(fingerprint) <= 128,
         "its facts have no fingerprint",
     )
     return Facts(sizes, lowest, highest, fingerprint)
 
 
-def undraftable(descriptions: Mapping[str, TableDescription], settings: Tables, goes_on: bool) -> list[str]:
+def undraftable(
+    descriptions: Mapping[str, TableDescription], settings: Tables, goes_on: bool
+) -> list[str]:
     """Return the sites of whose description alone, or only without which, no recipe can be drafted; all if each is well beside some.
 
     Args:
@@ -153,7 +203,11 @@ def undraftable(descriptions: Mapping[str, TableDescription], settings: Tables, 
 
     def drafts(names: Sequence[str]) -> bool:
         try:
-            draft_recipe(names, Description(tuple(descriptions[name].text() for name in names)), settings)
+            draft_recipe(
+                names,
+                Description(tuple(descriptions[name].text() for name in names)),
+                settings,
+            )
         except InputError:
             return not goes_on
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -162,7 +216,11 @@ def undraftable(descriptions: Mapping[str, TableDescription], settings: Tables, 
 
     every = tuple(descriptions)
     culprits = [name for name in every if not drafts((name,))]
-    return culprits or [n for n in every if drafts(tuple(m for m in every if m != n))] or list(every)
+    return (
+        culprits
+        or [n for n in every if drafts(tuple(m for m in every if m != n))]
+        or list(every)
+    )
 
 
 class FarMoments(NamedTuple):
@@ -184,7 +242,11 @@ class FarMoments(NamedTuple):
 
 def counts_beyond(replies: Any, rows: Mapping[str, int]) -> dict[str, str]:
     """Return, by site, why its moments are refused: they count more rows than it has described."""
-    most = replies.counts.amax(1).tolist() if replies.counts.shape[1] else [0.0] * len(replies.clients)
+    most = (
+        replies.counts.amax(1).tolist()
+        if replies.counts.shape[1]
+        else [0.0] * len(replies.clients)
+    )
     return {
         name: f"its moments count {count:.0f} rows of {rows[name]}"
         for name, count in zip(replies.clients, most, strict=True)
@@ -207,9 +269,18 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[FarMoments]:
             other_tellers = [k for k in tellers if k != i]
             if len(other_tellers) < 2:
                 continue
-            centre, spread = replies.means[other_tellers, j].median(), deviations[other_tellers, j].median()
-            distance, ratio = (replies.means[i, j] - centre).abs() / spread, deviations[i, j] / spread
-            is_wide = not 1 / FAR_SPREAD <= float(ratio) <= FAR_SPREAD and float(deviations[i, j]) > 0
+            centre, spread = (
+                replies.means[other_tellers, j].median(),
+                deviations[other_tellers, j].median(),
+            )
+            distance, ratio = (
+                (replies.means[i, j] - centre).abs() / spread,
+                deviations[i, j] / spread,
+            )
+            is_wide = (
+                not 1 / FAR_SPREAD <= float(ratio) <= FAR_SPREAD
+                and float(deviations[i, j]) > 0
+            )
             if spread > 0 and (float(distance) > FAR_MEAN or is_wide):
                 name, title = replies.clients[i], plain(str(column), 60)
                 mean, spread_here = float(replies.means[i, j]), float(deviations[i, j])
@@ -217,9 +288,13 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[FarMoments]:
                     replies.means[tellers, j].median(),
                     deviations[tellers, j].median().clamp(min=1e-12),
                 )
-                off = float((replies.means[i, j] - middle).abs() / usual_spread) / FAR_MEAN
+                off = (
+                    float((replies.means[i, j] - middle).abs() / usual_spread)
+                    / FAR_MEAN
+                )
                 times = max(
-                    float(deviations[i, j] / usual_spread), float(usual_spread / deviations[i, j].clamp(min=1e-12))
+                    float(deviations[i, j] / usual_spread),
+                    float(usual_spread / deviations[i, j].clamp(min=1e-12)),
                 )
                 yield FarMoments(
                     name,
@@ -233,4 +308,7 @@ def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[FarMoments]:
 def _has_two_values(means: Tensor, deviations: Tensor) -> bool:
     """Return True if all moments are those of a column of 0 and 1, or of 1 and 2: a mean says all of it, whatever the others have."""
     squares = (means - low for low in (0, 1))
-    return any(bool(((deviations**2 - share * (1 - share)).abs() < 1e-9).all()) for share in squares)
+    return any(
+        bool(((deviations**2 - share * (1 - share)).abs() < 1e-9).all())
+        for share in squares
+    )

@@ -22,7 +22,16 @@ from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
-from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
+from coterie.contract.wire import (
+    Answer,
+    Ask,
+    Block,
+    Context,
+    PerClient,
+    decode,
+    encode,
+    to_json,
+)
 from coterie.data.tables.cells import Table
 from coterie.data.tables.description import MANY_ROWS
 from coterie.data.tables.folder import encode_client
@@ -77,8 +86,15 @@ class SiteRows:
         approved: the plan that the site obeys.
     """
 
-    def __init__(self, name: str, settings: SiteSettings, folder: Path, approved: Approved) -> None:
-        self.name, self.settings, self.folder, self.approved = name, settings, folder, approved
+    def __init__(
+        self, name: str, settings: SiteSettings, folder: Path, approved: Approved
+    ) -> None:
+        self.name, self.settings, self.folder, self.approved = (
+            name,
+            settings,
+            folder,
+            approved,
+        )
         self.experiment = approved.plan.experiment
         self.options = table_options(self.experiment.data)
         self.options.pop("server_file", None)
@@ -112,12 +128,25 @@ class SiteRows:
         }
         kind = message.get("do")
         if kind not in does:
-            raise RefusedError("a site answers open, encode, prepare and task; this message is something else")
+            raise RefusedError(
+                "a site answers open, encode, prepare and task; this message is something else"
+            )
         if message.get("plan") != self.approved.hash:
-            raise RefusedError("the server runs another plan than the one that this site has approved")
+            raise RefusedError(
+                "the server runs another plan than the one that this site has approved"
+            )
         reply = does[kind](message)
-        if kind in _BEGINNINGS:  # what they ask is the same again whatever the run and the number of the message
-            self._count(kind, {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")})
+        if (
+            kind in _BEGINNINGS
+        ):  # what they ask is the same again whatever the run and the number of the message
+            self._count(
+                kind,
+                {
+                    k: v
+                    for k, v in message.items()
+                    if k not in ("serial", "undo", "resume", "run")
+                },
+            )
         if self.about.get("models"):
             self._ledger.settle(self.about["models"])
             share = len(self.about["models"]) / self.about.pop("of")
@@ -135,25 +164,40 @@ class SiteRows:
         self.table = self.clients = self.shard = None
         seed, seeds = message.get("seed"), self.experiment.split_seeds
         if type(seed) is not int or seed not in seeds:
-            raise RefusedError(f"the approved plan has the seeds {', '.join(map(str, seeds))} and no other")
+            raise RefusedError(
+                f"the approved plan has the seeds {', '.join(map(str, seeds))} and no other"
+            )
         if self.settings.label not in (None, self.options["label"]):
             raise RefusedError(
                 f"the plan predicts {self.options['label']!r}, but this site offers only {self.settings.label!r}; agree on one label"
             )
         table, notes = read_site(
-            self.settings.data, self.name, self.options, seed=seed, split=self.experiment.split or None
+            self.settings.data,
+            self.name,
+            self.options,
+            seed=seed,
+            split=self.experiment.split or None,
         )
-        missing = sorted(set(self.approved.plan.deployment.columns) - set(table.columns))
+        missing = sorted(
+            set(self.approved.plan.deployment.columns) - set(table.columns)
+        )
         if missing:
-            raise RefusedError(f"its file has no column {', '.join(missing)}, which the plan needs; add it")
+            raise RefusedError(
+                f"its file has no column {', '.join(missing)}, which the plan needs; add it"
+            )
         rows = len(table.parts["train"])
         if rows < self.settings.minimum_rows:
             raise RefusedError(
                 f"it has fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
         moments_fit(len(seeds), rows)
-        self.table, self.seed = table_withheld(table, self.options, self.settings.minimum_cell), seed
-        self._fingerprint = hmac.new(site_key(self.folder), fingerprint_of(table).encode(), "sha256").hexdigest()[:32]
+        self.table, self.seed = (
+            table_withheld(table, self.options, self.settings.minimum_cell),
+            seed,
+        )
+        self._fingerprint = hmac.new(
+            site_key(self.folder), fingerprint_of(table).encode(), "sha256"
+        ).hexdigest()[:32]
         self.about = {"rows": len(table)}
         return {"rows": rows, "notes": self._notes(notes)}
 
@@ -166,7 +210,9 @@ class SiteRows:
         try:
             recipe = json.loads(message["recipe"])
             stated = self.approved.plan.deployment.descriptions
-            all_rows = sum(max(site.rows) for site in stated.values()) if stated else MANY_ROWS
+            all_rows = (
+                sum(max(site.rows) for site in stated.values()) if stated else MANY_ROWS
+            )
             recipe_fits(recipe, table, self.options, all_rows)
             unstated = check_recipe(stated, recipe)
             if unstated:
@@ -174,44 +220,79 @@ class SiteRows:
                     f"column {unstated[:40]!r} of the recipe has a category that the plan states of no site"
                 )
             client, notes = encode_client(within_reach(table, recipe), recipe)
-            self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
+            self.clients = Clients(
+                [client], classes=recipe["label"]["classes"], recipe=recipe
+            )
         except RefusedError:
             raise
         except Exception as error:  # which cell or which rule is wrong would tell something of the cells
-            self.about = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+            self.about = {
+                "error": " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            }
             raise RefusedError(
                 "the recipe does not fit its rows and the approved plan; the site's own log says more"
             ) from error
         self.about = {"rows": len(table)}
-        return {"notes": self._notes(notes), "facts": json.dumps(asdict(self._facts(self.clients)))}
+        return {
+            "notes": self._notes(notes),
+            "facts": json.dumps(asdict(self._facts(self.clients))),
+        }
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self.shard = None
         if self.clients is None:
             raise RefusedError("the rows were not encoded yet")
-        unknown = sorted(k for k in message if k not in _MODEL and not k.startswith("state/"))
+        unknown = sorted(
+            k for k in message if k not in _MODEL and not k.startswith("state/")
+        )
         if unknown:
-            raise RefusedError(f"a message with a model has no field {unknown[0][:40]!r}; the plan says the rest")
+            raise RefusedError(
+                f"a message with a model has no field {unknown[0][:40]!r}; the plan says the rest"
+            )
         allowed = self._rights_of(message["pair"])
         dealt = self._deal(self.clients, allowed)
-        sites, run = tuple(sorted(self.approved.plan.deployment.sites)), self.experiment.run
-        clients = share_validation(
-            dealt, allowed.method, sites, run.merge_validation, contribution=run.contribution is not None
+        sites, run = (
+            tuple(sorted(self.approved.plan.deployment.sites)),
+            self.experiment.run,
         )
-        self._merge_fits(clients.sizes("train")[self.name] - dealt.sizes("train")[self.name], sites)
+        clients = share_validation(
+            dealt,
+            allowed.method,
+            sites,
+            run.merge_validation,
+            contribution=run.contribution is not None,
+        )
+        self._merge_fits(
+            clients.sizes("train")[self.name] - dealt.sizes("train")[self.name], sites
+        )
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
-        state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
+        state = {
+            k.removeprefix("state/"): v
+            for k, v in message.items()
+            if k.startswith("state/")
+        }
         check_state(state, module.state_dict())
         module.load_state_dict(state)
-        workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
+        workspace = Workspace(
+            module,
+            self.experiment.run.loss,
+            clients[0],
+            kernel=self.experiment.engine.kernel,
+        )
         workspace.fewest_rows = self.settings.minimum_batch
         workspace.veil = self._veil
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
-        sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
-        self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
+        sent = {
+            k: v
+            for k, v in message.items()
+            if k not in ("serial", "undo", "resume", "run")
+        }
+        self._prepared = hashlib.sha256(
+            encode({**sent, "recipe": json.dumps(self.clients.recipe)})
+        ).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         Ledger(Path(self.settings.log)).seal()
         self._own = OwnModel(self.folder / "models", self.experiment)
@@ -222,9 +303,13 @@ class SiteRows:
             self._memory_file.unlink(missing_ok=True)
         elif self._memory_file.exists():
             saved = decode(self._memory_file.read_bytes())
-            self.shard.memory.load(saved, (self.name,), complete=False)  # a site writes after each ask
+            self.shard.memory.load(
+                saved, (self.name,), complete=False
+            )  # a site writes after each ask
         self.about = {"pair": self.pair, "method": type(allowed.method).__name__}
-        return {"facts": json.dumps(asdict(facts_of(clients, self.name, self._fingerprint)))}
+        return {
+            "facts": json.dumps(asdict(facts_of(clients, self.name, self._fingerprint)))
+        }
 
     def _deal(self, clients: Clients, allowed: Allowed) -> Clients:
         """The client of this site as the fold of a training finds it. Raises `RefusedError` if too few rows would train, or test."""
@@ -242,8 +327,11 @@ class SiteRows:
 
     def _merge_fits(self, rows: int, sites: tuple[str, ...]) -> None:
         """Raise `RefusedError` for few validation rows that one method trains on and another does not: losses of both tell theirs."""
-        if 0 < rows < max(self.settings.minimum_batch, self.settings.minimum_cell) and any(
-            self.name in clients_keeping_validation(of.method, sites) for of in self.approved.pairs.values()
+        if 0 < rows < max(
+            self.settings.minimum_batch, self.settings.minimum_cell
+        ) and any(
+            self.name in clients_keeping_validation(of.method, sites)
+            for of in self.approved.pairs.values()
         ):
             raise RefusedError(
                 "one method of the plan trains on its few validation rows and another does not; give the plan more of them, or none"
@@ -262,12 +350,18 @@ class SiteRows:
         classes = len(clients.classes)
         with fork_generators():
             outputs = 1 if classes in (0, 2) else classes
-            module = build_shape(self.experiment.build_model(), tuple(inputs.shape[1:]), outputs)
+            module = build_shape(
+                self.experiment.build_model(), tuple(inputs.shape[1:]), outputs
+            )
         freeze(module, self.experiment.model.get("freeze", []))
         return module
 
     def _facts(self, clients: Clients) -> Facts:
-        return facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name, self._fingerprint)
+        return facts_of(
+            parts_withheld(clients, self.settings.minimum_cell),
+            self.name,
+            self._fingerprint,
+        )
 
     def _rights_of(self, pair: Any) -> Allowed:
         pairs = self.approved.pairs
@@ -286,34 +380,65 @@ class SiteRows:
 
     def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
         ask = message.get("ask")
-        if not isinstance(ask, Ask) or not isinstance(ask.context, Context) or not isinstance(ask.payload, Mapping):
+        if (
+            not isinstance(ask, Ask)
+            or not isinstance(ask.context, Context)
+            or not isinstance(ask.payload, Mapping)
+        ):
             raise RefusedError("this message holds no task")
         if ask.names != (self.name,):
             raise RefusedError(f"the ask is not for {self.name!r}")
         where = {type(number) for number in astuple(ask.context)[:-1]}
-        if where != {int} or type(ask.context.label) is not str:  # the log would tell True from 1, and rights would not
-            raise RefusedError("the ask says in another way than by numbers where in the run it stands")
+        if (
+            where != {int} or type(ask.context.label) is not str
+        ):  # the log would tell True from 1, and rights would not
+            raise RefusedError(
+                "the ask says in another way than by numbers where in the run it stands"
+            )
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
-        self.about = {"settings": {str(k)[:40]: _brief(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
+        self.about = {
+            "settings": {
+                str(k)[:40]: _brief(v)
+                for k, v in ask.payload.items()
+                if not _is_tensor(v)
+            }
+        }
         if ask.task in {paired_errors.name, *(task.name for task in TABLE_TASKS)}:
-            if ask.context.round != 0 or ask.context.seed not in self.experiment.run.seeds:
+            if (
+                ask.context.round != 0
+                or ask.context.seed not in self.experiment.run.seeds
+            ):
                 raise RefusedError(
                     f"the approved plan asks {short(ask.task)!r} in no round, and with its own seeds alone"
                 )
             table = ask.task != paired_errors.name
-            return {"answer": self._statistics(ask) if table else self._answer_about_pair(ask, message)}
+            return {
+                "answer": self._statistics(ask)
+                if table
+                else self._answer_about_pair(ask, message)
+            }
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)
         limits, context = self._limits(self.shard), ask.context
-        declaration = allowed.check(ask.task, ask.payload, limits, seed=context.seed, round=context.round)
+        declaration = allowed.check(
+            ask.task, ask.payload, limits, seed=context.seed, round=context.round
+        )
         self._undo(message)
         ask = self._own.fill(ask)
         self.shard.begin(ask)
         requests = self._about_models(ask, self.shard)
-        self._spend(self.pair, ask.task, context.round, requests, declaration.most_models(limits.clients))
-        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), requests))
+        self._spend(
+            self.pair,
+            ask.task,
+            context.round,
+            requests,
+            declaration.most_models(limits.clients),
+        )
+        ask = replace(
+            ask, filters=under_key(allowed.filters, site_key(self.folder), requests)
+        )
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._run_notes(message))}
         self._last = (message["serial"], ask.context)
@@ -324,7 +449,11 @@ class SiteRows:
     def _undo(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Forget what the last task has remembered, if its answer has not come to the server."""
         serial, lost = self._last
-        if message.get("undo") == serial and lost is not None and self.shard is not None:
+        if (
+            message.get("undo") == serial
+            and lost is not None
+            and self.shard is not None
+        ):
             self.shard.take_back(lost)
         return {}
 
@@ -333,11 +462,15 @@ class SiteRows:
         table, arguments = self._open_table(), ask.arguments
         if ask.function is describe:
             if arguments != description_options(self.options):
-                raise RefusedError("the approved plan has another label or other categories")
-        elif set(arguments) - {"schema"} or not set(json.loads(arguments["schema"])) <= columns_to_sum(
-            table, self.options
-        ):
-            raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
+                raise RefusedError(
+                    "the approved plan has another label or other categories"
+                )
+        elif set(arguments) - {"schema"} or not set(
+            json.loads(arguments["schema"])
+        ) <= columns_to_sum(table, self.options):
+            raise RefusedError(
+                "sums are given of columns of numbers that the plan uses, and of no others"
+            )
         reply = ask.function(TableCohort({self.name: table}), **arguments)._asdict()
         if ask.function is describe:
             reply["text"] = (public_description(table, self.options).text(),)
@@ -348,7 +481,10 @@ class SiteRows:
     def _answer_about_pair(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
         """The errors of a comparison that the plan makes, over all of its seeds."""
         arguments = ask.arguments
-        if (arguments.get("method"), arguments.get("other")) not in self.approved.comparisons or len(arguments) > 2:
+        if (
+            arguments.get("method"),
+            arguments.get("other"),
+        ) not in self.approved.comparisons or len(arguments) > 2:
             raise RefusedError("the approved plan does not compare these methods")
         noted = self._run_notes(message)
         # Whatever model was sent last, and in whichever run.
@@ -358,43 +494,81 @@ class SiteRows:
         return self._of_test_rows(ask, noted)
 
     def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
-        return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
+        return Answer(
+            (Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),)
+        )
 
     def _run_notes(self, message: Mapping[str, Any]) -> KeptOutcomes:
-        now = None if self.shard is None else (self.pair, self.shard.clients, self.shard.workspace)
+        now = (
+            None
+            if self.shard is None
+            else (self.pair, self.shard.clients, self.shard.workspace)
+        )
         turns: dict[int, list[str]] = {}
         for seed, fold in trainings(self.experiment):
             if fold != ALL:
                 turns.setdefault(seed, []).append(fold)
-        settings = self._folder_of(message), turns, self.settings.minimum_cell, site_key(self.folder)
+        settings = (
+            self._folder_of(message),
+            turns,
+            self.settings.minimum_cell,
+            site_key(self.folder),
+        )
         return KeptOutcomes(*settings, self._veil, now)
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
         """Return where what a run leaves is kept."""
-        return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
+        return (
+            self.folder
+            / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
+        )
 
     def _limits(self, shard: Shard) -> Limits:
         """Return the largest dimensions that a payload may have."""
         layout, plan = shard.workspace.layout, self.approved.plan
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
-        return Limits(layout.size, layout.dim, classes, sites, layout.dtype, plan.experiment.run.rounds)
+        return Limits(
+            layout.size,
+            layout.dim,
+            classes,
+            sites,
+            layout.dtype,
+            plan.experiment.run.rounds,
+        )
 
-    def _spend(self, pair: str, task: str, round: int, requests: tuple[str, ...], models: int | None) -> None:
+    def _spend(
+        self,
+        pair: str,
+        task: str,
+        round: int,
+        requests: tuple[str, ...],
+        models: int | None,
+    ) -> None:
         """Count the models that a request is about against those that the plan's runs ask in this round, if it limits them."""
         budget = None if models is None else models * self.approved.plan.deployment.runs
-        new_models = self._ledger.spend(Place(self.approved.hash, pair, task, round), requests, budget)
+        new_models = self._ledger.spend(
+            Place(self.approved.hash, pair, task, round), requests, budget
+        )
         self.about |= {"pair": pair, "models": new_models, "of": len({*requests})}
 
     def _hash(self, ask: Ask, payload: Mapping[str, Any], memory: str) -> str:
         """The hash of task, payload, prepared model and what the client remembers."""
         values = {f"payload/{k}": v for k, v in payload.items()}
-        context = {"task": ask.task, "round": ask.context.round, "prepared": self._prepared, "memory": memory}
+        context = {
+            "task": ask.task,
+            "round": ask.context.round,
+            "prepared": self._prepared,
+            "memory": memory,
+        }
         return hashlib.sha256(encode({**context, **values})).hexdigest()[:32]
 
     def _about_models(self, ask: Ask, shard: Shard) -> tuple[str, ...]:
         """The hash of the request about each model of a payload, as if it came alone."""
         memory = hashlib.sha256(encode(shard.memory.save())).hexdigest()
-        return tuple(self._hash(ask, payload, memory) for payload in about_each_model(ask.function, ask.payload))
+        return tuple(
+            self._hash(ask, payload, memory)
+            for payload in about_each_model(ask.function, ask.payload)
+        )
 
     def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
         """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
@@ -402,10 +576,17 @@ class SiteRows:
         failed = {}
         for name, why in answer.failed.items():
             self.about["error"] = why[:300]
-            failed[name] = f"its task failed ({why.partition(':')[0]}); the site's own log says more"
+            failed[name] = (
+                f"its task failed ({why.partition(':')[0]}); the site's own log says more"
+            )
         fewest = self.settings.minimum_cell
         blocks = tuple(
-            Block(block.names, classes_withheld(ask.task, ask.payload, dict(block.values), clients, fewest))
+            Block(
+                block.names,
+                classes_withheld(
+                    ask.task, ask.payload, dict(block.values), clients, fewest
+                ),
+            )
             for block in answer.blocks
         )
         return replace(answer, blocks=blocks, failed=failed)
@@ -413,7 +594,9 @@ class SiteRows:
     def _save_memory(self, shard: Shard) -> None:
         """Keep what the task has remembered, before its answer counts."""
         now = shard.memory.save()
-        if {k: id(v) for k, v in now.items()} == {k: id(v) for k, v in self._saved.items()}:
+        if {k: id(v) for k, v in now.items()} == {
+            k: id(v) for k, v in self._saved.items()
+        }:
             return
         self._saved = now
         path = self._memory_file

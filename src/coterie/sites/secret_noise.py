@@ -57,11 +57,15 @@ def site_key(folder: Path) -> bytes:
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         cure = "restore it, or remove it for a new one, with which runs so far cannot be resumed"
-        raise InputError(f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}")
+        raise InputError(
+            f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}"
+        )
     return key
 
 
-def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
+def under_key(
+    filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]
+) -> tuple[Filter, ...]:
     """Return the same filters, whose secret noise is that of this key and, for each model that is asked about, of its own request.
 
     What secret noise is to hide is made finite before, since noise hides no NaN.
@@ -81,7 +85,9 @@ def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) 
 class _FiniteClip(Clip):
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
         """Rows as `Clip` makes them, 0 for one with NaN or Inf: that would tell that there is a row with which a sum overflows."""
-        return super().apply(torch.where(rows.isfinite().all(-1, keepdim=True), rows, 0.0), passage)
+        return super().apply(
+            torch.where(rows.isfinite().all(-1, keepdim=True), rows, 0.0), passage
+        )
 
 
 @dataclass(frozen=True)
@@ -100,13 +106,26 @@ class _SecretNoise(GaussianNoise):
             raise RefusedError(
                 f"a reply about {len(self.requests)} models must say something of each, or noise cannot hide it"
             )
-        noisy = [self._noisy(rows[:, t], request, passage) for t, request in enumerate(self.requests)]
+        noisy = [
+            self._noisy(rows[:, t], request, passage)
+            for t, request in enumerate(self.requests)
+        ]
         return torch.stack(noisy, dim=1)
 
     def _noisy(self, rows: Tensor, request: str, passage: Passage) -> Tensor:
         plain = rows.detach().cpu().contiguous()
-        name = repr((request, passage.context.round, passage.task, passage.field, passage.position)).encode()
-        stream = hmac.new(self.key, b"noise" + name + plain.numpy().tobytes(), hashlib.sha256).digest()
+        name = repr(
+            (
+                request,
+                passage.context.round,
+                passage.task,
+                passage.field,
+                passage.position,
+            )
+        ).encode()
+        stream = hmac.new(
+            self.key, b"noise" + name + plain.numpy().tobytes(), hashlib.sha256
+        ).digest()
         noise = torch.from_numpy(_normal(stream, plain.numel())).reshape(plain.shape)
         return (plain.double() + self.sigma * noise).to(rows)
 
@@ -132,11 +151,14 @@ class KeyedVeil:
         """Return the mean loss of model x [d + b] over so many rows with noise, not below 0."""
         return self.metric("loss", mean, self.reach("loss", rows, rows), x)
 
-    def evaluation(self, values: Mapping[str, float], labels: Tensor, x: Tensor) -> dict[str, float]:
+    def evaluation(
+        self, values: Mapping[str, float], labels: Tensor, x: Tensor
+    ) -> dict[str, float]:
         """Return `loss` and metrics of model x [d + b] on rows with these labels with noise; NaN for those of which nothing is told."""
         fewest = fewest_of(labels)
         return {
-            name: self.metric(name, value, self.reach(name, len(labels), fewest), x) for name, value in values.items()
+            name: self.metric(name, value, self.reach(name, len(labels), fewest), x)
+            for name, value in values.items()
         }
 
     def reach(self, name: str, rows: int, fewest: int) -> float:
@@ -157,7 +179,13 @@ class KeyedVeil:
         return min(high, max(low, noisy)) if isfinite(noisy) else nan
 
     def comparison(
-        self, exact: Paired, freedom: float, name: str, reach: float, method: Tensor, reference: Tensor
+        self,
+        exact: Paired,
+        freedom: float,
+        name: str,
+        reach: float,
+        method: Tensor,
+        reference: Tensor,
     ) -> Paired:
         """Return a comparison with noise: both metrics are hidden as in an evaluation, and the error covers that.
 
@@ -172,13 +200,22 @@ class KeyedVeil:
         value = self.metric(name, exact.value, reach, method)
         gap = value - self.metric(name, exact.value - exact.gap, reach, reference)
         # One row moves the square of the error as far, too. What is told is never less than the error of `gap`.
-        widened = 1 + abs(self._noise(f"{name} error", exact.error, torch.cat([method, reference])))
+        widened = 1 + abs(
+            self._noise(f"{name} error", exact.error, torch.cat([method, reference]))
+        )
         error = math.hypot(exact.error, reach * math.sqrt(2 * widened))
         return Paired(error, student(gap, RowError(error, freedom))[1], gap, value)
 
     def _noise(self, name: str, value: float, model: Tensor) -> float:
-        content = repr((name, value)).encode() + model.detach().cpu().contiguous().numpy().tobytes()
-        return float(_normal(hmac.new(self._key, b"told" + content, hashlib.sha256).digest(), 1)[0])
+        content = (
+            repr((name, value)).encode()
+            + model.detach().cpu().contiguous().numpy().tobytes()
+        )
+        return float(
+            _normal(hmac.new(self._key, b"told" + content, hashlib.sha256).digest(), 1)[
+                0
+            ]
+        )
 
 
 def _normal(stream: bytes, count: int) -> NDArray[np.float64]:

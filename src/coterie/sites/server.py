@@ -120,19 +120,30 @@ class Remote(Engine):
         accept: Collection[str] = (),
         goes_on: bool = False,
         barred: Callable[[], Mapping[str, str]] = dict,
-        differs: Callable[[str, TableDescription, int], str] = lambda site, description, seed: "",
+        differs: Callable[
+            [str, TableDescription, int], str
+        ] = lambda site, description, seed: "",
     ) -> None:
-        require(bool(link.names), "there is no site to ask; start the sites' clients first")
+        require(
+            bool(link.names), "there is no site to ask; start the sites' clients first"
+        )
         self.clients = tuple(sorted(link.names))
         self.unseen = ()
         self.has_server = self.sends_own = False
-        self.model: nn.Module = nn.Linear(1, 1)  # until `prepare`: the tasks before it send no model vectors
+        self.model: nn.Module = nn.Linear(
+            1, 1
+        )  # until `prepare`: the tasks before it send no model vectors
         self.layout = Layout.of(self.model)
         self.x = torch.zeros(self.layout.size)
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
         self._goes_on = goes_on
-        self._plan, self._accept, self._barred, self._differs = plan, frozenset(accept), barred, differs
+        self._plan, self._accept, self._barred, self._differs = (
+            plan,
+            frozenset(accept),
+            barred,
+            differs,
+        )
         self._described: dict[str, TableDescription] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
@@ -144,7 +155,9 @@ class Remote(Engine):
         self._left_out: dict[str, str] = {}
         self._began = self._in_folds = False
         self._pings: dict[str, Future[bool]] = {}
-        self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
+        self._pool = ThreadPoolExecutor(
+            max_workers=len(self.clients), thread_name_prefix="coterie"
+        )
 
     # ---- rows and model
 
@@ -165,21 +178,42 @@ class Remote(Engine):
         recipe = self._agree_on_recipe(settings, seed)
         classes = len(recipe["label"]["classes"])
         encoded = self._all(
-            "encode", {"recipe": json.dumps(recipe)}, lambda r: (facts_of_reply(r, classes), notes_of(r))
+            "encode",
+            {"recipe": json.dumps(recipe)},
+            lambda r: (facts_of_reply(r, classes), notes_of(r)),
         )
         rows = {name: description.rows for name, description in self._described.items()}
-        miscounted = [name for name, (site_facts, _) in encoded.items() if site_facts.sizes["train"] != rows[name]]
+        miscounted = [
+            name
+            for name, (site_facts, _) in encoded.items()
+            if site_facts.sizes["train"] != rows[name]
+        ]
         self._refuse(
-            "encode", {}, dict.fromkeys(miscounted, "its facts count other training rows than it has described")
+            "encode",
+            {},
+            dict.fromkeys(
+                miscounted, "its facts count other training rows than it has described"
+            ),
         )
-        facts = {name: reply[0] for name, reply in encoded.items() if name not in miscounted}
-        sentences = [*map(plain, recipe["notes"]), *(n for name in facts for n in (*notes[name], *encoded[name][1]))]
-        sentences += [f"{name} takes no part: {why}" for name, why in self.refused.items()]
+        facts = {
+            name: reply[0] for name, reply in encoded.items() if name not in miscounted
+        }
+        sentences = [
+            *map(plain, recipe["notes"]),
+            *(n for name in facts for n in (*notes[name], *encoded[name][1])),
+        ]
+        sentences += [
+            f"{name} takes no part: {why}" for name, why in self.refused.items()
+        ]
         self.clients = tuple(facts)
         server = None if server_file is None else server_rows(server_file, recipe)
         self.has_server = server is not None
         return RemoteClients(
-            facts, recipe, name=str(data.get("name") or data.get("folder")), notes=sentences, server=server
+            facts,
+            recipe,
+            name=str(data.get("name") or data.get("folder")),
+            notes=sentences,
+            server=server,
         )
 
     def _agree_on_recipe(self, settings: Tables, seed: int) -> Recipe:
@@ -193,22 +227,42 @@ class Remote(Engine):
                 continue
             except InputError as error:  # it may quote names of columns, and cells
                 refusals = (
-                    undraftable(self._described, settings, self._goes_on) if self._goes_on else list(self._described)
+                    undraftable(self._described, settings, self._goes_on)
+                    if self._goes_on
+                    else list(self._described)
                 )
                 if 2 * len(refusals) > len(self._described):
                     raise InputError(plain(str(error))) from error
-                self._refuse(describe.name, {}, dict.fromkeys(refusals, plain(str(error))))
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                why = f"no recipe can be made of its description ({type(error).__name__})"
                 self._refuse(
-                    describe.name, {}, dict.fromkeys(undraftable(self._described, settings, self._goes_on), why)
+                    describe.name, {}, dict.fromkeys(refusals, plain(str(error)))
+                )
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:
+                why = (
+                    f"no recipe can be made of its description ({type(error).__name__})"
+                )
+                self._refuse(
+                    describe.name,
+                    {},
+                    dict.fromkeys(
+                        undraftable(self._described, settings, self._goes_on), why
+                    ),
                 )
 
-    def _statistics(self, view: Federation, task: Task[Any], **payload: Any) -> Replies[Any]:
+    def _statistics(
+        self, view: Federation, task: Task[Any], **payload: Any
+    ) -> Replies[Any]:
         replies = view.ask(view.clients, task, **payload)
         unreadable = dict(replies.failed)
         chosen = json.loads(payload.get("categorical", "[]"))
-        for name, text in zip(replies.clients, replies.fields.get("text", ()), strict=False):
+        for name, text in zip(
+            replies.clients, replies.fields.get("text", ()), strict=False
+        ):
             try:
                 self._described[name] = TableDescription.parse(text, chosen)
                 why = self._differs(name, self._described[name], view.seed)
@@ -220,13 +274,25 @@ class Remote(Engine):
             rows = {name: self._described[name].rows for name in replies.clients}
             unreadable |= counts_beyond(replies, rows)
         costs = view.session.asks[-1].costs
-        sentences = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}
-        self._refuse(task.name, sentences, {n: why for n, why in unreadable.items() if n not in sentences})
+        sentences = {
+            c.client: c.failed
+            for c in costs
+            if c.failed and c.client not in self._garbled
+        }
+        self._refuse(
+            task.name,
+            sentences,
+            {n: why for n, why in unreadable.items() if n not in sentences},
+        )
         if unreadable or sentences:
             raise _FewerError
         if "counts" in replies.fields:
             columns = json.loads(payload["schema"])
-            doubtful = [moments for moments in moments_apart(replies, columns) if moments.key not in self._accept]
+            doubtful = [
+                moments
+                for moments in moments_apart(replies, columns)
+                if moments.key not in self._accept
+            ]
             if doubtful and self._goes_on:
                 farthest = max(
                     doubtful, key=lambda moments: moments.distance
@@ -264,15 +330,32 @@ class Remote(Engine):
         """
         workspace = Workspace(module, loss, clients[0], kernel=kernel)
         self._here = Shard(clients, workspace)
-        self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
+        self.model, self.layout, self.x = (
+            workspace.model,
+            workspace.layout,
+            workspace.x.clone(),
+        )
         self.loss = workspace.loss
-        message = {"pair": pair, "resume": resume, **{f"state/{k}": v for k, v in module.state_dict().items()}}
+        message = {
+            "pair": pair,
+            "resume": resume,
+            **{f"state/{k}": v for k, v in module.state_dict().items()},
+        }
         classes = len(clients.classes)
         self._left_out = {}
         facts = self._all("prepare", message, lambda r: facts_of_reply(r, classes))
-        self._facts, self._began, self._in_folds = {**clients.facts, **facts}, True, in_folds
+        self._facts, self._began, self._in_folds = (
+            {**clients.facts, **facts},
+            True,
+            in_folds,
+        )
 
-    def _all(self, do: str, message: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
+    def _all(
+        self,
+        do: str,
+        message: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], T],
+    ) -> dict[str, T]:
         """Return what `read` makes of the replies of all sites to one message."""
         messages = {name: {"do": do, **message} for name in self._present}
         replies = self._send(messages, Status(0, 0, do, self.clients, ()), FRAME)
@@ -281,7 +364,9 @@ class Remote(Engine):
         unreadable: dict[str, str] = {}
         for name, reply in replies.items():
             if reply.cost.failed:
-                (unreadable if name in self._garbled else sentences)[name] = reply.cost.failed
+                (unreadable if name in self._garbled else sentences)[name] = (
+                    reply.cost.failed
+                )
                 continue
             try:
                 values[name] = read(reply.values)
@@ -294,7 +379,9 @@ class Remote(Engine):
     def _present(self) -> tuple[str, ...]:
         return tuple(name for name in self.clients if name not in self.refused)
 
-    def _refuse(self, do: str, sentences: Mapping[str, str], unreadable: Mapping[str, str]) -> None:
+    def _refuse(
+        self, do: str, sentences: Mapping[str, str], unreadable: Mapping[str, str]
+    ) -> None:
         """Go on without sites whose reply cannot be read, if they are few. What a site says in words, a person must mend first, unless
         the plan goes on without it.
 
@@ -304,20 +391,35 @@ class Remote(Engine):
         begun = do == "prepare" and self._began
         if begun or self._goes_on:
             remaining = [name for name in remaining if name not in sentences]
-        if (sentences and not begun and not self._goes_on) or 2 * len(remaining) < len(self._link.names):
-            shown = "; ".join(f"{name} ({why})" for name, why in {**sentences, **unreadable}.items())
-            raise RunError(f"the run cannot begin ({do}): {shown}. Correct these sites, then continue with --resume")
+        if (sentences and not begun and not self._goes_on) or 2 * len(remaining) < len(
+            self._link.names
+        ):
+            shown = "; ".join(
+                f"{name} ({why})" for name, why in {**sentences, **unreadable}.items()
+            )
+            raise RunError(
+                f"the run cannot begin ({do}): {shown}. Correct these sites, then continue with --resume"
+            )
         if begun:
             self._left_out.update(sentences)
         else:
             self.refused.update(sentences)
-        self.refused.update({name: f"its reply to {short(do)} is refused: {why}" for name, why in unreadable.items()})
+        self.refused.update(
+            {
+                name: f"its reply to {short(do)} is refused: {why}"
+                for name, why in unreadable.items()
+            }
+        )
 
     # ---- what the run loop uses
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client of which it may be asked: none of a fold that is tested."""
-        return dict.fromkeys(self.clients, 0) if self._in_folds and part == "test" else self.rows_of(part)
+        return (
+            dict.fromkeys(self.clients, 0)
+            if self._in_folds and part == "test"
+            else self.rows_of(part)
+        )
 
     def rows_of(self, part: str) -> dict[str, int]:
         """Rows of each client."""
@@ -325,14 +427,22 @@ class Remote(Engine):
 
     def ask(self, ask: Ask) -> Answer:
         """Run the task at its sites, all at once."""
-        messages = {name: {"do": "task", "ask": ask.to((name,))} for name in ask.names if name != "server"}
+        messages = {
+            name: {"do": "task", "ask": ask.to((name,))}
+            for name in ask.names
+            if name != "server"
+        }
         context = ask.context
         most = most_bytes(ask, self.layout)
-        replies = self._send(messages, Status(context.round, context.ask, ask.task, ask.names, ()), most)
+        replies = self._send(
+            messages, Status(context.round, context.ask, ask.task, ask.names, ()), most
+        )
         answers = [_answer(name, ask, reply) for name, reply in replies.items()]
         if "server" in ask.names and self._here is not None:
             answers.append(self._here.answer(ask.to(("server",))))
-        return replace(Answer.join(answers), costs=tuple(reply.cost for reply in replies.values()))
+        return replace(
+            Answer.join(answers), costs=tuple(reply.cost for reply in replies.values())
+        )
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
@@ -343,18 +453,24 @@ class Remote(Engine):
         if self._here is not None:
             self._here.memory.load(saved, ("server",))
 
-    def sign_heads(self, sign: Callable[[str, str], Mapping[str, str]]) -> list[dict[str, str]]:
+    def sign_heads(
+        self, sign: Callable[[str, str], Mapping[str, str]]
+    ) -> list[dict[str, str]]:
         """Let each site tell the hash of its log's last line, and give it what `sign` makes of its name and that hash; returns all."""
         heads = {
             name: reply.values.get("head")
-            for name, reply in self._tell_sites("head", dict.fromkeys(self._present, "")).items()
+            for name, reply in self._tell_sites(
+                "head", dict.fromkeys(self._present, "")
+            ).items()
         }
         signed = {
             name: dict(sign(name, head))
             for name, head in heads.items()
             if isinstance(head, str) and len(head) == HASH_LENGTH and head.isalnum()
         }
-        self._tell_sites("signed", {name: json.dumps(values) for name, values in signed.items()})
+        self._tell_sites(
+            "signed", {name: json.dumps(values) for name, values in signed.items()}
+        )
         return list(signed.values())
 
     def _tell_sites(self, do: str, texts: Mapping[str, str]) -> dict[str, _Reply]:
@@ -367,7 +483,9 @@ class Remote(Engine):
 
     # ---- messages
 
-    def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status, most: int) -> dict[str, _Reply]:
+    def _send(
+        self, messages: Mapping[str, Mapping[str, Any]], status: Status, most: int
+    ) -> dict[str, _Reply]:
         """One message to each client and its reply of at most `most` bytes; all at once."""
         self._ping([n for n in self._silent if n in messages])
         out = {**self._left_out, **self.refused, **self._barred()}
@@ -376,7 +494,9 @@ class Remote(Engine):
         futures: dict[str, Future[_Reply]] = {}
         for name in tuple(waiting):
             self._serial += 1
-            futures[name] = self._pool.submit(self._call, name, messages[name], self._serial, most)
+            futures[name] = self._pool.submit(
+                self._call, name, messages[name], self._serial, most
+            )
 
         def note_reply(name: str, _: Future[_Reply]) -> None:
             waiting.remove(name)
@@ -391,9 +511,16 @@ class Remote(Engine):
             replies[name] = futures[name].result() if name in futures else lost
         return replies
 
-    def _call(self, name: str, message: Mapping[str, Any], serial: int, most: int) -> _Reply:
+    def _call(
+        self, name: str, message: Mapping[str, Any], serial: int, most: int
+    ) -> _Reply:
         # What a task remembered counts only if its reply came: the site takes back what the lost one wrote.
-        envelope = {"serial": serial, "run": self._run, "plan": self._plan, "undo": self._lost.pop(name, None)}
+        envelope = {
+            "serial": serial,
+            "run": self._run,
+            "plan": self._plan,
+            "undo": self._lost.pop(name, None),
+        }
         sent = encode({**message, **envelope})
         started = time.perf_counter()
         values: dict[str, Any] = {}
@@ -414,7 +541,14 @@ class Remote(Engine):
             why = plain(str(error))
         seconds = time.perf_counter() - started
         return _Reply(
-            values, ClientCost(name, len(sent), len(received) if isinstance(received, bytes) else 0, seconds, why)
+            values,
+            ClientCost(
+                name,
+                len(sent),
+                len(received) if isinstance(received, bytes) else 0,
+                seconds,
+                why,
+            ),
         )
 
     def _ping(self, names: Sequence[str]) -> None:
@@ -435,7 +569,11 @@ class Remote(Engine):
 
     def _tell(self, status: Status, waiting: Sequence[str]) -> None:
         if self._watch is not None:
-            self._watch(status._replace(waiting=tuple(waiting), gone=tuple(sorted(self._silent))))
+            self._watch(
+                status._replace(
+                    waiting=tuple(waiting), gone=tuple(sorted(self._silent))
+                )
+            )
 
 
 def _answer(name: str, ask: Ask, reply: _Reply) -> Answer:
@@ -445,4 +583,8 @@ def _answer(name: str, ask: Ask, reply: _Reply) -> Answer:
     try:
         return answer_of(name, ask, reply.values)
     except InputError as error:
-        return Answer(failed={name: plain(f"its reply to {short(ask.task)} cannot be read ({error})")})
+        return Answer(
+            failed={
+                name: plain(f"its reply to {short(ask.task)} cannot be read ({error})")
+            }
+        )

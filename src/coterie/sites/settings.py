@@ -13,7 +13,9 @@ from coterie.config.schema import build, options
 from coterie.contract.task import task_names
 
 SETTINGS_FILE = "coterie.toml"
-_TASKS = list_of(Rule(lambda v: isinstance(v, str), ""), "a list of names of tasks", empty=True)
+_TASKS = list_of(
+    Rule(lambda v: isinstance(v, str), ""), "a list of names of tasks", empty=True
+)
 
 
 @options
@@ -35,7 +37,10 @@ class SiteSettings:
     """
 
     data: Annotated[str, Rule(TEXT.test, "the path of a file")]
-    label: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "the name of a column")] = None
+    label: Annotated[
+        str | None,
+        Rule(lambda v: v is None or isinstance(v, str), "the name of a column"),
+    ] = None
     minimum_rows: Annotated[int, SIZE] = 20
     minimum_cell: Annotated[int, SIZE] = 10
     minimum_batch: Annotated[int, SIZE] = 8
@@ -53,13 +58,19 @@ def read_settings(path: Path) -> SiteSettings:
     for key in tables:
         if key != "site":
             raise InputError(f"{path}: unknown table [{key}]; {nearest(key, ['site'])}")
-    settings = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")
+    settings = build(
+        SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site"
+    )
     for task in settings.refuse:
         if not any(matches(name, task) for name in task_names()):
             raise InputError(
                 f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in task_names()])}"
             )
-    return dataclasses.replace(settings, data=str(path.parent / settings.data), log=str(path.parent / settings.log))
+    return dataclasses.replace(
+        settings,
+        data=str(path.parent / settings.data),
+        log=str(path.parent / settings.log),
+    )
 
 
 def short(task: str) -> str:

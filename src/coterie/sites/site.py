@@ -58,7 +58,11 @@ class Site:
             self._log = Log(Path(self._settings.log), reserve=RESERVE)
             self._hash = read_approval(settings_file).hash
         except InputError as error:
-            self._unready = str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
+            self._unready = (
+                str(error)
+                .replace(str(settings_file.parent), "")
+                .replace(str(Path.home()), "~")
+            )
         self._lock = threading.Lock()
         self._strangers = _Strangers()
         self._newest = -1
@@ -79,13 +83,20 @@ class Site:
 
     def handle(self, message: Any, caller: str) -> bytes:
         """The answer to a message of `caller`, whom the transport has authenticated; what goes wrong is a sentence under `failed`."""
-        if caller != SERVER:  # before anything is read, and without a lock: nobody else can make the site wait
-            return self._refuse_stranger(message if isinstance(message, bytes) else b"", caller)
+        if (
+            caller != SERVER
+        ):  # before anything is read, and without a lock: nobody else can make the site wait
+            return self._refuse_stranger(
+                message if isinstance(message, bytes) else b"", caller
+            )
         if not isinstance(message, bytes):
             return self._refuse({}, b"", caller, "no message of coterie")
         with self._lock:  # calls come in threads, and one that timed out may still run
             settings = self._settings
-            if settings is not None and len(message) > settings.largest_message * MEGABYTE:
+            if (
+                settings is not None
+                and len(message) > settings.largest_message * MEGABYTE
+            ):
                 size, most = -(-len(message) // MEGABYTE), settings.largest_message
                 why = f"a message of {size} MB is over the {most} MB of largest_message at its site"
                 return self._refuse({}, message, caller, why)
@@ -95,7 +106,12 @@ class Site:
                 if type(serial) is not int or serial < 0:
                     raise InputError("a message has a serial number")
             except Exception as error:  # whatever bytes can do to a parser
-                return self._refuse({}, message, caller, f"no message of coterie ({type(error).__name__})")
+                return self._refuse(
+                    {},
+                    message,
+                    caller,
+                    f"no message of coterie ({type(error).__name__})",
+                )
             # An ask that its sender gave up may get here after a later one: it must not touch what the later one has seen.
             if serial <= self._newest:
                 return self._refuse(head, message, caller, "a later ask came first")
@@ -109,7 +125,13 @@ class Site:
         if self._child is not None:
             self._child.close()
 
-    def _answer(self, head: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
+    def _answer(
+        self,
+        head: Mapping[str, Any],
+        message: bytes,
+        caller: str,
+        settings: SiteSettings,
+    ) -> bytes:
         if head.get("do") in ("head", "signed"):
             return self._end_job(head, message, caller, Path(settings.log))
         if self._child is None:
@@ -119,35 +141,68 @@ class Site:
             why = f"its cohort process ended with exit code {self._child.code}; {MEMORY_LOST}"
             self._child = self._again(settings)
             answer, about_answer = _failure(head, why), {"error": why}
-        elif "refused" not in about_answer and "error" not in about_answer and head.get("do") in _BEGINNINGS:
+        elif (
+            "refused" not in about_answer
+            and "error" not in about_answer
+            and head.get("do") in _BEGINNINGS
+        ):
             self._journal[head["do"]] = message
-        outcome = "refused" if "refused" in about_answer else "failed" if "error" in about_answer else "answered"
+        outcome = (
+            "refused"
+            if "refused" in about_answer
+            else "failed"
+            if "error" in about_answer
+            else "answered"
+        )
         why = self._write(head, message, caller, outcome, len(answer), about_answer)
         if why and self._child is not None:
             self._child.ask(
-                encode({"do": "undo", "plan": self._hash, "serial": head["serial"], "undo": head["serial"]})
+                encode(
+                    {
+                        "do": "undo",
+                        "plan": self._hash,
+                        "serial": head["serial"],
+                        "undo": head["serial"],
+                    }
+                )
             )
         return _failure(head, why) if why else answer
 
-    def _end_job(self, head: Mapping[str, Any], message: bytes, caller: str, log: Path) -> bytes:
+    def _end_job(
+        self, head: Mapping[str, Any], message: bytes, caller: str, log: Path
+    ) -> bytes:
         """Tell the server the hash of the log's last line, or keep what it has signed of that: nobody can cut the log's end then."""
         signed = head.get("signed", "")
-        if head.get("plan") != self._hash or not isinstance(signed, str) or len(signed) > LONGEST_HEAD:
-            return self._refuse(head, message, caller, "this message ends no job of the approved plan")
+        if (
+            head.get("plan") != self._hash
+            or not isinstance(signed, str)
+            or len(signed) > LONGEST_HEAD
+        ):
+            return self._refuse(
+                head, message, caller, "this message ends no job of the approved plan"
+            )
         if head["do"] == "signed":
             Log(heads_file(log)).write(urgent=False, **_head_fields(signed))
         why = self._write(head, message, caller, "answered", 0, {})
-        return _failure(head, why) if why else encode({"serial": head["serial"], "head": last_hash(log)})
+        return (
+            _failure(head, why)
+            if why
+            else encode({"serial": head["serial"], "head": last_hash(log)})
+        )
 
     def _refuse_stranger(self, message: bytes, caller: str) -> bytes:
         """Refuse anybody but the server. The log gets a line for each caller and minute, not for each call: it must not be filled."""
         why = "only the server may ask"
         calls = self._strangers.calls_to_log(caller, time.monotonic())
         if calls:
-            self._write({}, message, caller, "refused", 0, {"refused": why, "calls": calls})
+            self._write(
+                {}, message, caller, "refused", 0, {"refused": why, "calls": calls}
+            )
         return _failure({}, why)
 
-    def _refuse(self, head: Mapping[str, Any], message: bytes, caller: str, why: str) -> bytes:
+    def _refuse(
+        self, head: Mapping[str, Any], message: bytes, caller: str, why: str
+    ) -> bytes:
         answer = _failure(head, why)
         self._write(head, message, caller, "refused", len(answer), {"refused": why})
         return answer
@@ -165,7 +220,11 @@ class Site:
         if self._log is None:
             return ""
         ask = head.get("ask")
-        context = ask.context if isinstance(ask, Ask) and isinstance(ask.context, Context) else None
+        context = (
+            ask.context
+            if isinstance(ask, Ask) and isinstance(ask.context, Context)
+            else None
+        )
         entry = {
             "caller": caller,
             "plan": self._hash,
@@ -242,7 +301,11 @@ def _head_fields(signed: str) -> dict[str, str]:
     except ValueError:
         fields = None
     names = ("site", "head", "signed", "signature", "certificate")
-    return {name: str(fields.get(name)) for name in names} if isinstance(fields, dict) else {}
+    return (
+        {name: str(fields.get(name)) for name in names}
+        if isinstance(fields, dict)
+        else {}
+    )
 
 
 def _failure(head: Mapping[str, Any], why: str) -> bytes:
@@ -258,12 +321,27 @@ def _short(value: Any) -> Any:
 class _Child:
     """The child process of a site. It is started from scratch: the worker has threads, which a fork would not survive."""
 
-    def __init__(self, name: str, settings: SiteSettings, folder: Path, plan: Path) -> None:
+    def __init__(
+        self, name: str, settings: SiteSettings, folder: Path, plan: Path
+    ) -> None:
         self._pipe, child_end = Pipe()
-        start = {"name": name, "settings": asdict(settings), "folder": str(folder), "plan": str(plan)}
-        command = [sys.executable, "-m", "coterie.sites.child", str(child_end.fileno()), json.dumps(start)]
+        start = {
+            "name": name,
+            "settings": asdict(settings),
+            "folder": str(folder),
+            "plan": str(plan),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "coterie.sites.child",
+            str(child_end.fileno()),
+            json.dumps(start),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(command, pass_fds=[child_end.fileno()], env=environment)
+        self._process = subprocess.Popen(
+            command, pass_fds=[child_end.fileno()], env=environment
+        )
         child_end.close()
         self.code: int | None = None
 

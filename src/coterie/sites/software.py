@@ -37,7 +37,9 @@ def add_software(kit: Path, wheels: Path | None) -> None:
     for file in (_FILES / "Containerfile", _FILES / "coterie.service", *carried):
         shutil.copy(file, software / file.name)
     if carried:
-        (software / "requirements.txt").write_text("".join(map(_pin_wheels, carried)), encoding="utf-8")
+        (software / "requirements.txt").write_text(
+            "".join(map(_pin_wheels, carried)), encoding="utf-8"
+        )
 
 
 def wheels_in(folder: Path | None) -> list[Path]:
@@ -46,7 +48,9 @@ def wheels_in(folder: Path | None) -> list[Path]:
         return []
     wheels = sorted(folder.glob("*.whl"))
     if not any(wheel.name.startswith("coterie-") for wheel in wheels):
-        raise InputError(f"{folder} has no wheel of coterie; fill it with: pip wheel -w {folder} 'coterie[flare]'")
+        raise InputError(
+            f"{folder} has no wheel of coterie; fill it with: pip wheel -w {folder} 'coterie[flare]'"
+        )
     return wheels
 
 
@@ -62,16 +66,25 @@ _MUST = ("coterie", "nvflare")
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part in a run on this machine."""
-    software = {"coterie": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    software = {
+        "coterie": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
     software |= {name: metadata.version(name) for name in ("numpy", "nvflare")}
-    return {**software, "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"}
+    return {
+        **software,
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
 
 
 def compare_versions(operators: Path) -> list[str]:
     """Lines about what is the same here as where the kit was made. Raises `InputError` for what must be the same and is not."""
     versions_here = versions()
     if not operators.is_file():
-        return [f"{', '.join(f'{k} {v}' for k, v in versions_here.items())}; the operator's should be the same"]
+        return [
+            f"{', '.join(f'{k} {v}' for k, v in versions_here.items())}; the operator's should be the same"
+        ]
     theirs = json.loads(operators.read_text(encoding="utf-8"))
     for name in _MUST:
         if versions_here[name] != theirs.get(name):
@@ -79,9 +92,13 @@ def compare_versions(operators: Path) -> list[str]:
                 f"{name} is {versions_here[name]} here and {theirs.get(name)} at the operator; install the operator's version"
             )
     differences = [
-        f"{k} is {v} here and {theirs.get(k)} at the operator" for k, v in versions_here.items() if v != theirs.get(k)
+        f"{k} is {v} here and {theirs.get(k)} at the operator"
+        for k, v in versions_here.items()
+        if v != theirs.get(k)
     ]
-    equal = ", ".join(f"{k} {v}" for k, v in versions_here.items() if v == theirs.get(k))
+    equal = ", ".join(
+        f"{k} {v}" for k, v in versions_here.items() if v == theirs.get(k)
+    )
     return [
         f"the same as the operator's: {equal}",
         *(f"{line}: the last bits of numbers may differ" for line in differences),

@@ -29,7 +29,9 @@ from coterie.data.tables.recipe import Recipe, describe, moments
 TABLE_TASKS = (describe, moments)
 """Tasks about a site's table; all others are about its encoded rows."""
 
-_ALLOWED = tuple(option.name for option in options_of(Tables) if option.name != "arrays")
+_ALLOWED = tuple(
+    option.name for option in options_of(Tables) if option.name != "arrays"
+)
 
 
 def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,23 +50,43 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
             f"[data] name = {name!r} has no files at sites; give a folder (of files such as theirs), or heart-disease"
         )
     if name is not None:
-        options = {**{k: list(v) if isinstance(v, tuple) else v for k, v in HEART_DISEASE.items()}, **options}
+        options = {
+            **{
+                k: list(v) if isinstance(v, tuple) else v
+                for k, v in HEART_DISEASE.items()
+            },
+            **options,
+        }
     for key in options:
         if key not in _ALLOWED:
-            raise InputError(f"[data] has no option {key!r} for tables at sites; {nearest(key, _ALLOWED)}")
-    require(isinstance(options.get("label"), str), "[data] must name the label: no party sees the columns of all sites")
+            raise InputError(
+                f"[data] has no option {key!r} for tables at sites; {nearest(key, _ALLOWED)}"
+            )
+    require(
+        isinstance(options.get("label"), str),
+        "[data] must name the label: no party sees the columns of all sites",
+    )
     return options
 
 
 def table_settings(options: Mapping[str, Any]) -> Tables:
     """Return the settings of `table_options`, by which the server agrees on a recipe and each site reads its file."""
-    return build(Tables, {key: value for key, value in options.items() if key in _ALLOWED}, "[data]", named="data")
+    return build(
+        Tables,
+        {key: value for key, value in options.items() if key in _ALLOWED},
+        "[data]",
+        named="data",
+    )
 
 
 def description_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return how `agree` asks each site to describe its table."""
     settings = table_settings(options)
-    return {"label": settings.label, "categorical": json.dumps(sorted(settings.categorical)), "rare": settings.rare}
+    return {
+        "label": settings.label,
+        "categorical": json.dumps(sorted(settings.categorical)),
+        "rare": settings.rare,
+    }
 
 
 def left_out(options: Mapping[str, Any]) -> set[str]:
@@ -78,21 +100,32 @@ def settings_of_file(settings: Tables, table: Table, site: str) -> Tables:
     return replace(
         fitted,
         rename={},
-        drop={EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)},
+        drop={
+            EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)
+        },
         categorical=tuple(c for c in fitted.categorical if c in table.columns),
         missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
     )
 
 
 def read_site(
-    file: str | Path, name: str, options: Mapping[str, Any], *, seed: int, split: Mapping[str, Any] | None
+    file: str | Path,
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    seed: int,
+    split: Mapping[str, Any] | None,
 ) -> tuple[Table, list[str]]:
     """The table of the site `name`, split by the seed and its name, and notes. Raises `InputError` with file and cure."""
     settings = table_settings(options)
     table = read(file, reading_of(settings, name), name=name)
-    table = replace(table, source=f"the file of {name}")  # where it lies is nobody's business
+    table = replace(
+        table, source=f"the file of {name}"
+    )  # where it lies is nobody's business
     rule = Split.parse(split, natural="tables at sites")
-    ready, notes = ready_tables({name: table}, fit_to(settings, {name: table}), rule, seed)
+    ready, notes = ready_tables(
+        {name: table}, fit_to(settings, {name: table}), rule, seed
+    )
     return ready[name], notes
 
 
@@ -141,17 +174,35 @@ class RemoteClients(Clients):
     rows_elsewhere = True
 
     def __init__(
-        self, facts: Mapping[str, Facts], recipe: Recipe, *, name: str, notes: Sequence[str], server: Part | None = None
+        self,
+        facts: Mapping[str, Facts],
+        recipe: Recipe,
+        *,
+        name: str,
+        notes: Sequence[str],
+        server: Part | None = None,
     ) -> None:
         classes = recipe["label"]["classes"]
-        lowest, highest = min(f.lowest for f in facts.values()), max(f.highest for f in facts.values())
+        lowest, highest = (
+            min(f.lowest for f in facts.values()),
+            max(f.highest for f in facts.values()),
+        )
         labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
         part = Part(torch.zeros(2, len(recipe["features"])), labels)
         clients = [Client(n, part) for n in facts]
-        super().__init__(clients, name=name, classes=classes, recipe=recipe, notes=notes, server=server)
+        super().__init__(
+            clients,
+            name=name,
+            classes=classes,
+            recipe=recipe,
+            notes=notes,
+            server=server,
+        )
         self.facts = dict(facts)
         if classes and lowest == highest:
-            raise InputError(f"all rows of all clients are {classes[lowest]!r}; there is nothing to learn")
+            raise InputError(
+                f"all rows of all clients are {classes[lowest]!r}; there is nothing to learn"
+            )
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client where they are."""

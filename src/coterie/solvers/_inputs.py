@@ -35,19 +35,29 @@ def as_double(values: Values, name: str, *, ndim: int) -> Tensor:
     try:
         if isinstance(values, Tensor):
             tensor = values.detach().to(torch.float64)
-        elif isinstance(values, (list, tuple)) and values and all(isinstance(row, Tensor) for row in values):
+        elif (
+            isinstance(values, (list, tuple))
+            and values
+            and all(isinstance(row, Tensor) for row in values)
+        ):
             tensor = torch.stack([row.detach().to(torch.float64) for row in values])
         else:
             # A copy, because torch warns about arrays that it may not write to.
             tensor = torch.from_numpy(np.array(values, dtype=np.float64))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be {kind} of numbers; got {type(values).__name__} ({error})") from error
+        raise ValueError(
+            f"{name} must be {kind} of numbers; got {type(values).__name__} ({error})"
+        ) from error
     if tensor.ndim != ndim:
         raise ValueError(f"{name} must be {kind}; got shape {list(tensor.shape)}")
     # The largest size is NaN or Inf if any entry is; unlike isfinite this allocates nothing.
-    if tensor.numel() > 0 and not math.isfinite(float(torch.linalg.vector_norm(tensor, math.inf))):
+    if tensor.numel() > 0 and not math.isfinite(
+        float(torch.linalg.vector_norm(tensor, math.inf))
+    ):
         count = int((~torch.isfinite(tensor)).sum())
-        raise NotFiniteError(f"{name} must be finite; got {count} NaN or Inf among {tensor.numel()} values")
+        raise NotFiniteError(
+            f"{name} must be finite; got {count} NaN or Inf among {tensor.numel()} values"
+        )
     return tensor
 
 
@@ -57,7 +67,9 @@ def as_not_negative(values: Values, name: str) -> Tensor:
     if tensor.numel() == 0:
         raise ValueError(f"{name} must have at least one entry; got none")
     if float(tensor.min()) < 0:
-        raise ValueError(f"{name} must be >= 0 everywhere; got {float(tensor.min()):.6g}")
+        raise ValueError(
+            f"{name} must be >= 0 everywhere; got {float(tensor.min()):.6g}"
+        )
     return tensor
 
 
@@ -82,7 +94,12 @@ def as_distributions(values: Values, name: str) -> tuple[Tensor, bool]:
 
 
 def as_number(
-    value: Any, name: str, *, least: float = -math.inf, most: float = math.inf, above: float = -math.inf
+    value: Any,
+    name: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
 ) -> float:
     """A finite float with `least <= value <= most` and `value > above`."""
     limits = ((">=", least), (">", above), ("<=", most))
@@ -99,11 +116,19 @@ def as_number(
 
 def as_count(value: Any, name: str, *, least: int) -> int:
     """An int with `value >= least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, np.integer))
+        or value < least
+    ):
         raise ValueError(f"{name} must be an integer >= {least}; got {value!r}")
     return int(value)
 
 
 def dtype_of(values: object) -> torch.dtype:
     """The dtype of the answer to `values`: its own if it is a floating-point tensor, otherwise float64."""
-    return values.dtype if isinstance(values, Tensor) and values.is_floating_point() else torch.float64
+    return (
+        values.dtype
+        if isinstance(values, Tensor) and values.is_floating_point()
+        else torch.float64
+    )

@@ -44,7 +44,9 @@ def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
         if _proven(best, factor, m, budget, linear, lowest):
             break
     if len(statuses) == len(SCALINGS):
-        raise RuntimeError(f"exact_weights found no solution: clarabel ended with {' and '.join(statuses)}")
+        raise RuntimeError(
+            f"exact_weights found no solution: clarabel ended with {' and '.join(statuses)}"
+        )
     return best
 
 
@@ -54,7 +56,9 @@ def _value(w: Array, factor: Array, m: int, linear: bool) -> float:
     return float((2 * u if linear else u * u) + residual @ residual)
 
 
-def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value: float) -> bool:
+def _proven(
+    w: Array, factor: Array, m: int, budget: float, linear: bool, value: float
+) -> bool:
     """Return True if weak duality shows that `value`, reached at w, exceeds the minimum by a share of at most `PROVEN`.
 
     For any vector r, `q(u) + ||factor @ y||^2 >= 2 (a u + r' factor @ y) - a^2 - r'r` with a = u at w (`linear`: a = 1 and
@@ -64,7 +68,10 @@ def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value:
     u = m / (m + w.sum())
     r = factor @ (w * (u / m))
     a, constant = (1.0, 0.0) if linear else (u, u * u)
-    if value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r) <= PROVEN * value:
+    if (
+        value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r)
+        <= PROVEN * value
+    ):
         return True
     slopes = r @ factor
     free = (w > 0) & (w < 1)
@@ -72,8 +79,16 @@ def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value:
         return False
     level = np.median(slopes[free])
     unproven = free | ((w == 0) & (slopes < level)) | ((w == 1) & (slopes > level))
-    r = r + np.linalg.lstsq(factor[:, unproven].T, level - slopes[unproven], rcond=None)[0]
-    return bool(value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r) <= PROVEN * value)
+    r = (
+        r
+        + np.linalg.lstsq(factor[:, unproven].T, level - slopes[unproven], rcond=None)[
+            0
+        ]
+    )
+    return bool(
+        value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r)
+        <= PROVEN * value
+    )
 
 
 def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
@@ -83,22 +98,32 @@ def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
     sums = np.concatenate([[0.0], np.cumsum(ordered[:whole_vertices])])
     lowest = ((a * m + sums) / (m + np.arange(whole_vertices + 1))).min()
     if whole_vertices < ordered.size:
-        lowest = min(lowest, (a * m + sums[-1] + (budget - whole_vertices) * ordered[whole_vertices]) / (m + budget))
+        lowest = min(
+            lowest,
+            (a * m + sums[-1] + (budget - whole_vertices) * ordered[whole_vertices])
+            / (m + budget),
+        )
     return float(2 * lowest)
 
 
-def _clarabel(factor: Array, m: int, budget: float, linear: bool, scaling: float) -> tuple[Array | None, str]:
+def _clarabel(
+    factor: Array, m: int, budget: float, linear: bool, scaling: float
+) -> tuple[Array | None, str]:
     """The w or None, and clarabel's status. Its variables are (u, y * scale, residual = factor @ y); the last keeps all digits."""
     try:
         clarabel: Any = importlib.import_module("clarabel")
     except ImportError as error:
-        raise ImportError('exact_weights needs clarabel: pip install "coterie[varsel]"') from error
+        raise ImportError(
+            'exact_weights needs clarabel: pip install "coterie[varsel]"'
+        ) from error
     from scipy import sparse
 
     rows, n = factor.shape
     scale = np.maximum(1.0, np.linalg.norm(factor, axis=0)) ** scaling
     inverse = 1.0 / scale
-    cost = sparse.diags(np.concatenate([[0.0 if linear else 2.0], np.zeros(n), np.full(rows, 2.0)])).tocsc()
+    cost = sparse.diags(
+        np.concatenate([[0.0 if linear else 2.0], np.zeros(n), np.full(rows, 2.0)])
+    ).tocsc()
     line = np.concatenate([[2.0 if linear else 0.0], np.zeros(n + rows)])
     constraints = sparse.bmat(
         [
@@ -106,13 +131,19 @@ def _clarabel(factor: Array, m: int, budget: float, linear: bool, scaling: float
             [np.ones((1, 1)), inverse[None], None],  # u + sum y = 1
             [None, -sparse.identity(n), None],  # y >= 0
             [np.full((n, 1), -1.0 / m), sparse.diags(inverse), None],  # y <= u / m
-            [np.full((1, 1), -budget / m), inverse[None], None],  # sum y <= budget * u / m
+            [
+                np.full((1, 1), -budget / m),
+                inverse[None],
+                None,
+            ],  # sum y <= budget * u / m
         ],
         format="csc",
     )
     right = np.concatenate([np.zeros(rows), [1.0], np.zeros(2 * n + 1)])
     cones = [clarabel.ZeroConeT(rows + 1), clarabel.NonnegativeConeT(2 * n + 1)]
-    solution = clarabel.DefaultSolver(cost, line, constraints, right, cones, _settings(clarabel)).solve()
+    solution = clarabel.DefaultSolver(
+        cost, line, constraints, right, cones, _settings(clarabel)
+    ).solve()
     x = np.asarray(solution.x, dtype=np.float64)
     if not np.isfinite(x).all() or x[0] <= 0:
         return None, str(solution.status)
@@ -122,7 +153,9 @@ def _clarabel(factor: Array, m: int, budget: float, linear: bool, scaling: float
 def _settings(clarabel: Any) -> Any:
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    if hasattr(settings, "max_threads"):  # from 0.10 on; before, there was one thread only
+    if hasattr(
+        settings, "max_threads"
+    ):  # from 0.10 on; before, there was one thread only
         settings.max_threads = 1
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     # The default regularisation of 1e-8 hides directions in which long rows cancel.

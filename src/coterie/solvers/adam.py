@@ -77,16 +77,26 @@ def step(
     lr, eps = as_number(lr, "lr", above=0.0), as_number(eps, "eps", above=0.0)
     beta1, beta2 = (_decay(b, f"betas[{i}]") for i, b in enumerate(betas))
     c1, c2 = (1 - beta1) / (1 - beta1**steps), (1 - beta2) / (1 - beta2**steps)
-    q, r = old_moments[0] * (beta1 / (1 - beta1**steps)), old_moments[1] * (beta2 / (1 - beta2**steps))
+    q, r = (
+        old_moments[0] * (beta1 / (1 - beta1**steps)),
+        old_moments[1] * (beta2 / (1 - beta2**steps)),
+    )
     s = (c2 * g.square() + r).sqrt()
     # The terms in g^2 of the quotient rule cancel by algebra; in numbers they would leave nothing of a first step's derivative.
     curved = (c1 * (r + eps * s) - c2 * q * g) / (s * (s + eps).square())
     slope = -lr * torch.where(s > 0, curved, c1 / eps)
     new_moments = torch.stack(
-        [beta1 * old_moments[0] + (1 - beta1) * g, beta2 * old_moments[1] + (1 - beta2) * g.square()]
+        [
+            beta1 * old_moments[0] + (1 - beta1) * g,
+            beta2 * old_moments[1] + (1 - beta2) * g.square(),
+        ]
     )
     dtype = dtype_of(gradient)
-    return AdamStep((-lr * (c1 * g + q) / (s + eps)).to(dtype), slope.to(dtype), new_moments.to(dtype))
+    return AdamStep(
+        (-lr * (c1 * g + q) / (s + eps)).to(dtype),
+        slope.to(dtype),
+        new_moments.to(dtype),
+    )
 
 
 def _decay(value: float, name: str) -> float:

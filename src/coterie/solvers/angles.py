@@ -33,13 +33,22 @@ def angles(rows: Values, reference: Values) -> Tensor:
     >>> angles([[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]], [3.0, 0.0])
     tensor([0.0000, 0.7854, 3.1416], dtype=torch.float64)
     """
-    matrix, axis = as_double(rows, "rows", ndim=2), as_double(reference, "reference", ndim=1)
+    matrix, axis = (
+        as_double(rows, "rows", ndim=2),
+        as_double(reference, "reference", ndim=1),
+    )
     if matrix.shape[1] != axis.numel():
-        raise ValueError(f"reference must have as many entries as a row ({matrix.shape[1]}); got {axis.numel()}")
+        raise ValueError(
+            f"reference must have as many entries as a row ({matrix.shape[1]}); got {axis.numel()}"
+        )
     b = _unit(axis)
     # A row at a time: the answer for one must not depend on how many there are.
     row_angles = [_between(_unit(row), b) for row in matrix]
-    return torch.stack(row_angles).to(dtype_of(rows)) if row_angles else matrix.new_zeros(0).to(dtype_of(rows))
+    return (
+        torch.stack(row_angles).to(dtype_of(rows))
+        if row_angles
+        else matrix.new_zeros(0).to(dtype_of(rows))
+    )
 
 
 def gompertz(angle: Values, alpha: float) -> Tensor:
@@ -60,12 +69,16 @@ def gompertz(angle: Values, alpha: float) -> Tensor:
     """
     a = as_number(alpha, "alpha", above=0.0)
     # expm1 keeps the digits of large angles, whose value is nearly 0.
-    return (-a * torch.expm1(-torch.exp(-a * (as_double(angle, "angle", ndim=1) - 1)))).to(dtype_of(angle))
+    return (
+        -a * torch.expm1(-torch.exp(-a * (as_double(angle, "angle", ndim=1) - 1)))
+    ).to(dtype_of(angle))
 
 
 def _unit(vector: Tensor) -> Tensor:
     largest = vector.abs().max() if vector.numel() else vector.sum()
-    scaled = vector / largest if float(largest) > 0 else vector  # its square can neither overflow nor vanish
+    scaled = (
+        vector / largest if float(largest) > 0 else vector
+    )  # its square can neither overflow nor vanish
     norm = torch.linalg.vector_norm(scaled)
     return scaled / norm if float(norm) > 0 else scaled
 
@@ -73,4 +86,6 @@ def _unit(vector: Tensor) -> Tensor:
 def _between(a: Tensor, b: Tensor) -> Tensor:
     if not (a.any() or b.any()):
         return torch.tensor(torch.pi / 2, dtype=torch.float64, device=a.device)
-    return 2 * torch.atan2(torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(a + b))
+    return 2 * torch.atan2(
+        torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(a + b)
+    )

@@ -87,9 +87,13 @@ def objective(gap: Values, *, surrogate: str = "sigmoid") -> Tensor:
     return values.mean().to(dtype_of(gap))
 
 
-def _apply(table: dict[str, Callable[[Tensor], Tensor]], gap: Values, surrogate: str) -> Tensor:
+def _apply(
+    table: dict[str, Callable[[Tensor], Tensor]], gap: Values, surrogate: str
+) -> Tensor:
     if surrogate not in table:
-        raise ValueError(f"surrogate must be one of {', '.join(SURROGATES)}; got {surrogate!r}")
+        raise ValueError(
+            f"surrogate must be one of {', '.join(SURROGATES)}; got {surrogate!r}"
+        )
     values = as_double(gap, "gap", ndim=1)
     result = table[surrogate](values)
     if not torch.isfinite(result.to(dtype_of(gap))).all():

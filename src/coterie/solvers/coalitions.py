@@ -15,7 +15,9 @@ MOST_MOVES = 1000
 """Passes over all clients after which a search ends; each lowers the objective, so none comes near."""
 
 
-def objective(labels: Tensor, sizes: Values, divergences: Values, complexity: float = 1.0) -> float:
+def objective(
+    labels: Tensor, sizes: Values, divergences: Values, complexity: float = 1.0
+) -> float:
     """The error that FedCollab bounds for a partition (W. Bao et al., ICML 2023).
 
     `sum_i [C / sqrt(N_S) + sum_{j in S} n_j D_ij / N_S]`, where S is the coalition of client i and N_S its rows.
@@ -32,11 +34,20 @@ def objective(labels: Tensor, sizes: Values, divergences: Values, complexity: fl
     rows, distances = _check(sizes, divergences)
     same_coalition = (labels[:, None] == labels[None, :]).double()
     of_coalition = same_coalition @ rows
-    return float((complexity / of_coalition.sqrt() + (same_coalition * distances) @ rows / of_coalition).sum())
+    return float(
+        (
+            complexity / of_coalition.sqrt()
+            + (same_coalition * distances) @ rows / of_coalition
+        ).sum()
+    )
 
 
 def partition(
-    sizes: Values, divergences: Values, complexity: float, generator: torch.Generator, restarts: int = 10
+    sizes: Values,
+    divergences: Values,
+    complexity: float,
+    generator: torch.Generator,
+    restarts: int = 10,
 ) -> Tensor:
     """A partition with a low `objective`, found by moving one client at a time.
 
@@ -56,30 +67,58 @@ def partition(
     rows, distances = _check(sizes, divergences)
     n = len(rows)
     starts = [torch.arange(n), torch.zeros(n, dtype=torch.int64)]
-    starts += [torch.randint(n, (n,), generator=generator) for _ in range(restarts - len(starts))]
-    partitions = [_descend(start, rows, distances, complexity, generator) for start in starts[:restarts]]
+    starts += [
+        torch.randint(n, (n,), generator=generator)
+        for _ in range(restarts - len(starts))
+    ]
+    partitions = [
+        _descend(start, rows, distances, complexity, generator)
+        for start in starts[:restarts]
+    ]
     # Equal objectives differ by rounding; the first of them is taken, so that equal clients join.
-    values = [round(objective(labels, rows, distances, complexity), 12) for labels in partitions]
+    values = [
+        round(objective(labels, rows, distances, complexity), 12)
+        for labels in partitions
+    ]
     return _in_order(partitions[values.index(min(values))].tolist())
 
 
 def _check(sizes: Values, divergences: Values) -> tuple[Tensor, Tensor]:
-    rows, distances = as_double(sizes, "sizes", ndim=1).cpu(), as_double(divergences, "divergences", ndim=2).cpu()
+    rows, distances = (
+        as_double(sizes, "sizes", ndim=1).cpu(),
+        as_double(divergences, "divergences", ndim=2).cpu(),
+    )
     if not len(rows) or not bool((rows > 0).all()):
         raise ValueError("sizes must be > 0, of at least one client")
-    if distances.shape != (len(rows), len(rows)) or bool(distances.diagonal().any()) or bool((distances < 0).any()):
-        raise ValueError(f"divergences must be [{len(rows)}, {len(rows)}], >= 0, and 0 on the diagonal")
+    if (
+        distances.shape != (len(rows), len(rows))
+        or bool(distances.diagonal().any())
+        or bool((distances < 0).any())
+    ):
+        raise ValueError(
+            f"divergences must be [{len(rows)}, {len(rows)}], >= 0, and 0 on the diagonal"
+        )
     return rows, distances
 
 
-def _descend(labels: Tensor, rows: Tensor, distances: Tensor, complexity: float, generator: torch.Generator) -> Tensor:
+def _descend(
+    labels: Tensor,
+    rows: Tensor,
+    distances: Tensor,
+    complexity: float,
+    generator: torch.Generator,
+) -> Tensor:
     labels, n = labels.clone(), len(rows)
     value = objective(labels, rows, distances, complexity)
     for _ in range(MOST_MOVES):
         improved = False
         for client in torch.randperm(n, generator=generator).tolist():
             other_labels = set(labels.tolist()) - {int(labels[client])}
-            unused = next(label for label in range(n + 1) if label not in other_labels and label != int(labels[client]))
+            unused = next(
+                label
+                for label in range(n + 1)
+                if label not in other_labels and label != int(labels[client])
+            )
             for label in (*sorted(other_labels), unused):
                 old_label = int(labels[client])
                 labels[client] = label
@@ -95,4 +134,6 @@ def _descend(labels: Tensor, rows: Tensor, distances: Tensor, complexity: float,
 
 def _in_order(labels: Iterable[int]) -> Tensor:
     numbers: dict[int, int] = {}
-    return torch.tensor([numbers.setdefault(label, len(numbers)) for label in labels], dtype=torch.int64)
+    return torch.tensor(
+        [numbers.setdefault(label, len(numbers)) for label in labels], dtype=torch.int64
+    )

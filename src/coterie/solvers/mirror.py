@@ -91,7 +91,9 @@ def entropic_descent(
     if search and step != "line-search":
         raise ValueError(f"step must be a number >= 0 or 'line-search'; got {step!r}")
     if search and value is None:
-        raise ValueError("value must be a function w -> phi(w) when step is 'line-search'; got None")
+        raise ValueError(
+            "value must be a function w -> phi(w) when step is 'line-search'; got None"
+        )
     length = 0.0 if search else as_number(step, "step", least=0.0)
     dtype = dtype_of(weights)
 
@@ -101,11 +103,19 @@ def entropic_descent(
     if steps == 0:
         return in_shape(rows).clone()
     w = rows.clamp_min(FLOOR)
-    phi = _Line(lambda w: value(in_shape(w)), len(rows)) if search and value is not None else None
+    phi = (
+        _Line(lambda w: value(in_shape(w)), len(rows))
+        if search and value is not None
+        else None
+    )
     for number in range(steps):
         slope = _slope(gradient(in_shape(w)), w, single)
         share = 1.0 / (number + 1) if damping else 1.0
-        next_w = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
+        next_w = (
+            entropic_step(w, slope, length, share)
+            if phi is None
+            else phi.search(w, slope, share)
+        )
         if next_w is None:
             break
         w = next_w
@@ -115,18 +125,26 @@ def entropic_descent(
 def _slope(raw: Any, w: Tensor, single: bool) -> Tensor:
     """The caller's gradient at w as a checked float64 matrix; tensors take a short way, as this is the inner loop."""
     slope = (
-        raw.detach().to(torch.float64) if isinstance(raw, Tensor) else as_double(raw, "gradient(w)", ndim=2 - single)
+        raw.detach().to(torch.float64)
+        if isinstance(raw, Tensor)
+        else as_double(raw, "gradient(w)", ndim=2 - single)
     )
     expected = w[0].shape if single else w.shape
     if slope.shape != expected:
-        raise ValueError(f"gradient(w) must have the shape of weights {list(expected)}; got {list(slope.shape)}")
+        raise ValueError(
+            f"gradient(w) must have the shape of weights {list(expected)}; got {list(slope.shape)}"
+        )
     # A sum is finite only if its terms are; it may overflow alone.
     if not math.isfinite(slope.sum().item()) and not torch.isfinite(slope).all():
-        raise NotFiniteError(f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf")
+        raise NotFiniteError(
+            f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf"
+        )
     return slope.to(w.device).reshape(w.shape)
 
 
-def entropic_step(weights: Tensor, slope: Tensor, length: float | Tensor, share: float = 1.0) -> Tensor:
+def entropic_step(
+    weights: Tensor, slope: Tensor, length: float | Tensor, share: float = 1.0
+) -> Tensor:
     """One step of `entropic_descent`, for one weight vector or many at once.
 
     Args:
@@ -169,7 +187,9 @@ def duality_gap(weights: Values, slope: Values) -> Tensor:
     w = as_distribution(weights, "weights")
     g = as_double(slope, "slope", ndim=1).to(w.device)
     if g.shape != w.shape:
-        raise ValueError(f"slope must have an entry for each of the {len(w)} weights; got {len(g)}")
+        raise ValueError(
+            f"slope must have an entry for each of the {len(w)} weights; got {len(g)}"
+        )
     return (torch.dot(w, g) - g.min()).to(dtype_of(weights))
 
 
@@ -197,7 +217,8 @@ class _Line:
         spread = (slope.amax(1) - slope.amin(1)).cpu()
         waiting = spread >= LEAST_SPREAD
         length = torch.maximum(
-            FIRST_TRIAL / spread.clamp_min(LEAST_SPREAD), (GROW * self._taken).clamp_max(1 / LEAST_SPREAD)
+            FIRST_TRIAL / spread.clamp_min(LEAST_SPREAD),
+            (GROW * self._taken).clamp_max(1 / LEAST_SPREAD),
         )
         next_w = w.clone()
         for _ in range(MOST_TRIALS):
@@ -205,8 +226,14 @@ class _Line:
                 break
             trial = entropic_step(w, slope, length[:, None].to(w.device), share)
             reached = self._values(trial)
-            promised = ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)  # above 0 by rounding only
-            improved = waiting & torch.isfinite(reached) & (reached <= self._reached + SUFFICIENT * promised)
+            promised = (
+                ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)
+            )  # above 0 by rounding only
+            improved = (
+                waiting
+                & torch.isfinite(reached)
+                & (reached <= self._reached + SUFFICIENT * promised)
+            )
             next_w[improved] = trial[improved]
             self._reached = torch.where(improved, reached, self._reached)
             self._taken = torch.where(improved, length, self._taken)
@@ -249,7 +276,9 @@ def two_point_candidates(
     if start.numel() == 0:
         raise ValueError("weights must have at least one entry; got none")
     size, drawn_on = (directions, start.numel()), generator.device
-    e = torch.randn(size, generator=generator, dtype=torch.float64, device=drawn_on).to(start.device)
+    e = torch.randn(size, generator=generator, dtype=torch.float64, device=drawn_on).to(
+        start.device
+    )
     e = e / torch.linalg.vector_norm(e, dim=1, keepdim=True)
     candidates = torch.cat([start + h * e, start - h * e])
     return candidates.to(dtype_of(weights)), e.to(dtype_of(weights))
@@ -280,12 +309,20 @@ def two_point_estimate(losses: Values, e: Values, h: float) -> Tensor:
     h = as_number(h, "h", above=0.0)
     q, n = unit.shape
     if q == 0 or values.numel() != 2 * q:
-        raise ValueError(f"losses must have 2 entries for each of the rows of e; got {values.numel()} for {q} rows")
+        raise ValueError(
+            f"losses must have 2 entries for each of the rows of e; got {values.numel()} for {q} rows"
+        )
     slopes = (values[:q] - values[q:]).to(unit.device) / (2.0 * h)
     return (n / q * (slopes @ unit)).to(dtype_of(e))
 
 
-def two_point(loss: Callable[[Tensor], Any], weights: Values, *, h: float, generator: torch.Generator) -> Tensor:
+def two_point(
+    loss: Callable[[Tensor], Any],
+    weights: Values,
+    *,
+    h: float,
+    generator: torch.Generator,
+) -> Tensor:
     """A gradient estimate from two values of `loss`, along one random direction (MeritFed, after Eq. 9).
 
     Args:
@@ -304,5 +341,9 @@ def two_point(loss: Callable[[Tensor], Any], weights: Values, *, h: float, gener
     >>> estimate.round(decimals=6)
     tensor([3.], dtype=torch.float64)
     """
-    candidates, e = two_point_candidates(weights, h=h, directions=1, generator=generator)
-    return two_point_estimate([_number(loss(candidate)) for candidate in candidates], e, h)
+    candidates, e = two_point_candidates(
+        weights, h=h, directions=1, generator=generator
+    )
+    return two_point_estimate(
+        [_number(loss(candidate)) for candidate in candidates], e, h
+    )

@@ -67,7 +67,9 @@ def trimmed_mean(rows: Values, trim: int) -> Tensor:
     def mean(ordered: Tensor) -> Tensor:
         n = len(ordered)
         if 2 * k >= n:
-            raise ValueError(f"trim must leave a row: 2 * trim < n; got trim = {k} for n = {n}")
+            raise ValueError(
+                f"trim must leave a row: 2 * trim < n; got trim = {k} for n = {n}"
+            )
         return ordered[k : n - k].double().mean(0)
 
     return _by_coordinates(rows, mean)
@@ -98,10 +100,15 @@ def geometric_median(
     (True, True)
     """
     matrix = _matrix(rows)
-    nu, precision = as_number(smoothing, "smoothing", above=0.0), as_number(tolerance, "tolerance", above=0.0)
+    nu, precision = (
+        as_number(smoothing, "smoothing", above=0.0),
+        as_number(tolerance, "tolerance", above=0.0),
+    )
     steps = as_count(most, "most", least=1)
     dtype = dtype_of(rows)
-    weights = torch.full_like(matrix[:, 0] if matrix.shape[1] else matrix.sum(1), 1 / len(matrix))
+    weights = torch.full_like(
+        matrix[:, 0] if matrix.shape[1] else matrix.sum(1), 1 / len(matrix)
+    )
     point = matrix.mean(0)
     distances = _distances(matrix, point)
     spread = float(distances.mean())
@@ -135,7 +142,9 @@ def krum_scores(rows: Values, byzantine: int) -> Tensor:
     matrix = _matrix(rows)
     n, f = len(matrix), as_count(byzantine, "byzantine", least=0)
     if f > 0 and n < 2 * f + 3:
-        raise ValueError(f"byzantine must be at most (n - 3) / 2; got byzantine = {f} for n = {n}")
+        raise ValueError(
+            f"byzantine must be at most (n - 3) / 2; got byzantine = {f} for n = {n}"
+        )
     # Differences, not a Gram matrix: rows that share a large mean would lose all digits of their distances.
     squared = torch.stack([_distances(matrix, row).square() for row in matrix])
     squared.fill_diagonal_(torch.inf)
@@ -164,17 +173,26 @@ def multi_krum(rows: Values, byzantine: int, keep: int | None = None) -> Tensor:
     allowed = len(scores) - byzantine
     chosen = allowed if keep is None else as_count(keep, "keep", least=1)
     if chosen > allowed:
-        raise ValueError(f"keep must be at most n - byzantine = {allowed}; got {chosen}")
+        raise ValueError(
+            f"keep must be at most n - byzantine = {allowed}; got {chosen}"
+        )
     return scores.argsort(stable=True)[:chosen].sort().values
 
 
 def _by_coordinates(rows: Values, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `rule` to the sorted values of each coordinate [d], to few enough coordinates at a time that copies are small."""
     dtype = dtype_of(rows)
-    if not (isinstance(rows, Tensor) and rows.ndim == 2 and rows.is_floating_point() and rows.numel()):
+    if not (
+        isinstance(rows, Tensor)
+        and rows.ndim == 2
+        and rows.is_floating_point()
+        and rows.numel()
+    ):
         return rule(_sort(_matrix(rows))).to(dtype)
     blocks = rows.detach().split(_COORDINATES, 1)
-    if not all(bool(torch.linalg.vector_norm(block, torch.inf).isfinite()) for block in blocks):
+    if not all(
+        bool(torch.linalg.vector_norm(block, torch.inf).isfinite()) for block in blocks
+    ):
         _matrix(rows)  # says how many are not
     result = rows.new_empty(rows.shape[1], dtype=dtype)
     for block, place in zip(blocks, result.split(_COORDINATES), strict=True):
@@ -195,7 +213,10 @@ def _sort(matrix: Tensor) -> Tensor:
                 for low in range(begin, min(begin + step, n - step)):
                     if low // (2 * width) == (low + step) // (2 * width):
                         pair = rows[low], rows[low + step]
-                        rows[low], rows[low + step] = torch.minimum(*pair), torch.maximum(*pair)
+                        rows[low], rows[low + step] = (
+                            torch.minimum(*pair),
+                            torch.maximum(*pair),
+                        )
             step //= 2
         width *= 2
     return torch.stack(rows)

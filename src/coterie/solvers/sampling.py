@@ -11,9 +11,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_count, as_distribution, as_double, as_not_negative, as_number, dtype_of
+from coterie.solvers._inputs import (
+    Values,
+    as_count,
+    as_distribution,
+    as_double,
+    as_not_negative,
+    as_number,
+    dtype_of,
+)
 
-__all__ = ["inclusion_probabilities", "row_weights", "with_replacement", "without_replacement"]
+__all__ = [
+    "inclusion_probabilities",
+    "row_weights",
+    "with_replacement",
+    "without_replacement",
+]
 
 
 def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
@@ -41,13 +54,19 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
     n = values.numel()
     m = as_number(expected, "expected", above=0.0, most=float(n))
     # Only ratios matter; with the largest at 1 no sum overflows.
-    u, order = (values / values.max().clamp_min(torch.finfo(torch.float64).tiny)).sort(stable=True)
+    u, order = (values / values.max().clamp_min(torch.finfo(torch.float64).tiny)).sort(
+        stable=True
+    )
     sums = u.cumsum(0)
-    remainders = m - n + torch.arange(1, n + 1, dtype=torch.float64, device=u.device)  # m + l - n
+    remainders = (
+        m - n + torch.arange(1, n + 1, dtype=torch.float64, device=u.device)
+    )  # m + l - n
     last_index = int(torch.nonzero((remainders > 0) & (remainders * u <= sums)).max())
     share, total = float(remainders[last_index]), float(sums[last_index])
     p = torch.ones_like(u)
-    p[: last_index + 1] = share * u[: last_index + 1] / total if total > 0 else share / (last_index + 1)
+    p[: last_index + 1] = (
+        share * u[: last_index + 1] / total if total > 0 else share / (last_index + 1)
+    )
     probabilities = torch.empty_like(p)
     probabilities[order] = p.clamp_max(1.0)
     return probabilities.to(dtype_of(norms))
@@ -75,7 +94,9 @@ def without_replacement(weights: Values, uniform: Values, count: int) -> Tensor:
     values = as_not_negative(weights, "weights")
     u = _uniform(uniform)
     if u.shape != values.shape:
-        raise ValueError(f"uniform must have as many entries as weights ({values.numel()}); got {u.numel()}")
+        raise ValueError(
+            f"uniform must have as many entries as weights ({values.numel()}); got {u.numel()}"
+        )
     keys = -torch.log1p(-u.to(values.device)) / values
     keys[values == 0] = torch.inf
     return keys.argsort(stable=True)[: as_count(count, "count", least=0)].sort().values
@@ -100,7 +121,9 @@ def with_replacement(weights: Values, uniform: Values) -> Tensor:
     edges = as_not_negative(weights, "weights").cumsum(0)
     if not float(edges[-1]) > 0:
         raise ValueError("weights must not all be 0")
-    drawn = torch.searchsorted(edges / edges[-1], _uniform(uniform).to(edges.device), right=True)
+    drawn = torch.searchsorted(
+        edges / edges[-1], _uniform(uniform).to(edges.device), right=True
+    )
     return drawn
 
 
@@ -123,16 +146,26 @@ def row_weights(labels: Values, shares: Values) -> Tensor:
     q = as_distribution(shares, "shares")
     classes = torch.as_tensor(labels).to(q.device)
     if classes.ndim != 1 or classes.numel() == 0 or classes.is_floating_point():
-        raise ValueError(f"labels must be a vector of at least one class number; got shape {list(classes.shape)}")
+        raise ValueError(
+            f"labels must be a vector of at least one class number; got shape {list(classes.shape)}"
+        )
     if int(classes.min()) < 0 or int(classes.max()) >= q.numel():
-        raise ValueError(f"labels must be between 0 and {q.numel() - 1} (classes of shares); got {int(classes.max())}")
+        raise ValueError(
+            f"labels must be between 0 and {q.numel() - 1} (classes of shares); got {int(classes.max())}"
+        )
     weights = q[classes] / torch.bincount(classes, minlength=q.numel())[classes]
     total = weights.sum()
-    return weights / total if float(total) > 0 else torch.full_like(weights, 1 / len(weights))
+    return (
+        weights / total
+        if float(total) > 0
+        else torch.full_like(weights, 1 / len(weights))
+    )
 
 
 def _uniform(values: Values) -> Tensor:
     tensor = as_double(values, "uniform", ndim=1)
     if tensor.numel() and not (float(tensor.min()) >= 0 and float(tensor.max()) < 1):
-        raise ValueError(f"uniform must be in [0, 1); got {float(tensor.min()):.6g} to {float(tensor.max()):.6g}")
+        raise ValueError(
+            f"uniform must be in [0, 1); got {float(tensor.min()):.6g} to {float(tensor.max()):.6g}"
+        )
     return tensor

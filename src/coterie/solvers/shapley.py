@@ -43,16 +43,28 @@ def exact(worths: Values) -> Tensor:
     if values.numel() != 2**players:
         raise ValueError(f"worths must have 2^n entries; got {values.numel()}")
     if values[0] != 0:
-        raise ValueError(f"worths[0], of the empty set, must be 0; got {float(values[0])}")
+        raise ValueError(
+            f"worths[0], of the empty set, must be 0; got {float(values[0])}"
+        )
     masks = torch.arange(values.numel(), device=values.device)
-    members = (masks[:, None] >> torch.arange(players, device=values.device)) & 1  # [2^n, n]
+    members = (
+        masks[:, None] >> torch.arange(players, device=values.device)
+    ) & 1  # [2^n, n]
     sizes = members.sum(1)
-    share = [math.factorial(s) * math.factorial(players - s - 1) / math.factorial(players) for s in range(players)]
-    weights = torch.tensor([*share, 0.0], dtype=torch.float64, device=values.device)[sizes]
+    share = [
+        math.factorial(s) * math.factorial(players - s - 1) / math.factorial(players)
+        for s in range(players)
+    ]
+    weights = torch.tensor([*share, 0.0], dtype=torch.float64, device=values.device)[
+        sizes
+    ]
     phi = torch.zeros(players, dtype=torch.float64, device=values.device)
     for j in range(players):
         masks_without = masks[members[:, j] == 0]
-        phi[j] = (weights[masks_without] * (values[masks_without | (1 << j)] - values[masks_without])).sum()
+        phi[j] = (
+            weights[masks_without]
+            * (values[masks_without | (1 << j)] - values[masks_without])
+        ).sum()
     return phi.to(dtype_of(worths))
 
 
@@ -69,7 +81,9 @@ def leave_one_out(worth_of_all: float, worths_without: Values) -> Tensor:
     >>> leave_one_out(5.0, [2.0, 1.0]).tolist()
     [3.0, 4.0]
     """
-    return (worth_of_all - as_double(worths_without, "worths_without", ndim=1)).to(dtype_of(worths_without))
+    return (worth_of_all - as_double(worths_without, "worths_without", ndim=1)).to(
+        dtype_of(worths_without)
+    )
 
 
 class Estimate(NamedTuple):
@@ -145,12 +159,20 @@ def permutations(
     gains: list[Tensor] = []
     means: list[Tensor] = []
     truncated = 0
-    while len(gains) < (most_orders(players) if most is None else most) and not _is_stable(means):
-        orders = [_order_led_by(leader, players, generator) for leader in range(players)]
+    while len(gains) < (
+        most_orders(players) if most is None else most
+    ) and not _is_stable(means):
+        orders = [
+            _order_led_by(leader, players, generator) for leader in range(players)
+        ]
         prefixes = [0] * players
         gain = torch.zeros(players, players, dtype=torch.float64)  # [order, player]
         for place in range(players):
-            running = [k for k in range(players) if abs(worths[full_mask] - worths[prefixes[k]]) >= truncate]
+            running = [
+                k
+                for k in range(players)
+                if abs(worths[full_mask] - worths[prefixes[k]]) >= truncate
+            ]
             truncated += players - len(running)
             extended = {k: prefixes[k] | (1 << orders[k][place]) for k in running}
             ask(list(extended.values()))
@@ -160,15 +182,32 @@ def permutations(
         gains += gain.unbind()
         means += _running_means(gains)[-players:]
     drawn = torch.stack(gains)
-    errors = drawn.std(0) / math.sqrt(len(drawn)) if len(drawn) > 1 else torch.full((players,), math.nan)
+    errors = (
+        drawn.std(0) / math.sqrt(len(drawn))
+        if len(drawn) > 1
+        else torch.full((players,), math.nan)
+    )
     values = drawn.mean(0)
     remainder = worths[full_mask] - float(values.sum())
-    return Estimate(values, errors, len(worths) - 1, truncated / drawn.numel(), len(drawn), remainder)
+    return Estimate(
+        values,
+        errors,
+        len(worths) - 1,
+        truncated / drawn.numel(),
+        len(drawn),
+        remainder,
+    )
 
 
 def _order_led_by(leader: int, players: int, generator: torch.Generator) -> list[int]:
     followers = [j for j in range(players) if j != leader]
-    return [leader, *(followers[i] for i in torch.randperm(players - 1, generator=generator).tolist())]
+    return [
+        leader,
+        *(
+            followers[i]
+            for i in torch.randperm(players - 1, generator=generator).tolist()
+        ),
+    ]
 
 
 def _running_means(gains: Sequence[Tensor]) -> list[Tensor]:
@@ -180,5 +219,10 @@ def _is_stable(means: Sequence[Tensor]) -> bool:
     if len(means) < LEAST:
         return False
     latest = means[-1]
-    changes = torch.stack([(mean - latest).abs() / (latest.abs() + 1e-12) for mean in means[-1 - WINDOW : -1]])
+    changes = torch.stack(
+        [
+            (mean - latest).abs() / (latest.abs() + 1e-12)
+            for mean in means[-1 - WINDOW : -1]
+        ]
+    )
     return bool((changes.mean(1) < TOLERANCE).all())

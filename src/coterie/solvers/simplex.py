@@ -36,6 +36,8 @@ def project(v: Values) -> Tensor:
     # Only differences matter; with the largest at 0 the sums over the support are exact however far apart the entries are.
     shifted = values - values.max()
     ordered = shifted.sort(descending=True).values
-    thresholds = (ordered.cumsum(0) - 1.0) / torch.arange(1, n + 1, dtype=torch.float64, device=values.device)
+    thresholds = (ordered.cumsum(0) - 1.0) / torch.arange(
+        1, n + 1, dtype=torch.float64, device=values.device
+    )
     support = int((ordered > thresholds).sum())
     return (shifted - thresholds[support - 1]).clamp_min(0.0).to(dtype_of(v))

@@ -19,11 +19,18 @@ from coterie.solvers._variance_qp import Array, solve
 
 __all__ = ["exact_weights", "objective", "surrogate_objective", "surrogate_weights"]
 
-BLOCK = 1 << 12  # columns that are factorised at a time: they stay in the cache, and no second copy is made of all
+BLOCK = (
+    1 << 12
+)  # columns that are factorised at a time: they stay in the cache, and no second copy is made of all
 
 
 def objective(
-    weights: Values, internal: Values, external: Values, *, variance: Any = None, debias: bool = False
+    weights: Values,
+    internal: Values,
+    external: Values,
+    *,
+    variance: Any = None,
+    debias: bool = False,
 ) -> Tensor:
     """The estimated squared error of the reweighted gradient (Eq. 4); small is good.
 
@@ -53,17 +60,28 @@ def objective(
     spread = _spread(inner, variance, debias)
     w = as_double(weights, "weights", ndim=1).to(inner.device)
     if w.numel() != outer.shape[0]:
-        raise ValueError(f"weights must have one entry for each row of external ({outer.shape[0]}); got {w.numel()}")
+        raise ValueError(
+            f"weights must have one entry for each row of external ({outer.shape[0]}); got {w.numel()}"
+        )
     m, total = inner.shape[0], w.sum()
     if float(m + total) <= 0:
-        raise ValueError(f"weights must have a sum > -{m}, minus the number of internal rows; got {float(total):.6g}")
+        raise ValueError(
+            f"weights must have a sum > -{m}, minus the number of internal rows; got {float(total):.6g}"
+        )
     shift = w @ (outer - inner.mean(0))
     shared = (total / m).square() * spread if debias else 0.0
-    return ((spread + shift @ shift - shared) / (m + total).square()).to(dtype_of(weights))
+    return ((spread + shift @ shift - shared) / (m + total).square()).to(
+        dtype_of(weights)
+    )
 
 
 def exact_weights(
-    internal: Values, external: Values, budget: float, *, variance: Any = None, debias: bool = False
+    internal: Values,
+    external: Values,
+    budget: float,
+    *,
+    variance: Any = None,
+    debias: bool = False,
 ) -> Tensor:
     """The weights that minimise `objective` over w in [0, 1]^N, sum(w) <= budget (Eq. 4).
 
@@ -102,7 +120,9 @@ def exact_weights(
     return torch.from_numpy(w).to(dtype_of(internal)).to(inner.device)
 
 
-def surrogate_objective(weights: Values, distances: Values, variance: Any, num_internal: int) -> Tensor:
+def surrogate_objective(
+    weights: Values, distances: Values, variance: Any, num_internal: int
+) -> Tensor:
     """The upper bound of Eq. 7, `(V + s * sum w_j d_j) / (M + s)^2` with s = sum(w), which needs distances only.
 
     Args:
@@ -123,12 +143,16 @@ def surrogate_objective(weights: Values, distances: Values, variance: Any, num_i
     d, v, m = _distances(distances, variance, num_internal)
     w = as_double(weights, "weights", ndim=1).to(d.device)
     if w.shape != d.shape or (w.numel() > 0 and float(w.min()) < 0):
-        raise ValueError(f"weights must be {d.numel()} numbers >= 0, as many as distances; got {w.tolist()}")
+        raise ValueError(
+            f"weights must be {d.numel()} numbers >= 0, as many as distances; got {w.tolist()}"
+        )
     total = w.sum()
     return ((v + total * (w @ d)) / (m + total).square()).to(dtype_of(weights))
 
 
-def surrogate_weights(distances: Values, variance: Any, num_internal: int, budget: float) -> Tensor:
+def surrogate_weights(
+    distances: Values, variance: Any, num_internal: int, budget: float
+) -> Tensor:
     """The weights that minimise `surrogate_objective` over w in [0, 1]^N, sum(w) <= budget (Eq. 8). Exact, O(N log N).
 
     For a given sum s it is best to fill up the smallest distances first. With F(s) their filled-up sum, the bound
@@ -166,7 +190,9 @@ def surrogate_weights(distances: Values, variance: Any, num_internal: int, budge
     filled = int((root > full + 1).sum())
     s = float(n) if filled == n else max(float(root[filled]), float(filled))
     ordered_weights = (min(s, budget) - full).clamp(0.0, 1.0)
-    return torch.empty_like(d).scatter_(0, order, ordered_weights).to(dtype_of(distances))
+    return (
+        torch.empty_like(d).scatter_(0, order, ordered_weights).to(dtype_of(distances))
+    )
 
 
 def _gradients(internal: Values, external: Values) -> tuple[Tensor, Tensor]:
@@ -175,7 +201,9 @@ def _gradients(internal: Values, external: Values) -> tuple[Tensor, Tensor]:
     if inner.shape[0] == 0:
         raise ValueError("internal must have at least one row; got none")
     if outer.shape[1] != inner.shape[1]:
-        raise ValueError(f"external must have as many columns as internal ({inner.shape[1]}); got {outer.shape[1]}")
+        raise ValueError(
+            f"external must have as many columns as internal ({inner.shape[1]}); got {outer.shape[1]}"
+        )
     return inner, outer
 
 
@@ -193,11 +221,19 @@ def _spread(internal: Tensor, variance: Any, debias: bool) -> float:
     return plain * m / (m - 1) if debias else plain
 
 
-def _distances(distances: Values, variance: Any, num_internal: int) -> tuple[Tensor, float, int]:
+def _distances(
+    distances: Values, variance: Any, num_internal: int
+) -> tuple[Tensor, float, int]:
     d = as_double(distances, "distances", ndim=1)
     if d.numel() > 0 and float(d.min()) < 0:
-        raise ValueError(f"distances must be >= 0 everywhere (they are squared); got {float(d.min()):.6g}")
-    return d, as_number(variance, "variance", least=0.0), as_count(num_internal, "num_internal", least=1)
+        raise ValueError(
+            f"distances must be >= 0 everywhere (they are squared); got {float(d.min()):.6g}"
+        )
+    return (
+        d,
+        as_number(variance, "variance", least=0.0),
+        as_count(num_internal, "num_internal", least=1),
+    )
 
 
 def _triangular(internal: Tensor, external: Tensor) -> Array:

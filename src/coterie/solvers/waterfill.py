@@ -14,7 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_distribution, as_double, as_number, dtype_of
+from coterie.solvers._inputs import (
+    Values,
+    as_distribution,
+    as_double,
+    as_number,
+    dtype_of,
+)
 
 __all__ = ["bound", "closed_form", "exact"]
 
@@ -44,11 +50,17 @@ def bound(q: Values, p: Values, lipschitz: Values) -> Tensor:
     shares, sampled = as_distribution(p, "p"), as_distribution(q, "q")
     constants = _constants(lipschitz, shares.numel())
     if sampled.shape != shares.shape:
-        raise ValueError(f"q must have as many classes as p ({shares.numel()}); got {sampled.numel()}")
-    return ((1 + (shares - sampled).square().sum()) * (sampled @ constants.square())).to(dtype_of(q))
+        raise ValueError(
+            f"q must have as many classes as p ({shares.numel()}); got {sampled.numel()}"
+        )
+    return (
+        (1 + (shares - sampled).square().sum()) * (sampled @ constants.square())
+    ).to(dtype_of(q))
 
 
-def closed_form(p: Values, p_local: Values, lipschitz: Values, floor: float) -> tuple[Tensor, float]:
+def closed_form(
+    p: Values, p_local: Values, lipschitz: Values, floor: float
+) -> tuple[Tensor, float]:
     """The paper's sampling probabilities `q = p + gamma * a` (Theorems 2 and 3, Algorithm 1).
 
     `a_i = 1 - C L_i^2 / sum L^2`, scaled to length 1, is positive for classes whose gradients change little; `gamma` is the
@@ -84,7 +96,9 @@ def closed_form(p: Values, p_local: Values, lipschitz: Values, floor: float) -> 
     return torch.maximum(shares + gamma * a, lower).to(dtype_of(p)), gamma
 
 
-def exact(p: Values, p_local: Values, lipschitz: Values, floor: float, *, support: str = "all") -> Tensor:
+def exact(
+    p: Values, p_local: Values, lipschitz: Values, floor: float, *, support: str = "all"
+) -> Tensor:
     """The sampling probabilities that minimise `bound` over the constraints of Eq. 14: its global optimum, O(C^2).
 
     Every stationary point is the Euclidean projection of `p - nu * L^2` on `{q >= floor, sum q = 1}` for some nu >= 0. That
@@ -114,11 +128,15 @@ def exact(p: Values, p_local: Values, lipschitz: Values, floor: float, *, suppor
     if support == "local":
         allowed = as_distribution(p_local, "p_local").to(shares.device) > 0
     present = allowed.cpu().numpy()
-    target, lower_bound, slopes = (tensor.cpu().numpy()[present] for tensor in (shares, lower, constants))
+    target, lower_bound, slopes = (
+        tensor.cpu().numpy()[present] for tensor in (shares, lower, constants)
+    )
     # The absent classes keep q = 0 and so add a constant to the distance from p.
     missing = float(shares[~allowed].square().sum())
     q = torch.zeros_like(shares)
-    q[allowed] = torch.from_numpy(_best_on_path(target, lower_bound, slopes, missing)).to(shares.device)
+    q[allowed] = torch.from_numpy(
+        _best_on_path(target, lower_bound, slopes, missing)
+    ).to(shares.device)
     return q.to(dtype_of(p))
 
 
@@ -150,10 +168,16 @@ def _best_on_path(p: Array, lower: Array, constants: Array, missing: float) -> A
     return np.maximum(best, lower)
 
 
-def _lowest_of_cubic(start: Array, end: Array, p: Array, squares: Array, missing: float) -> tuple[float, float]:
+def _lowest_of_cubic(
+    start: Array, end: Array, p: Array, squares: Array, missing: float
+) -> tuple[float, float]:
     """The s in [0, 1] with the least `rho(start + s * (end - start))`, and that value."""
     step, offset = end - start, start - p
-    a0, a1, a2 = 1.0 + missing + float(offset @ offset), 2.0 * float(offset @ step), float(step @ step)
+    a0, a1, a2 = (
+        1.0 + missing + float(offset @ offset),
+        2.0 * float(offset @ step),
+        float(step @ step),
+    )
     b0, b1 = float(start @ squares), float(step @ squares)
     roots = _real_roots(3 * a2 * b1, 2 * (a2 * b0 + a1 * b1), a1 * b0 + a0 * b1)
     shares = [0.0, 1.0, *(root for root in roots if 0.0 < root < 1.0)]
@@ -171,20 +195,30 @@ def _real_roots(a: float, b: float, c: float) -> list[float]:
     return [top / bottom for top, bottom in ((half, a), (c, half)) if bottom != 0]
 
 
-def _check_inputs(p: Values, p_local: Values, lipschitz: Values, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+def _check_inputs(
+    p: Values, p_local: Values, lipschitz: Values, floor: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """p, the floors clipped to p, and the constants, on the device of p."""
     shares = as_distribution(p, "p")
     local = as_distribution(p_local, "p_local").to(shares.device)
     if local.shape != shares.shape:
-        raise ValueError(f"p_local must have as many classes as p ({shares.numel()}); got {local.numel()}")
-    lower = torch.minimum(as_number(floor, "floor", least=0.0, most=1.0) * local, shares)
+        raise ValueError(
+            f"p_local must have as many classes as p ({shares.numel()}); got {local.numel()}"
+        )
+    lower = torch.minimum(
+        as_number(floor, "floor", least=0.0, most=1.0) * local, shares
+    )
     return shares, lower, _constants(lipschitz, shares.numel()).to(shares.device)
 
 
 def _constants(lipschitz: Values, classes: int) -> Tensor:
     constants = as_double(lipschitz, "lipschitz", ndim=1)
     if constants.numel() != classes:
-        raise ValueError(f"lipschitz must have as many classes as p ({classes}); got {constants.numel()}")
+        raise ValueError(
+            f"lipschitz must have as many classes as p ({classes}); got {constants.numel()}"
+        )
     if float(constants.min()) < 0:
-        raise ValueError(f"lipschitz must be >= 0 everywhere; got {float(constants.min()):.6g}")
+        raise ValueError(
+            f"lipschitz must be >= 0 everywhere; got {float(constants.min()):.6g}"
+        )
     return constants

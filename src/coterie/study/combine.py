@@ -18,12 +18,32 @@ from typing import Any
 import numpy as np
 
 from coterie.base.errors import InputError
-from coterie.base.files import json_rows, open_tensors, read_json, read_toml, write_atomically, write_tensors
+from coterie.base.files import (
+    json_rows,
+    open_tensors,
+    read_json,
+    read_toml,
+    write_atomically,
+    write_tensors,
+)
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.report.text import listing
-from coterie.run.files import ALL, PAIRED, RUNS, WRITER, refuse_links, seed_suffix, write_json
-from coterie.run.hashes import PROVENANCE, read_record, refuse_damaged_outcomes, refuse_other_records
+from coterie.run.files import (
+    ALL,
+    PAIRED,
+    RUNS,
+    WRITER,
+    refuse_links,
+    seed_suffix,
+    write_json,
+)
+from coterie.run.hashes import (
+    PROVENANCE,
+    read_record,
+    refuse_damaged_outcomes,
+    refuse_other_records,
+)
 from coterie.run.history import History, Row
 from coterie.run.provenance import changes
 from coterie.study.layout import CHECKPOINTS, FREE, is_run
@@ -74,7 +94,9 @@ def combine_runs(runs: Sequence[Path], folder: Path, *, new_rows: bool = False) 
         shutil.rmtree(folder, ignore_errors=True)
         place.rename(folder)
     except OSError as error:
-        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}); choose another --out"
+        ) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -118,9 +140,14 @@ def _refuse_other_settings(earlier: Results, later: Results) -> None:
                 f"{later.folder} has other {subject} than {earlier.folder}: {_only(new_value, old_value)}; {cure}"
             )
     for method in earlier.algorithms:
-        old_value, new_value = (_record(results, method) for results in (earlier, later))
+        old_value, new_value = (
+            _record(results, method) for results in (earlier, later)
+        )
         for change in itertools.chain(
-            *(changes(_part(old_value, path), _part(new_value, path), path[:1]) for path in SAME_CODE)
+            *(
+                changes(_part(old_value, path), _part(new_value, path), path[:1])
+                for path in SAME_CODE
+            )
         ):
             detail = f" ({change.detail})" if change.detail else ""
             raise InputError(
@@ -128,12 +155,20 @@ def _refuse_other_settings(earlier: Results, later: Results) -> None:
             )
 
 
-def _settings(earlier: Results, later: Results) -> Iterator[tuple[tuple[str, str], Any, Any]]:
+def _settings(
+    earlier: Results, later: Results
+) -> Iterator[tuple[tuple[str, str], Any, Any]]:
     """Table, key and both values of each setting in which two experiments differ and on which numbers depend."""
-    tables = [{**results.experiment, **_methods_by_label(results)} for results in (earlier, later)]
+    tables = [
+        {**results.experiment, **_methods_by_label(results)}
+        for results in (earlier, later)
+    ]
     for table in sorted({*tables[0], *tables[1]} - {"methods", "engine", "callbacks"}):
         free = FREE_KEYS.get(table, frozenset[str]())
-        old_table, new_table = (value if isinstance(value := t.get(table), dict) else {"": value} for t in tables)
+        old_table, new_table = (
+            value if isinstance(value := t.get(table), dict) else {"": value}
+            for t in tables
+        )
         for key in sorted({*old_table, *new_table} - free):
             if old_table.get(key) != new_table.get(key):
                 yield (table, key), old_table.get(key), new_table.get(key)
@@ -146,8 +181,14 @@ def _methods_by_label(results: Results) -> dict[str, Any]:
     for entry in results.experiment.get("methods", []):
         label = entry.get("label")
         if label in chosen:
-            local = {key: value for key, value in entry.get("local", {}).items() if key != "weight_decay"}
-            entry = {key: value for key, value in entry.items() if key != "weight_decays"} | {"local": local}
+            local = {
+                key: value
+                for key, value in entry.get("local", {}).items()
+                if key != "weight_decay"
+            }
+            entry = {
+                key: value for key, value in entry.items() if key != "weight_decays"
+            } | {"local": local}
         tables[f"methods.{label}"] = entry
     return tables
 
@@ -175,7 +216,12 @@ def _only(new_list: Any, old_list: Any) -> str:
 def _record(results: Results, method: str) -> Mapping[str, Any]:
     """Read what the numbers of a method depend on, as it was recorded before round 0; empty for what is trained without rounds."""
     fold = "0" if results.comparisons.folds else ""
-    path = results.folder / CHECKPOINTS / f"{method}-{seed_suffix(results.seeds[0], fold)}" / PROVENANCE
+    path = (
+        results.folder
+        / CHECKPOINTS
+        / f"{method}-{seed_suffix(results.seeds[0], fold)}"
+        / PROVENANCE
+    )
     return dict(read_record(path)["record"]) if path.is_file() else {}
 
 
@@ -192,7 +238,14 @@ def _tables_of(results: Sequence[Results], new_rows: bool) -> list[int]:
     labels = [{c: _labels(r, c) for c in r.clients} for r in results]
     tables: list[int] = []
     for i, run in enumerate(results):
-        same_table = next((tables[j] for j in range(i) if _same_rows(results[j], run, labels[j], labels[i])), None)
+        same_table = next(
+            (
+                tables[j]
+                for j in range(i)
+                if _same_rows(results[j], run, labels[j], labels[i])
+            ),
+            None,
+        )
         if same_table is None and i > 0 and not new_rows:
             raise InputError(
                 f"{run.folder} and {results[0].folder} are of different rows; if no patient is in both, say so with --new-rows"
@@ -205,32 +258,48 @@ def _tables_of(results: Sequence[Results], new_rows: bool) -> list[int]:
 
 def _labels(results: Results, client: str) -> dict[int, float]:
     """The label of each row that was tested, by its number; 0 where a row has no single label."""
-    rows = results.comparisons.outcomes.rows(results.against or results.methods[0], client).values()
+    rows = results.comparisons.outcomes.rows(
+        results.against or results.methods[0], client
+    ).values()
     return {
         int(number): float(label)
         for tested in rows
         for number, label in zip(
-            tested.numbers, np.zeros(len(tested.numbers)) if tested.labels is None else tested.labels, strict=True
+            tested.numbers,
+            np.zeros(len(tested.numbers)) if tested.labels is None else tested.labels,
+            strict=True,
         )
     }
 
 
 def _same_rows(
-    earlier: Results, later: Results, was: Mapping[str, Mapping[int, float]], now: Mapping[str, Mapping[int, float]]
+    earlier: Results,
+    later: Results,
+    was: Mapping[str, Mapping[int, float]],
+    now: Mapping[str, Mapping[int, float]],
 ) -> bool:
     """Return True if two runs are of one table: with folds by the recipe of all rows and every label; else by rows tested in both."""
     if earlier.comparisons.folds:
         return was == now and _recipe(earlier.folder) == _recipe(later.folder)
     for client in earlier.clients:
         shared = was[client].keys() & now[client].keys()
-        sizes = [results.size(client) + results.size(client, "n_train") for results in (earlier, later)]
-        if not shared or sizes[0] != sizes[1] or any(was[client][i] != now[client][i] for i in shared):
+        sizes = [
+            results.size(client) + results.size(client, "n_train")
+            for results in (earlier, later)
+        ]
+        if (
+            not shared
+            or sizes[0] != sizes[1]
+            or any(was[client][i] != now[client][i] for i in shared)
+        ):
             return False
     return True
 
 
 def _refuse_grown(
-    earlier: Sequence[Results], run: Results, labels: Sequence[Mapping[str, Mapping[int, float]]]
+    earlier: Sequence[Results],
+    run: Results,
+    labels: Sequence[Mapping[str, Mapping[int, float]]],
 ) -> None:
     """Raise `InputError` if a table begins with the rows of another, so that patients are in both."""
     for results, was in zip(earlier, labels, strict=False):
@@ -252,7 +321,9 @@ def _chance(was: Mapping[int, float], now: Mapping[int, float]) -> float:
     return math.exp(sum(math.log(share_of[now[i]]) for i in shared))
 
 
-def _number_seeds(results: Sequence[Results], tables: Sequence[int]) -> list[dict[int, int]]:
+def _number_seeds(
+    results: Sequence[Results], tables: Sequence[int]
+) -> list[dict[int, int]]:
     """The seed in the combination of each seed of each run: its own, unless a run of another table has taken it."""
     owners: dict[int, int] = {}
     numbered: list[dict[int, int]] = []
@@ -273,24 +344,46 @@ def _number_seeds(results: Sequence[Results], tables: Sequence[int]) -> list[dic
 # ---- the folder
 
 
-def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds: Sequence[Mapping[int, int]]) -> None:
+def _write(
+    place: Path,
+    results: Sequence[Results],
+    tables: Sequence[int],
+    seeds: Sequence[Mapping[int, int]],
+) -> None:
     import tomli_w
 
     place.mkdir(parents=True)
     every_seed = [seed for of_run in seeds for seed in of_run.values()]
     experiment = read_toml(results[0].folder / "experiment.toml")
     experiment["run"]["seeds"] = every_seed
-    write_atomically(place / "experiment.toml", lambda p: p.write_text(tomli_w.dumps(experiment), encoding="utf-8"))
+    write_atomically(
+        place / "experiment.toml",
+        lambda p: p.write_text(tomli_w.dumps(experiment), encoding="utf-8"),
+    )
     runs = zip(results, tables, seeds, strict=True)
     write_json(
-        place / RUNS, [{"run": str(r.folder), "table": table, "seeds": [*of_run.values()]} for r, table, of_run in runs]
+        place / RUNS,
+        [
+            {"run": str(r.folder), "table": table, "seeds": [*of_run.values()]}
+            for r, table, of_run in runs
+        ],
     )
     write_json(place / "format.json", WRITER)
-    write_json(place / "environment.json", {"runs": {str(r.folder): r.environment for r in results}})
-    write_json(place / "notes.json", [*dict.fromkeys(note for r in results for note in r.notes)])
+    write_json(
+        place / "environment.json",
+        {"runs": {str(r.folder): r.environment for r in results}},
+    )
+    write_json(
+        place / "notes.json",
+        [*dict.fromkeys(note for r in results for note in r.notes)],
+    )
     recipes: dict[str, Any] = {}
     for name in ("summary.json", "failures.json"):
-        rows = [row for r, of_run in zip(results, seeds, strict=True) for row in _json_rows(r.folder / name, of_run)]
+        rows = [
+            row
+            for r, of_run in zip(results, seeds, strict=True)
+            for row in _json_rows(r.folder / name, of_run)
+        ]
         if rows or name == "summary.json":
             write_json(place / name, rows)
     write_history(place, [*_histories(results, seeds)])
@@ -299,7 +392,11 @@ def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds
     for run, table, of_run in zip(results, tables, seeds, strict=True):
         path = run.folder / "preprocess.json"
         by_seed = read_json(path, dict) if path.is_file() else {}
-        recipes |= {str(of_run[int(seed)]): recipe for seed, recipe in by_seed.items() if int(seed) in of_run}
+        recipes |= {
+            str(of_run[int(seed)]): recipe
+            for seed, recipe in by_seed.items()
+            if int(seed) in of_run
+        }
         _write_outcomes(place, run, table, of_run)
     if recipes:
         write_json(place / "preprocess.json", recipes)
@@ -307,7 +404,11 @@ def _write(place: Path, results: Sequence[Results], tables: Sequence[int], seeds
 
 def _json_rows(path: Path, seeds: Mapping[int, int]) -> list[dict[str, Any]]:
     rows = json_rows(path, {"seed": int, "fold": str}) if path.is_file() else []
-    return [{**row, "seed": seeds[row["seed"]]} for row in rows if row["fold"] != ALL and row["seed"] in seeds]
+    return [
+        {**row, "seed": seeds[row["seed"]]}
+        for row in rows
+        if row["fold"] != ALL and row["seed"] in seeds
+    ]
 
 
 def _histories(
@@ -317,10 +418,15 @@ def _histories(
         history = of_results.history
         for run, (method, seed, fold) in enumerate(history.runs):
             if fold != ALL and seed in of_run:
-                yield (method, of_run[seed], fold), History(Row(*row) for row in history.rows(run))
+                yield (
+                    (method, of_run[seed], fold),
+                    History(Row(*row) for row in history.rows(run)),
+                )
 
 
-def _join_csv(path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, int]]) -> None:
+def _join_csv(
+    path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, int]]
+) -> None:
     """Write the rows of several CSV files with the same columns, under the seeds of the combination."""
     buffer, header = io.StringIO(), None
     writer = csv.writer(buffer, lineterminator="\n")
@@ -334,12 +440,18 @@ def _join_csv(path: Path, parts: Sequence[Path], seeds: Sequence[Mapping[int, in
             writer.writerow(header := columns)
         for row in rows:
             if row[fold] != ALL and int(row[place]) in of_run:
-                writer.writerow([*row[:place], of_run[int(row[place])], *row[place + 1 :]])
+                writer.writerow(
+                    [*row[:place], of_run[int(row[place])], *row[place + 1 :]]
+                )
     if header is not None:
-        write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+        write_atomically(
+            path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8")
+        )
 
 
-def _write_outcomes(place: Path, run: Results, table: int, seeds: Mapping[int, int]) -> None:
+def _write_outcomes(
+    place: Path, run: Results, table: int, seeds: Mapping[int, int]
+) -> None:
     for path in Outcomes.paths(run.folder):
         with open_tensors(path, "pt") as (file, metadata):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
@@ -349,4 +461,8 @@ def _write_outcomes(place: Path, run: Results, table: int, seeds: Mapping[int, i
             if key in tensors:
                 tensors[key] = tensors[key] + table * APART
         metadata = {**metadata, "seed": seeds[metadata["seed"]]}
-        write_tensors(place / "outcomes" / f"{table}-{metadata['seed']}-{path.name}", tensors, metadata)
+        write_tensors(
+            place / "outcomes" / f"{table}-{metadata['seed']}-{path.name}",
+            tensors,
+            metadata,
+        )

@@ -48,14 +48,23 @@ TABLES = ("summary", "history", "weights", "timing")
 MOST_PANELS = 12
 _HERE = InProcess()
 _USUAL = StudySettings()
-_FOLDER = Rule(lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder")
-_SETTINGS = Rule(lambda v: isinstance(v, RunSettings), "StudySettings(...) or RunSettings(...)")
+_FOLDER = Rule(
+    lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder"
+)
+_SETTINGS = Rule(
+    lambda v: isinstance(v, RunSettings), "StudySettings(...) or RunSettings(...)"
+)
 
 
 @explain_keywords(local=LocalSGD)
 def compare(
     methods: Sequence[Any] | Mapping[str, Any],
-    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str],
+    clients: Clients
+    | Callable[..., Clients]
+    | Mapping[str, Any]
+    | Sequence[Any]
+    | str
+    | os.PathLike[str],
     model: Any = MODELS.default,
     rounds: int = 50,
     seeds: int | Sequence[int] = 5,
@@ -100,17 +109,30 @@ def compare(
     obey(_FOLDER, folder, "folder")
     obey(FILTER_LIST, filters, "filters")
     obey(_SETTINGS, settings, "settings")
-    study = settings if isinstance(settings, StudySettings) else StudySettings(**vars(settings))
+    study = (
+        settings
+        if isinstance(settings, StudySettings)
+        else StudySettings(**vars(settings))
+    )
     study = replace(study, metrics=name_metrics(study.metrics))
     if study.resume and folder is None:
         raise InputError("resume needs the folder of the run that goes on")
     run_table = {"rounds": rounds, "seeds": seeds}
     experiment = experiment_of(
-        methods, clients, model, run_table, engine=engine, attack=attack, filters=filters, settings=study
+        methods,
+        clients,
+        model,
+        run_table,
+        engine=engine,
+        attack=attack,
+        filters=filters,
+        settings=study,
     )
 
     def run(place: Path) -> None:
-        chosen, _ = choose_settings(experiment, place, grid=bool(study.tune), resume=study.resume)
+        chosen, _ = choose_settings(
+            experiment, place, grid=bool(study.tune), resume=study.resume
+        )
         run_experiment(
             chosen,
             place,
@@ -133,7 +155,9 @@ def compare(
 
 
 def combine(
-    *runs: str | os.PathLike[str] | Comparison, new_rows: bool = False, folder: str | os.PathLike[str] | None = None
+    *runs: str | os.PathLike[str] | Comparison,
+    new_rows: bool = False,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Comparison:
     """Combine finished runs of one federation, with the same settings, by the same rule as for one.
 
@@ -173,10 +197,16 @@ def combine(
 
 _CURES = {
     **dict.fromkeys(
-        ("best", "best_method", "winner"), 'write comparison.verdict("CLIENT"), which says what pays for a client'
+        ("best", "best_method", "winner"),
+        'write comparison.verdict("CLIENT"), which says what pays for a client',
     ),
-    **dict.fromkeys(("to_dataframe", "to_df", "dataframe", "df"), "write comparison.to_pandas()"),
-    **dict.fromkeys(("metrics", "summary", "scores"), 'write comparison.table("auc"), or comparison.to_pandas()'),
+    **dict.fromkeys(
+        ("to_dataframe", "to_df", "dataframe", "df"), "write comparison.to_pandas()"
+    ),
+    **dict.fromkeys(
+        ("metrics", "summary", "scores"),
+        'write comparison.table("auc"), or comparison.to_pandas()',
+    ),
 }
 """The line to write where people look for results under another name."""
 
@@ -195,13 +225,17 @@ class Comparison:
     (('local', 'fedavg'), 'cleveland')
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, _temporary: bool = False) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], *, _temporary: bool = False
+    ) -> None:
         self.folder, self._temporary = Path(folder), _temporary
         refuse_damaged_outcomes(self.folder)
         refuse_other_records(self.folder)
         self.results  # noqa: B018 - errors belong here
         if _temporary:
-            weakref.finalize(self.results, shutil.rmtree, self.folder, ignore_errors=True)
+            weakref.finalize(
+                self.results, shutil.rmtree, self.folder, ignore_errors=True
+            )
 
     @cached_property
     def results(self) -> Results:
@@ -215,12 +249,16 @@ class Comparison:
         def __getattr__(self, name: str) -> object:
             if name in _CURES:
                 raise no_attribute(self, name, _CURES)
-            return object.__getattribute__(self, name)  # Python's own error, or that of a property
+            return object.__getattribute__(
+                self, name
+            )  # Python's own error, or that of a property
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Labels of the methods, without yardsticks."""
-        return tuple(label for label in self.results.algorithms if label not in YARDSTICKS)
+        return tuple(
+            label for label in self.results.algorithms if label not in YARDSTICKS
+        )
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -272,15 +310,22 @@ class Comparison:
         if table not in TABLES:
             raise InputError(f"there is no table {table!r}; {nearest(table, TABLES)}")
         if table == "summary":
-            rows = (row for cell in self.results.cells.values() for row in cell.values())
+            rows = (
+                row for cell in self.results.cells.values() for row in cell.values()
+            )
             return pd.DataFrame(list(rows))
         if table == "history":
             history = self.results.history
             runs = enumerate(history.runs)
-            return pd.DataFrame(((*pair, *row) for run, pair in runs for row in history.rows(run)), columns=HISTORY)
+            return pd.DataFrame(
+                ((*pair, *row) for run, pair in runs for row in history.rows(run)),
+                columns=HISTORY,
+            )
         return pd.read_csv(self.folder / f"{table}.csv")
 
-    def plot(self, metric: str | None = None, clients: Sequence[str] | None = None) -> Figure:
+    def plot(
+        self, metric: str | None = None, clients: Sequence[str] | None = None
+    ) -> Figure:
         """A matplotlib figure: a metric over rounds, mean over seeds, a panel for each client and a curve for each method.
 
         Args:
@@ -292,13 +337,22 @@ class Comparison:
         """
         results = self.results
         metric = find_metric(metric or results.metrics[0], results.metrics)
-        shown = results.extremes(metric, MOST_PANELS) if clients is None else tuple(map(results.find_client, clients))
+        shown = (
+            results.extremes(metric, MOST_PANELS)
+            if clients is None
+            else tuple(map(results.find_client, clients))
+        )
         panels = {}
         for client in shown:
-            curves = {m: curve for m in results.methods if (curve := results.curve(m, client, metric)) is not None}
+            curves = {
+                m: curve
+                for m in results.methods
+                if (curve := results.curve(m, client, metric)) is not None
+            }
             if curves:
                 panels[results.names[client]] = {
-                    m: (c.rounds.tolist(), _mean_of_finite(c.values)) for m, c in curves.items()
+                    m: (c.rounds.tolist(), _mean_of_finite(c.values))
+                    for m, c in curves.items()
                 }
         return draw(panels, results.metric_name(metric))
 
@@ -309,7 +363,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         place = "" if self._temporary else f": {self.folder}"
-        counts = f"{count(len(self.clients), 'client')}, {count(len(self.seeds), 'seed')}"
+        counts = (
+            f"{count(len(self.clients), 'client')}, {count(len(self.seeds), 'seed')}"
+        )
         return f"<comparison of {', '.join(self.methods)} on {counts}{place}>"
 
     def _repr_html_(self) -> str:
@@ -320,5 +376,7 @@ def _mean_of_finite(values: Any) -> list[float]:
     """Mean over seeds [seeds, k] -> [k] of the values that there are."""
     finite = np.isfinite(values)
     total = np.where(finite, values, 0.0).sum(axis=0)
-    mean: list[float] = np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.nan).tolist()
+    mean: list[float] = np.where(
+        finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.nan
+    ).tolist()
     return mean

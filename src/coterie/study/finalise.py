@@ -42,7 +42,13 @@ class Final(NamedTuple):
 
 
 def finalise(
-    run: Path, out: Path, *, client: str, method: str, threshold: float | None = None, accept_change: Sequence[str] = ()
+    run: Path,
+    out: Path,
+    *,
+    client: str,
+    method: str,
+    threshold: float | None = None,
+    accept_change: Sequence[str] = (),
 ) -> Final:
     """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
 
@@ -67,11 +73,15 @@ def finalise(
     experiment = read_experiment(run / "experiment.toml")
     entries = {entry.label: entry for entry in experiment.methods}
     if method not in entries:
-        raise InputError(f"the run has no method {method!r}; {nearest(method, entries)}")
+        raise InputError(
+            f"the run has no method {method!r}; {nearest(method, entries)}"
+        )
     if not (run / "preprocess.json").is_file():
         raise InputError(f"{run} was not made from tables; only these can be finalised")
     if (run / "asks.csv").is_file():
-        raise InputError(f"the rows of {run} lie at sites; finalise works where all rows are here")
+        raise InputError(
+            f"the rows of {run} lie at sites; finalise works where all rows are here"
+        )
     if experiment.attack is not None:
         raise InputError(f"{run} was made under attack; repeat it without [attack]")
     if out.exists() and any(out.iterdir()):
@@ -82,51 +92,105 @@ def finalise(
     pair = Pair(entries[method], seed, run, ALL if experiment.folds else "")
     if pair.done.exists():
         clients = experiment.of_fold(experiment.load_data(seed), seed, pair.fold)
-        Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change).compare("the run")
-    clients = untested.of_fold(untested.load_data(seed), seed, ALL if untested.folds else "")
+        Provenance(
+            pair.folder, pair_world(experiment, pair, clients), accept_change
+        ).compare("the run")
+    clients = untested.of_fold(
+        untested.load_data(seed), seed, ALL if untested.folds else ""
+    )
     if client not in clients.names:
-        raise InputError(f"the run has no client {client!r}; {nearest(client, clients.names)}")
-    fitted = _fit(untested, entries[method], clients, seed, _rounds(run, experiment, method, seed))
-    _write(out, untested, fitted, clients, client=client, method=method, threshold=threshold)
-    rows = {row["client"]: int(row["n_train"]) for row in fitted.summary if row["split"] == "train"}
-    return Final(rows, fitted.rounds, tuple(_write_onnx(out, _own_file(experiment.model))))
+        raise InputError(
+            f"the run has no client {client!r}; {nearest(client, clients.names)}"
+        )
+    fitted = _fit(
+        untested, entries[method], clients, seed, _rounds(run, experiment, method, seed)
+    )
+    _write(
+        out,
+        untested,
+        fitted,
+        clients,
+        client=client,
+        method=method,
+        threshold=threshold,
+    )
+    rows = {
+        row["client"]: int(row["n_train"])
+        for row in fitted.summary
+        if row["split"] == "train"
+    }
+    return Final(
+        rows, fitted.rounds, tuple(_write_onnx(out, _own_file(experiment.model)))
+    )
 
 
 def _on_all_rows(experiment: Experiment) -> Experiment:
     """The same experiment without test rows; those of validation keep their share beside those of training."""
     if experiment.folds:
         return experiment
-    defaults = DATASETS[name].defaults if (name := str(experiment.data.get("name"))) in DATASETS else {}
-    parts = {**experiment.split}.get("parts") or defaults.get("split", {}).get("parts") or DEFAULT_PARTS
+    defaults = (
+        DATASETS[name].defaults
+        if (name := str(experiment.data.get("name"))) in DATASETS
+        else {}
+    )
+    parts = (
+        {**experiment.split}.get("parts")
+        or defaults.get("split", {}).get("parts")
+        or DEFAULT_PARTS
+    )
     used = {part: share for part, share in parts.items() if part != "test"}
     shares = {part: share / sum(used.values()) for part, share in used.items()}
-    data = {key: value for key, value in experiment.data.items() if key != "split_column"}
+    data = {
+        key: value for key, value in experiment.data.items() if key != "split_column"
+    }
     return replace(experiment, data=data, split={**experiment.split, "parts": shares})
 
 
 def _rounds(run: Path, experiment: Experiment, method: str, seed: int) -> int:
     """Rounds after which a method ended, which callbacks may have decided; those of the run if it is not complete."""
-    rows = json_rows(run / "summary.json", {"method": str, "seed": int, "fold": str, "rounds": int})
+    rows = json_rows(
+        run / "summary.json", {"method": str, "seed": int, "fold": str, "rounds": int}
+    )
     key = (method, seed, ALL if experiment.folds else "")
     return next(
-        (row["rounds"] for row in rows if (row["method"], row["seed"], row["fold"]) == key), experiment.run.rounds
+        (
+            row["rounds"]
+            for row in rows
+            if (row["method"], row["seed"], row["fold"]) == key
+        ),
+        experiment.run.rounds,
     )
 
 
-def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int, rounds: int) -> Run:
+def _fit(
+    experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int, rounds: int
+) -> Run:
     module, tuning = model_to_train(experiment, clients, seed), entry.personalise
     settings = run_settings(experiment, merge_validation=tuning is None)
     run = train(experiment, entry, clients, module, rounds, seed, settings)
     if tuning is None:
         return run
-    return personalise(run, clients, **vars(tuning), engine=experiment.engine, settings=run_settings(experiment))
+    return personalise(
+        run,
+        clients,
+        **vars(tuning),
+        engine=experiment.engine,
+        settings=run_settings(experiment),
+    )
 
 
-def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **metadata: Any) -> None:
+def _write(
+    out: Path, experiment: Experiment, run: Run, clients: Clients, **metadata: Any
+) -> None:
     out.mkdir(parents=True, exist_ok=True)
     owner = metadata["client"] if metadata["client"] in run.models else "*"
     model = experiment.tables()["model"]
-    save_model(out / MODEL, run, owner, {**about_models(metadata["method"], run, clients), **metadata, "model": model})
+    save_model(
+        out / MODEL,
+        run,
+        owner,
+        {**about_models(metadata["method"], run, clients), **metadata, "model": model},
+    )
     write_json(out / "preprocess.json", clients.recipe)
     if own_file := _own_file(model):
         write_json(out / FILES, {str(own_file): hash_of(own_file)})
@@ -163,18 +227,26 @@ def _write_onnx(out: Path, own_file: Path | None) -> list[str]:
             _require_same_answers(exported, answers, len(recipe["features"]))
             write_atomically(path, exported.save)
     except Exception as error:  # exporters fail in many ways on models of a user's own
-        return [f"no model.onnx: this model cannot be exported ({type(error).__name__})"]
+        return [
+            f"no model.onnx: this model cannot be exported ({type(error).__name__})"
+        ]
     return []
 
 
-def _require_same_answers(exported: torch.onnx.ONNXProgram, answers: Answers, features: int) -> None:
+def _require_same_answers(
+    exported: torch.onnx.ONNXProgram, answers: Answers, features: int
+) -> None:
     """Raises an error unless 3 rows get the answers of the model: where its code fixes the number of rows, exporters say nothing."""
     from onnx.reference import ReferenceEvaluator
 
     rows = torch.linspace(-1, 1, 3 * features).reshape(3, features)
-    (answer,) = ReferenceEvaluator(exported.model_proto).run(None, {"features": rows.numpy()})
+    (answer,) = ReferenceEvaluator(exported.model_proto).run(
+        None, {"features": rows.numpy()}
+    )
     with torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(answer), answers(rows), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            torch.from_numpy(answer), answers(rows), rtol=1e-3, atol=1e-4
+        )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from coterie.base.errors import CoterieError, InputError, RunError, delay_interrupts, end, write_crash
+from coterie.base.errors import (
+    CoterieError,
+    InputError,
+    RunError,
+    delay_interrupts,
+    end,
+    write_crash,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -48,7 +55,10 @@ class Jobs:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             while kind is None and self._running:
@@ -82,7 +92,9 @@ class Jobs:
         own_end, child_end = context.Pipe(duplex=False)
         process = context.Process(target=_serve, args=(work, child_end, os.getpid()))
         with delay_interrupts(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # a live display has a thread, which a job never uses
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # a live display has a thread, which a job never uses
             process.start()
         child_end.close()
         self._running[own_end] = process, heard
@@ -102,7 +114,9 @@ class Jobs:
             if "round" in message:
                 on_round(message["round"])
             elif "error" in message:
-                raise {"InputError": InputError}.get(message["error"], RunError)(message["sentence"])
+                raise {"InputError": InputError}.get(message["error"], RunError)(
+                    message["sentence"]
+                )
             else:
                 process.join()
                 del self._running[pipe]
@@ -122,8 +136,12 @@ class Jobs:
 
 
 def _serve(work: Work, pipe: Connection, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its jobs
-    signal.signal(signal.SIGTERM, end)  # through every `finally`, so that workers end too
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the parent, which ends its jobs
+    signal.signal(
+        signal.SIGTERM, end
+    )  # through every `finally`, so that workers end too
     _die_with(parent)
     torch.set_num_threads(1)
 
@@ -136,7 +154,10 @@ def _serve(work: Work, pipe: Connection, parent: int) -> None:
     except CoterieError as error:
         tell(error=type(error).__name__, sentence=str(error))
     except OSError as error:  # a full disk, a folder that may not be written
-        tell(error="RunError", sentence=f"{error.filename or 'a file'}: {error.strerror}; what was saved before stays")
+        tell(
+            error="RunError",
+            sentence=f"{error.filename or 'a file'}: {error.strerror}; what was saved before stays",
+        )
     except Exception as error:
         tell(error="RunError", sentence=write_crash(error, Path()))
 

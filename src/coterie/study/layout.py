@@ -48,8 +48,12 @@ def choose_folder(experiment: Experiment, resume: bool) -> Path:
 def refuse_combination(folder: Path) -> None:
     """Raise `InputError` for a combination of runs, which has results and no models."""
     if (folder / RUNS).is_file():
-        runs = ", ".join(str(row["run"]) for row in json_rows(folder / RUNS, {"run": str}))
-        raise InputError(f"{folder} combines several runs and has no models; name one of {runs}")
+        runs = ", ".join(
+            str(row["run"]) for row in json_rows(folder / RUNS, {"run": str})
+        )
+        raise InputError(
+            f"{folder} combines several runs and has no models; name one of {runs}"
+        )
 
 
 def refuse_others(folder: Path, resume: bool) -> None:
@@ -58,12 +62,27 @@ def refuse_others(folder: Path, resume: bool) -> None:
         raise InputError(f"{folder} is a file; choose another --out")
     if is_run(folder):
         if not resume:
-            raise InputError(f"{folder} already holds a run; continue with --resume, or choose another --out")
+            raise InputError(
+                f"{folder} already holds a run; continue with --resume, or choose another --out"
+            )
     elif folder.is_dir():
-        begun = {CHECKPOINTS, "format.json", "tuning.csv"}  # a run that was killed before its first file
-        foreign = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
+        begun = {
+            CHECKPOINTS,
+            "format.json",
+            "tuning.csv",
+        }  # a run that was killed before its first file
+        foreign = next(
+            (
+                f.name
+                for f in folder.iterdir()
+                if f.name not in begun and not f.name.startswith(".")
+            ),
+            None,
+        )
         if foreign is not None:
-            raise InputError(f"{folder} holds {foreign} and is not a run directory; choose another --out")
+            raise InputError(
+                f"{folder} holds {foreign} and is not a run directory; choose another --out"
+            )
     refuse_links(folder)
 
 
@@ -76,12 +95,18 @@ def exclusive(folder: Path) -> Iterator[None]:
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         file = open(folder / CHECKPOINTS / "lock", "w")  # noqa: SIM115
     except OSError as error:
-        raise InputError(f"{folder} cannot be made a run directory ({error.strerror}); choose another --out") from error
+        raise InputError(
+            f"{folder} cannot be made a run directory ({error.strerror}); choose another --out"
+        ) from error
     with file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
+            fcntl.lockf(
+                file, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # ends with this process, and workers do not inherit it
         except BlockingIOError as error:
-            raise InputError(f"{folder} is being written by another process; wait for it to end") from error
+            raise InputError(
+                f"{folder} is being written by another process; wait for it to end"
+            ) from error
         remove_leftovers(folder)
         yield
 
@@ -141,7 +166,9 @@ class Pair:
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
         saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
-        for problem in find_damage(self.run, {name: saved["files"][name]} if saved else {}).values():
+        for problem in find_damage(
+            self.run, {name: saved["files"][name]} if saved else {}
+        ).values():
             raise InputError(
                 f"{self.history} {problem}; delete {self.folder} and continue with --resume: this method and seed start again"
             )
@@ -185,7 +212,9 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
     damage = pair.damage()
     for name, problem in damage.items():
         if say is not None:
-            say(f"{name} {problem}: it is made again from the checkpoint of {pair.words}")
+            say(
+                f"{name} {problem}: it is made again from the checkpoint of {pair.words}"
+            )
     return not damage
 
 
@@ -194,8 +223,14 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     saved = read_folder_experiment(folder, experiment)
     saved_tables, tables = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
-    saved_tables["engine"], tables["engine"] = saved.engine.results(), experiment.engine.results()
-    saved_tables["callbacks"], tables["callbacks"] = {"deciding": saved.deciding()}, {"deciding": experiment.deciding()}
+    saved_tables["engine"], tables["engine"] = (
+        saved.engine.results(),
+        experiment.engine.results(),
+    )
+    saved_tables["callbacks"], tables["callbacks"] = (
+        {"deciding": saved.deciding()},
+        {"deciding": experiment.deciding()},
+    )
     for table in ("data", "split", "model", "engine", "attack", "callbacks", "run"):
         was, now = saved_tables.get(table, {}), tables.get(table, {})
         for key in sorted({*was, *now} - FREE):
@@ -207,13 +242,23 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     for method in saved_tables["methods"]:
         label = method["label"]
         if label not in methods:
-            raise InputError(f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
-        differ = sorted(k for k in {*method, *methods[label]} if method.get(k) != methods[label].get(k))
+            raise InputError(
+                f"{folder} has results of {label!r}, which is not among the methods now; {cure}"
+            )
+        differ = sorted(
+            k
+            for k in {*method, *methods[label]}
+            if method.get(k) != methods[label].get(k)
+        )
         if differ:
-            raise InputError(f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
+            raise InputError(
+                f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}"
+            )
     missing = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
     if missing:
-        raise InputError(f"{folder} has seed {missing[0]}, which is not among the seeds now; {cure}")
+        raise InputError(
+            f"{folder} has seed {missing[0]}, which is not among the seeds now; {cure}"
+        )
 
 
 def trainings(experiment: Experiment) -> list[tuple[int, str]]:
@@ -223,10 +268,14 @@ def trainings(experiment: Experiment) -> list[tuple[int, str]]:
 
 def _trainings(seeds: Sequence[int], folds: int) -> list[tuple[int, str]]:
     tested = [str(fold) for fold in range(folds)] or [""]
-    return [(seed, fold) for seed in seeds for fold in tested] + ([(seeds[0], ALL)] if folds else [])
+    return [(seed, fold) for seed in seeds for fold in tested] + (
+        [(seeds[0], ALL)] if folds else []
+    )
 
 
-def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int) -> list[Pair]:
+def pairs_of(
+    folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int
+) -> list[Pair]:
     """Return every run of an experiment, seed by seed and fold by fold; with folds those on all rows come last."""
     methods = list(entries)
     return [
@@ -240,6 +289,10 @@ def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int],
 def median_rounds(pair: Pair, experiment: Experiment) -> int:
     """Return the median of the rounds after which the folds of a method ended, which callbacks may have decided."""
     pairs = pairs_of(pair.run, [pair.entry], experiment.run.seeds, experiment.folds)
-    saved = [record["summary"] for fold in pairs if fold.fold != pair.fold and (record := fold.saved()) is not None]
+    saved = [
+        record["summary"]
+        for fold in pairs
+        if fold.fold != pair.fold and (record := fold.saved()) is not None
+    ]
     rounds: list[int] = [rows[0]["rounds"] for rows in saved]
     return statistics.median_low(rounds)

@@ -48,10 +48,15 @@ def forecast_partners(clients: Clients, seed: int = 0) -> PartnerForecast:
 
     Raises `InputError` for a single client.
     """
-    require(len(clients) > 1, "partners are for two clients at least, and there is one; give --split to deal its rows")
+    require(
+        len(clients) > 1,
+        "partners are for two clients at least, and there is one; give --split to deal its rows",
+    )
     rows, method = clients.merge_validation(), find_method("fedcollab")()
     with one_thread():
-        module = build_model(Logistic(), rows, seed)  # which an engine needs, and no classifier
+        module = build_model(
+            Logistic(), rows, seed
+        )  # which an engine needs, and no classifier
         engine = InProcess().open(rows, module, RunSettings().row_loss(rows))
         try:
             state = method.init(engine.x, Federation(engine, engine.clients, seed))
@@ -60,10 +65,15 @@ def forecast_partners(clients: Clients, seed: int = 0) -> PartnerForecast:
     members: dict[int, list[str]] = {}
     for name, coalition in zip(state.names, state.cluster.tolist(), strict=True):
         members.setdefault(coalition, []).append(name)
-    table = [dict(zip(state.names, row, strict=True)) for row in state.divergences.tolist()]
+    table = [
+        dict(zip(state.names, row, strict=True)) for row in state.divergences.tolist()
+    ]
     return PartnerForecast(
         rows.sizes("train"),
         dict(zip(state.names, table, strict=True)),
         tuple(tuple(names) for names in members.values()),
-        max(declaration.most_models(len(clients)) for declaration, _ in declarations(method).values()),
+        max(
+            declaration.most_models(len(clients))
+            for declaration, _ in declarations(method).values()
+        ),
     )

@@ -12,8 +12,21 @@ from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
-from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, seed_suffix
-from coterie.run.hashes import find_damage, read_record, refuse_change, refuse_other_records
+from coterie.run.files import (
+    ALL,
+    FILES,
+    hash_of,
+    own_objects,
+    require_readable,
+    safe_name,
+    seed_suffix,
+)
+from coterie.run.hashes import (
+    find_damage,
+    read_record,
+    refuse_change,
+    refuse_other_records,
+)
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
 from coterie.study.layout import CHECKPOINTS, refuse_combination
@@ -49,11 +62,21 @@ def predict(
         with tempfile.TemporaryDirectory() as place:
             copy = Path(place) / "pipe.csv"
             copy.write_bytes(data.read_bytes())
-            return predict(folder, copy, client=client, method=method, seed=seed, threshold=threshold, trust=trust)
+            return predict(
+                folder,
+                copy,
+                client=client,
+                method=method,
+                seed=seed,
+                threshold=threshold,
+                trust=trust,
+            )
     from coterie.data import apply_recipe
     from coterie.data.tables.read import cells_of
 
-    answers, recipe, metadata = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
+    answers, recipe, metadata = load_answers(
+        folder, client=client, method=method, seed=seed, trust=trust
+    )
     encoded = apply_recipe(recipe, data)
     cut = metadata.get("threshold") if threshold is None else threshold
     prediction = answers.predict(
@@ -65,7 +88,10 @@ def predict(
         threshold=0.5 if cut is None else cut,
         columns=cells_of(data),
     )
-    require(threshold is None or len(prediction.classes) == 2, "a threshold needs two classes; leave it out")
+    require(
+        threshold is None or len(prediction.classes) == 2,
+        "a threshold needs two classes; leave it out",
+    )
     return prediction
 
 
@@ -93,22 +119,48 @@ def load_answers(
         path, recipe = _of_run(folder, client, method, seed)
     state, metadata = open_model_file(path, client)
     if "shape" not in metadata:
-        raise InputError(f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
+        raise InputError(
+            f"{path} does not say what it takes; another version of coterie wrote it: repeat the run"
+        )
     shape = metadata["shape"]
-    sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    table = metadata["model"] if is_final(folder) else read_toml(folder / "experiment.toml").get("model", {})
+    sizes = (
+        {k: tuple(v) for k, v in shape.items()}
+        if isinstance(shape, dict)
+        else tuple(shape)
+    )
+    table = (
+        metadata["model"]
+        if is_final(folder)
+        else read_toml(folder / "experiment.toml").get("model", {})
+    )
     model = build_shape(_model(folder, table, trust), sizes, metadata["outputs"])
     model.load_state_dict(state)
     classes, label = tuple(metadata["classes"]), recipe["label"]
     scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
-    guess = "regression" if not classes else "binary" if metadata["outputs"] == 1 else "classes"
-    kind = metadata.get("kind", guess)  # a file that was written before kinds were does not say it
+    guess = (
+        "regression"
+        if not classes
+        else "binary"
+        if metadata["outputs"] == 1
+        else "classes"
+    )
+    kind = metadata.get(
+        "kind", guess
+    )  # a file that was written before kinds were does not say it
     if kind not in get_args(Kind):
-        raise InputError(f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}")
-    return Answers(model, kind, classes, scale, last=metadata.get("last") is True).eval(), recipe, metadata
+        raise InputError(
+            f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}"
+        )
+    return (
+        Answers(model, kind, classes, scale, last=metadata.get("last") is True).eval(),
+        recipe,
+        metadata,
+    )
 
 
-def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
+def _of_run(
+    run: Path, client: str | None, method: str | None, seed: int | None
+) -> tuple[Path, dict[str, Any]]:
     """The file of a model, and the recipe of its seed."""
     require_readable(run)
     refuse_combination(run)
@@ -118,18 +170,26 @@ def _of_run(run: Path, client: str | None, method: str | None, seed: int | None)
     summary = json_rows(run / "summary.json", {"client": str, "method": str})
     clients = {row["client"] for row in summary}
     if client is None:
-        raise InputError(f"say whose model answers, with --client; the run has {', '.join(sorted(clients))}")
+        raise InputError(
+            f"say whose model answers, with --client; the run has {', '.join(sorted(clients))}"
+        )
     if client not in clients:
-        raise InputError(f"the run has no client {client!r}; {nearest(str(client), clients)}")
+        raise InputError(
+            f"the run has no client {client!r}; {nearest(str(client), clients)}"
+        )
     if not (run / "preprocess.json").exists():
-        raise InputError(f"{run} was not made from tables, so it cannot read a file; use its models/ from Python")
+        raise InputError(
+            f"{run} was not made from tables, so it cannot read a file; use its models/ from Python"
+        )
     recipes = _json(run / "preprocess.json")
     used = str(next(iter(recipes)) if seed is None else seed)
     if used not in recipes:
         raise InputError(f"the run has no seed {used}; it has {', '.join(recipes)}")
     labels_known = {row["method"] for row in summary}
     if method not in labels_known:
-        raise InputError(f"the run has no method {method!r}; {nearest(str(method), labels_known)}")
+        raise InputError(
+            f"the run has no method {method!r}; {nearest(str(method), labels_known)}"
+        )
     return _model_path(run, str(method), used, str(client)), recipes[used]
 
 
@@ -137,7 +197,9 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
     """Return the function that builds the model of a run. A user's file is imported only if it is trusted and that of the run."""
     name = str(table.get("name", ""))
     if own_objects(name):
-        raise InputError(f"the model of {run} is {name}, an object of a Python program; load it there: models/")
+        raise InputError(
+            f"the model of {run} is {name}, an object of a Python program; load it there: models/"
+        )
     if ".py:" in name:
         path, _, attribute = name.rpartition(":")
         if trust is None:
@@ -146,7 +208,9 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
             )
         recorded = _json(run / FILES).get(path) if (run / FILES).exists() else None
         if hash_of(trust) != recorded:
-            raise InputError(f"{trust} is not the file with which {run} was made; give the same {path}")
+            raise InputError(
+                f"{trust} is not the file with which {run} was made; give the same {path}"
+            )
         table = {**table, "name": f"{trust}:{attribute}"}
     return model_of(table, f"{run}, [model]")
 
@@ -154,7 +218,10 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
 def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
     folds = read_toml(run / "experiment.toml").get("split", {}).get("folds", 0)
     name = f"{method}-{seed_suffix(seed, ALL if folds else '')}"
-    personal, shared = (run / "models" / f"{safe_name(text)}.safetensors" for text in (f"{name}-{client}", name))
+    personal, shared = (
+        run / "models" / f"{safe_name(text)}.safetensors"
+        for text in (f"{name}-{client}", name)
+    )
     model = personal if personal.exists() else shared
     if not model.exists():
         raise InputError(
@@ -163,10 +230,17 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
     recorded = read_record(run / CHECKPOINTS / name / "done.json")["files"]
     paths = [
         path.relative_to(run).as_posix()
-        for path in (model, frozen_path(run / "models", method, seed, ALL if folds else ""))
+        for path in (
+            model,
+            frozen_path(run / "models", method, seed, ALL if folds else ""),
+        )
     ]
-    for path in find_damage(run, {path: recorded[path] for path in paths if path in recorded}):
-        raise InputError(f"{run / path} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
+    for path in find_damage(
+        run, {path: recorded[path] for path in paths if path in recorded}
+    ):
+        raise InputError(
+            f"{run / path} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume"
+        )
     return model
 
 

@@ -37,11 +37,17 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
     run = experiment.run
     if "folder" in experiment.data and clients.questions:
-        remainder = f" ({len(clients.questions) - 1} more: coterie check)" if len(clients.questions) > 1 else ""
+        remainder = (
+            f" ({len(clients.questions) - 1} more: coterie check)"
+            if len(clients.questions) > 1
+            else ""
+        )
         raise InputError(f"{clients.questions[0]}{remainder}")
     most = len(clients)
     if run.clients_per_round is not None and run.clients_per_round > most:
-        raise InputError(f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients")
+        raise InputError(
+            f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients"
+        )
     if run.contribution is not None:
         check_estimator(run.contribution, run.clients_per_round or most)
     experiment.engine.check()
@@ -79,20 +85,30 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
         )
 
 
-def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch.nn.Module:
+def model_to_train(
+    experiment: Experiment, clients: Clients, seed: int
+) -> torch.nn.Module:
     """The module of an experiment, with the parameters frozen that it names; a caller's own stays as it is."""
     module_or_builder = experiment.build_model()
     module = build_model(module_or_builder, clients, seed)
     if module is module_or_builder:
         module = copy_model(module)
-    models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
+    models.freeze(
+        module,
+        experiment.model.get("freeze", []),
+        f"{experiment.where}, [model]: freeze",
+    )
     return module
 
 
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
-    return None if path is None else experiment.objects.get(path) or load_model_file(Path(path))
+    return (
+        None
+        if path is None
+        else experiment.objects.get(path) or load_model_file(Path(path))
+    )
 
 
 def train(
@@ -122,12 +138,20 @@ def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
     return replace(experiment.run, **{"metrics": metric_names(experiment), **differing})
 
 
-def pair_settings(experiment: Experiment, entry: MethodEntry, **differing: Any) -> RunSettings:
+def pair_settings(
+    experiment: Experiment, entry: MethodEntry, **differing: Any
+) -> RunSettings:
     """The settings with which a method of an experiment is run: its validation rows stay apart where they tune models afterwards."""
     callbacks = (*experiment.callbacks, *experiment.run.callbacks)
     merged = experiment.run.merge_validation and entry.personalise is None
     return run_settings(
-        experiment, **{"callbacks": callbacks, "label": entry.label, "merge_validation": merged, **differing}
+        experiment,
+        **{
+            "callbacks": callbacks,
+            "label": entry.label,
+            "merge_validation": merged,
+            **differing,
+        },
     )
 
 
@@ -149,7 +173,9 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
     if init is not None:
         start_from(module, init)
     attack = experiment.attack
-    attackers = () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
+    attackers = (
+        () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
+    )
     method = experiment.build_method(pair.entry)
     return describe_run(
         method,

@@ -41,16 +41,26 @@ class Status:
         jobs: how many pairs run at once.
     """
 
-    def __init__(self, pairs: list[Pair], rounds: int, notify: Callable[[Event], None] | None, jobs: int = 1) -> None:
+    def __init__(
+        self,
+        pairs: list[Pair],
+        rounds: int,
+        notify: Callable[[Event], None] | None,
+        jobs: int = 1,
+    ) -> None:
         self._left, self._pairs, self._rounds = list(pairs), len(pairs), rounds
         self._notify, self._jobs = notify, jobs
         self._seconds: dict[str, list[float]] = {}
         self._running: dict[Pair, _Started] = {}
 
-    def of(self, label: str, seed: int, fold: str) -> tuple[Callable[[int], None], Callable[[], None]]:
+    def of(
+        self, label: str, seed: int, fold: str
+    ) -> tuple[Callable[[int], None], Callable[[], None]]:
         """Begin a pair: what is to be called after each of its rounds, and at its end."""
         self._running[label, seed, fold] = _Started(time.perf_counter())
-        return functools.partial(self.round, label, seed, fold), functools.partial(self.finish, label, seed, fold)
+        return functools.partial(self.round, label, seed, fold), functools.partial(
+            self.finish, label, seed, fold
+        )
 
     def skip(self, label: str, seed: int, fold: str) -> None:
         """A pair was complete before."""
@@ -74,11 +84,24 @@ class Status:
     def _tell(self, pair: Pair, number: int, *, finished: bool) -> None:
         if self._notify is not None:
             done = self._pairs - len(self._left)
-            self._notify(Event(*pair, number, self._rounds, done, self._pairs, self._seconds_left(), finished))
+            self._notify(
+                Event(
+                    *pair,
+                    number,
+                    self._rounds,
+                    done,
+                    self._pairs,
+                    self._seconds_left(),
+                    finished,
+                )
+            )
 
     def _seconds_left(self) -> float | None:
         """From what rounds of each method took. None until one of each has been seen: some take sixty times as long as others."""
-        mean_seconds = {label: sum(seconds) / len(seconds) for label, seconds in self._seconds.items()}
+        mean_seconds = {
+            label: sum(seconds) / len(seconds)
+            for label, seconds in self._seconds.items()
+        }
         for (label, *_), started in self._running.items():
             if started.per_round:
                 mean_seconds.setdefault(label, started.per_round * self._rounds)
@@ -113,7 +136,9 @@ def notebook_progress() -> Callable[[Event], None] | None:
     """Return a function that shows events below the cell that runs; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if shell is None or "IPKernelApp" not in shell.config:  # a terminal's IPython prints nothing of this kind either
+    if (
+        shell is None or "IPKernelApp" not in shell.config
+    ):  # a terminal's IPython prints nothing of this kind either
         return None
     from IPython.display import HTML, display
 
@@ -121,11 +146,15 @@ def notebook_progress() -> Callable[[Event], None] | None:
 
     def show(event: Event) -> None:
         complete = event.done >= event.pairs
-        line.update(HTML("" if complete else f"<small>{html.escape(_describe(event))}</small>"))
+        line.update(
+            HTML("" if complete else f"<small>{html.escape(_describe(event))}</small>")
+        )
 
     return show
 
 
 def _describe(event: Event) -> str:
-    ending = "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
+    ending = (
+        "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
+    )
     return f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done{ending}"

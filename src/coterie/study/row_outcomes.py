@@ -34,7 +34,12 @@ from coterie.run.result import Run
 
 
 def write_outcomes(
-    path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto", fold: str = ""
+    path: Path,
+    label: str,
+    run: Run,
+    clients: Clients,
+    loss: str | RowLoss = "auto",
+    fold: str = "",
 ) -> None:
     """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
     names, tensors = outcomes(run, clients, loss)
@@ -44,7 +49,9 @@ def write_outcomes(
 
 
 @torch.no_grad()
-def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[list[str], dict[str, Tensor]]:
+def outcomes(
+    run: Run, clients: Clients, loss: str | RowLoss = "auto"
+) -> tuple[list[str], dict[str, Tensor]]:
     """The clients that have a model and test rows, and the tensors of the file."""
     workspace = Workspace(run.module, loss, clients[0])
     workspace.model.eval()
@@ -65,9 +72,13 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
             held_out = None
         labels = torch.cat([part.labels for part in trained_parts])
         # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
-        with workspace.noise(Rng.named(run.seed, run.rounds, name, "round/layers").seed()):
+        with workspace.noise(
+            Rng.named(run.seed, run.rounds, name, "round/layers").seed()
+        ):
             columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
-            thresholds.append(torch.nan if held_out is None else _threshold(workspace, held_out))
+            thresholds.append(
+                torch.nan if held_out is None else _threshold(workspace, held_out)
+            )
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
     if len(columns.get("patients", ())) < len(names):  # of some clients alone
@@ -88,11 +99,18 @@ def _threshold(workspace: Workspace, part: Part) -> float:
     if workspace.loss.kind != "binary" or part.labels.ndim > 1:
         return torch.nan
     positive = (part.labels == 1).double()
-    risks, group = torch.sigmoid(_answers(workspace, part)[0].reshape(-1).double()).unique(return_inverse=True)
+    risks, group = torch.sigmoid(
+        _answers(workspace, part)[0].reshape(-1).double()
+    ).unique(return_inverse=True)
     total = torch.stack([positive.sum(), (1 - positive).sum()])
     if len(risks) < 2 or not bool(total.all()):
         return torch.nan
-    shares_below = torch.stack([torch.bincount(group, weights=w).cumsum(0)[:-1] for w in (positive, 1 - positive)])
+    shares_below = torch.stack(
+        [
+            torch.bincount(group, weights=w).cumsum(0)[:-1]
+            for w in (positive, 1 - positive)
+        ]
+    )
     missed, spared = shares_below / total[:, None]
     cuts = (risks[1:] + risks[:-1]) / 2
     best = cuts[spared - missed >= (spared - missed).max() - 1e-12]
@@ -100,7 +118,9 @@ def _threshold(workspace: Workspace, part: Part) -> float:
 
 
 @torch.no_grad()
-def of_rows(workspace: Workspace, client: Client, trained_on: Tensor, scale: LabelScale) -> dict[str, Tensor]:
+def of_rows(
+    workspace: Workspace, client: Client, trained_on: Tensor, scale: LabelScale
+) -> dict[str, Tensor]:
     """Return the predictions of the model for each test row [R] of a client, under the names of the file; {} without such rows.
 
     Args:
@@ -116,13 +136,17 @@ def of_rows(workspace: Workspace, client: Client, trained_on: Tensor, scale: Lab
     tensors = {"loss": losses.double()}
     if test.labels.ndim == 1 and workspace.loss.kind != "own":
         tensors |= {"labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
-        if workspace.loss.kind == "regression":  # on numbers of classes too, which are then numbers like others
+        if (
+            workspace.loss.kind == "regression"
+        ):  # on numbers of classes too, which are then numbers like others
             tensors |= {k: scale.undo(tensors[k]) for k in ("labels", "outputs")}
             tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
     kind = workspace.loss.kind if workspace.loss.own is None else "own"
     tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
     numbers = client.test_numbers
-    tensors["numbers"] = torch.from_numpy(_content_numbers(test) if numbers is None else numbers)
+    tensors["numbers"] = torch.from_numpy(
+        _content_numbers(test) if numbers is None else numbers
+    )
     if client.row_groups is not None:
         tensors["patients"] = torch.from_numpy(client.row_groups["test"])
     return tensors
@@ -131,21 +155,39 @@ def of_rows(workspace: Workspace, client: Client, trained_on: Tensor, scale: Lab
 def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
     """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined."""
     if kind == "regression":
-        return ((test - train.double().mean()) ** 2).double().reshape(len(test), -1).mean(dim=1)
+        return (
+            ((test - train.double().mean()) ** 2)
+            .double()
+            .reshape(len(test), -1)
+            .mean(dim=1)
+        )
     if kind == "own":
         return torch.full((len(test),), torch.nan, dtype=torch.float64)
     # One added row per class: a class without training rows would cost an infinite loss.
-    counts = torch.bincount(train.reshape(-1), minlength=int(max(train.max(), test.max())) + 1).double() + 1
+    counts = (
+        torch.bincount(
+            train.reshape(-1), minlength=int(max(train.max(), test.max())) + 1
+        ).double()
+        + 1
+    )
     return -(counts / counts.sum()).log()[test].reshape(len(test), -1).mean(dim=1)
 
 
 def _content_numbers(part: Part) -> NDArray[np.int64]:
     """A number for each row made from what is in it: equal rows have equal numbers."""
-    return np.array([number for chunk in part.chunks() for number in _numbers_of(chunk)], dtype=np.int64)
+    return np.array(
+        [number for chunk in part.chunks() for number in _numbers_of(chunk)],
+        dtype=np.int64,
+    )
 
 
 def _numbers_of(part: Part) -> list[int]:
     tensors = (*tensors_by_name(part.read()).values(), part.labels)
-    columns = [np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in tensors]
-    digests = [hashlib.blake2b(b"".join(c[i].tobytes() for c in columns), digest_size=8) for i in range(len(part))]
+    columns = [
+        np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in tensors
+    ]
+    digests = [
+        hashlib.blake2b(b"".join(c[i].tobytes() for c in columns), digest_size=8)
+        for i in range(len(part))
+    ]
     return [int.from_bytes(d.digest(), "little", signed=True) for d in digests]

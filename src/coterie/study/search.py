@@ -21,7 +21,12 @@ from coterie.run.files import write_csv
 from coterie.run.method_tables import apply
 from coterie.run.tables import read_folder_experiment
 from coterie.study.layout import is_run, refuse_others
-from coterie.study.preflight import check_everything, model_to_train, run_settings, train
+from coterie.study.preflight import (
+    check_everything,
+    model_to_train,
+    run_settings,
+    train,
+)
 
 SEEDS = 12
 """Most splits over which a setting is judged."""
@@ -58,34 +63,64 @@ def tune(
     loaded = _splits(experiment)
     lacking = next((c for c in loaded.values() if c.validation is None), None)
     require(
-        lacking is None, "--tune needs validation rows, and there are none; give split.parts a share for validation"
+        lacking is None,
+        "--tune needs validation rows, and there are none; give split.parts a share for validation",
     )
-    plan = [(entry, setting) for entry in experiment.methods for setting in experiment.trials_of(entry)]
-    check_everything(experiment.with_methods([apply(*trial) for trial in plan]), next(iter(loaded.values())))
+    plan = [
+        (entry, setting)
+        for entry in experiment.methods
+        for setting in experiment.trials_of(entry)
+    ]
+    check_everything(
+        experiment.with_methods([apply(*trial) for trial in plan]),
+        next(iter(loaded.values())),
+    )
     trials: list[Trial] = []
     with experiment.engine.keep_open():
         for number, (entry, setting) in enumerate(plan):
             if notify is not None:
                 notify(entry.label, number, len(plan))
-            trials.append(Trial(entry.label, setting, _mean_loss(experiment, apply(entry, setting), loaded)))
+            trials.append(
+                Trial(
+                    entry.label,
+                    setting,
+                    _mean_loss(experiment, apply(entry, setting), loaded),
+                )
+            )
     methods = []
     best: list[Trial] = []
     for entry in experiment.methods:
-        winner = min((t for t in trials if t.label == entry.label), key=lambda t: t.loss)
+        winner = min(
+            (t for t in trials if t.label == entry.label), key=lambda t: t.loss
+        )
         if winner.loss == math.inf:
-            raise RunError(f"{entry.label} fails with every setting of its grid; lower the learning rates in [tune]")
+            raise RunError(
+                f"{entry.label} fails with every setting of its grid; lower the learning rates in [tune]"
+            )
         best.append(winner)
         methods.append(apply(entry, winner.setting))
-    return experiment.with_methods(methods), [replace(t, chosen=t in best) for t in trials]
+    return experiment.with_methods(methods), [
+        replace(t, chosen=t in best) for t in trials
+    ]
 
 
 def _splits(experiment: Experiment) -> dict[tuple[int, str], Clients]:
     """The clients of at most `SEEDS` splits, by seed and fold."""
     if not experiment.folds:
-        return {(seed, ""): experiment.load_data(seed) for seed in experiment.run.seeds[:SEEDS]}
+        return {
+            (seed, ""): experiment.load_data(seed)
+            for seed in experiment.run.seeds[:SEEDS]
+        }
     clients = experiment.load_data(experiment.run.seeds[0])
-    turns = [(seed, str(fold)) for seed in experiment.run.seeds for fold in range(experiment.folds)]
-    return {(seed, fold): experiment.of_fold(clients, seed, fold) for seed, fold in turns[:SEEDS]}
+    turns = [
+        (seed, str(fold))
+        for seed in experiment.run.seeds
+        for fold in range(experiment.folds)
+    ]
+    return {
+        (seed, fold): experiment.of_fold(clients, seed, fold)
+        for seed, fold in turns[:SEEDS]
+    }
 
 
 def choose_settings(
@@ -106,10 +141,17 @@ def choose_settings(
         return experiment, []
     refuse_others(folder, resume)
     if resume and is_run(folder):
-        saved = {entry.label: entry for entry in read_folder_experiment(folder, experiment).methods}
+        saved = {
+            entry.label: entry
+            for entry in read_folder_experiment(folder, experiment).methods
+        }
         if grid and [*saved] != [*experiment.labels]:
-            raise InputError(f"{folder} was tuned for {', '.join(saved)}; resume with the same methods")
-        return experiment.with_methods(_replace_entries(experiment, [saved.get(e.label, e) for e in chosen])), []
+            raise InputError(
+                f"{folder} was tuned for {', '.join(saved)}; resume with the same methods"
+            )
+        return experiment.with_methods(
+            _replace_entries(experiment, [saved.get(e.label, e) for e in chosen])
+        ), []
     experiment, trials = (tune if grid else tune_references)(experiment, notify)
     write_trials(folder, trials)
     return experiment, trials
@@ -125,10 +167,23 @@ def tune_references(
     which a step forgets everything.
     """
     add_metrics(experiment.run.metrics)
-    clients, references = experiment.load_data(experiment.run.seeds[0]), _references(experiment)
-    turns = [(seed, str(fold)) for seed in experiment.run.seeds for fold in range(experiment.folds)]
+    clients, references = (
+        experiment.load_data(experiment.run.seeds[0]),
+        _references(experiment),
+    )
+    turns = [
+        (seed, str(fold))
+        for seed in experiment.run.seeds
+        for fold in range(experiment.folds)
+    ]
     views = {turn: experiment.of_fold(clients, *turn) for turn in turns}
-    sizes = dict(zip(clients.names, views[turns[0]].merge_validation(()).train.sizes.tolist(), strict=True))
+    sizes = dict(
+        zip(
+            clients.names,
+            views[turns[0]].merge_validation(()).train.sizes.tolist(),
+            strict=True,
+        )
+    )
     check_everything(experiment, views[turns[0]])
     trials: list[Trial] = []
     entries = []
@@ -137,14 +192,34 @@ def tune_references(
             losses: dict[float, dict[str, float]] = {}
             for j, penalty in enumerate(PENALTIES):
                 if notify is not None:
-                    notify(entry.label, len(PENALTIES) * i + j, len(PENALTIES) * len(references))
-                losses[penalty] = _mean_losses(experiment, _hold_back(experiment, entry, sizes, penalty), views)
-            best = {client: min(losses, key=lambda p: losses[p].get(client, math.inf)) for client in losses[0.0]}
+                    notify(
+                        entry.label,
+                        len(PENALTIES) * i + j,
+                        len(PENALTIES) * len(references),
+                    )
+                losses[penalty] = _mean_losses(
+                    experiment, _hold_back(experiment, entry, sizes, penalty), views
+                )
+            best = {
+                client: min(losses, key=lambda p: losses[p].get(client, math.inf))
+                for client in losses[0.0]
+            }
             for penalty, by_client in losses.items():
                 for client, loss in by_client.items():
-                    setting = {"weight_decay": f"{penalty:g} / rows", **({"client": client} if client else {})}
-                    trials.append(Trial(entry.label, setting, loss, chosen=best[client] == penalty))
-            entries.append(_hold_back(experiment, entry, sizes, best.get("", 0.0), best) if best else entry)
+                    setting = {
+                        "weight_decay": f"{penalty:g} / rows",
+                        **({"client": client} if client else {}),
+                    }
+                    trials.append(
+                        Trial(
+                            entry.label, setting, loss, chosen=best[client] == penalty
+                        )
+                    )
+            entries.append(
+                _hold_back(experiment, entry, sizes, best.get("", 0.0), best)
+                if best
+                else entry
+            )
     return experiment.with_methods(_replace_entries(experiment, entries)), trials
 
 
@@ -160,7 +235,9 @@ def _references(experiment: Experiment) -> list[MethodEntry]:
     ]
 
 
-def _replace_entries(experiment: Experiment, entries: Iterable[MethodEntry]) -> list[MethodEntry]:
+def _replace_entries(
+    experiment: Experiment, entries: Iterable[MethodEntry]
+) -> list[MethodEntry]:
     by_label = {entry.label: entry for entry in entries}
     return [by_label.get(entry.label, entry) for entry in experiment.methods]
 
@@ -175,9 +252,18 @@ def _hold_back(
     """The entry with a weight decay of `penalty`, or of each client's own of `penalties`, over the number of training rows."""
     most = 1 / experiment.build_method(entry).local.rate(1)
     if entry.name == "centralised":
-        return apply(entry, {"local.weight_decay": min(penalty / sum(sizes.values()), most)})
+        return apply(
+            entry, {"local.weight_decay": min(penalty / sum(sizes.values()), most)}
+        )
     decays = penalties or dict.fromkeys(sizes, penalty)
-    return apply(entry, {"weight_decays": {name: min(decays[name] / sizes[name], most) for name in decays}})
+    return apply(
+        entry,
+        {
+            "weight_decays": {
+                name: min(decays[name] / sizes[name], most) for name in decays
+            }
+        },
+    )
 
 
 def _mean_losses(
@@ -191,7 +277,9 @@ def _mean_losses(
         except RunError:  # as in `_mean_loss`
             by_client = dict.fromkeys(clients.names, math.inf)
         for client, loss in by_client.items():
-            losses.setdefault("" if entry.name == "centralised" else client, []).append(loss)
+            losses.setdefault("" if entry.name == "centralised" else client, []).append(
+                loss
+            )
     return {client: sum(values) / len(values) for client, values in losses.items()}
 
 
@@ -202,7 +290,12 @@ def read_trials(folder: Path) -> list[Trial]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return [
-            Trial(row["method"], json.loads(row["setting"]), float(row["validation_loss"]), row["chosen"] == "1")
+            Trial(
+                row["method"],
+                json.loads(row["setting"]),
+                float(row["validation_loss"]),
+                row["chosen"] == "1",
+            )
             for row in csv.DictReader(file)
         ]
 
@@ -217,18 +310,31 @@ def chosen_penalties(folder: Path) -> dict[str, dict[str, list[str]]]:
     for trial in read_trials(folder):
         if trial.chosen and _is_penalty(trial):
             penalties = chosen.setdefault(trial.label, {})
-            penalties.setdefault(trial.setting["weight_decay"], []).append(trial.setting.get("client", "all rows"))
+            penalties.setdefault(trial.setting["weight_decay"], []).append(
+                trial.setting.get("client", "all rows")
+            )
     return chosen
 
 
 def tuning_notes(folder: Path) -> list[str]:
     """Return a sentence on how many settings of each method were tried, and one for each reference held back by a weight decay."""
     by_count: dict[int, list[str]] = {}
-    for label, count in Counter(trial.label for trial in read_trials(folder) if not _is_penalty(trial)).items():
+    for label, count in Counter(
+        trial.label for trial in read_trials(folder) if not _is_penalty(trial)
+    ).items():
         by_count.setdefault(count, []).append(label)
-    tuned = "; ".join(f"{', '.join(labels)}: {count} trials" for count, labels in sorted(by_count.items()))
-    uneven = "" if len(by_count) < 2 else ". More trials are an advantage: give each method as many settings"
-    return ([f"settings were chosen on validation rows. {tuned}{uneven}"] if tuned else []) + [
+    tuned = "; ".join(
+        f"{', '.join(labels)}: {count} trials"
+        for count, labels in sorted(by_count.items())
+    )
+    uneven = (
+        ""
+        if len(by_count) < 2
+        else ". More trials are an advantage: give each method as many settings"
+    )
+    return (
+        [f"settings were chosen on validation rows. {tuned}{uneven}"] if tuned else []
+    ) + [
         f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
         + "; ".join(
             f"{penalty} at {', '.join(clients) if len(clients) <= NAMED else f'{len(clients)} clients'}"
@@ -240,31 +346,59 @@ def tuning_notes(folder: Path) -> list[str]:
 
 def write_trials(folder: Path, trials: list[Trial]) -> None:
     """Write tuning.csv: method, setting, mean validation loss, chosen."""
-    rows = [(t.label, json.dumps(dict(t.setting)), repr(t.loss), int(t.chosen)) for t in trials]
+    rows = [
+        (t.label, json.dumps(dict(t.setting)), repr(t.loss), int(t.chosen))
+        for t in trials
+    ]
     write_csv(folder / TRIALS, ("method", "setting", "validation_loss", "chosen"), rows)
 
 
-def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[tuple[int, str], Clients]) -> float:
+def _mean_loss(
+    experiment: Experiment,
+    entry: MethodEntry,
+    loaded: Mapping[tuple[int, str], Clients],
+) -> float:
     try:
-        return sum(_loss(experiment, entry, clients, seed) for (seed, _), clients in loaded.items()) / len(loaded)
+        return sum(
+            _loss(experiment, entry, clients, seed)
+            for (seed, _), clients in loaded.items()
+        ) / len(loaded)
     except RunError:  # a setting under which training diverges is the worst of all, and no reason to stop
         return math.inf
 
 
-def _loss(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> float:
+def _loss(
+    experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
+) -> float:
     losses = _validation_losses(experiment, entry, clients, seed).values()
     if not losses:
-        raise InputError(f"{entry.label} has no model for a client with validation rows; --tune cannot judge it")
+        raise InputError(
+            f"{entry.label} has no model for a client with validation rows; --tune cannot judge it"
+        )
     return float(sum(losses) / len(losses))
 
 
-def _validation_losses(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> dict[str, float]:
+def _validation_losses(
+    experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
+) -> dict[str, float]:
     run = experiment.run
     module = model_to_train(experiment, clients, seed)
     stopping = tuple(
-        callback for callback in (*experiment.callbacks, *run.callbacks) if getattr(callback, "decides", False)
+        callback
+        for callback in (*experiment.callbacks, *run.callbacks)
+        if getattr(callback, "decides", False)
     )
     looks = {} if stopping else {"evaluate": max(1, run.rounds), "metrics": ()}
-    settings = run_settings(experiment, **looks, merge_validation=False, callbacks=stopping, label=entry.label)
+    settings = run_settings(
+        experiment,
+        **looks,
+        merge_validation=False,
+        callbacks=stopping,
+        label=entry.label,
+    )
     result = train(experiment, entry, clients, module, run.rounds, seed, settings)
-    return {row["client"]: row["loss"] for row in result.summary if row["split"] == "validation"}
+    return {
+        row["client"]: row["loss"]
+        for row in result.summary
+        if row["split"] == "validation"
+    }

@@ -32,7 +32,14 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.fit import one_thread, personalise
-from coterie.run.hashes import PROVENANCE, TABLES, hash_of_tree, hashes, read_record, write_record
+from coterie.run.hashes import (
+    PROVENANCE,
+    TABLES,
+    hash_of_tree,
+    hashes,
+    read_record,
+    write_record,
+)
 from coterie.run.model_files import save_models
 from coterie.run.provenance import Provenance, describe_acceptances
 from coterie.run.result import Run
@@ -136,7 +143,9 @@ def run_experiment(
     _refuse_elsewhere(experiment, backend)
     site = backend or _Here()
     loaded = site.load(experiment, seeds[0])
-    clients_at_first = experiment.of_fold(loaded, seeds[0], "0" if experiment.folds else "")
+    clients_at_first = experiment.of_fold(
+        loaded, seeds[0], "0" if experiment.folds else ""
+    )
     check_everything(experiment, clients_at_first)
     check_yardstick(experiment, clients_at_first)
     refuse_others(folder, resume)
@@ -154,21 +163,34 @@ def run_experiment(
                 pairs[0].fold,
             ) and pair.saved() is not None:  # before anything is written
                 _compare_worlds(experiment, pair, clients_at_first, accept_change)
-    status = Status([p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs)
+    status = Status(
+        [p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs
+    )
     with experiment.engine.keep_open(), exclusive(folder):
         _write_beginning(experiment, folder, clients_at_first)
         try:
             load = functools.partial(site.load, experiment)
             # Those on all rows are trained as long as the others were, and so wait for them.
-            for stage in ([p for p in pairs if p.fold != ALL], [p for p in pairs if p.fold == ALL]):
+            for stage in (
+                [p for p in pairs if p.fold != ALL],
+                [p for p in pairs if p.fold == ALL],
+            ):
                 with Jobs(experiment.run.jobs) as running, one_thread():
-                    for clients, pair in _with_clients(experiment, stage, folder, loaded, load):
+                    for clients, pair in _with_clients(
+                        experiment, stage, folder, loaded, load
+                    ):
                         if resume and is_whole(pair, say):
                             _compare_worlds(experiment, pair, clients, accept_change)
                             status.skip(*pair.key)
                         else:
                             work = functools.partial(
-                                _run_pair, experiment, pair, clients, site, resume, tuple(accept_change)
+                                _run_pair,
+                                experiment,
+                                pair,
+                                clients,
+                                site,
+                                resume,
+                                tuple(accept_change),
                             )
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
@@ -201,12 +223,18 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
             "on this machine; leave them out of a plan for sites"
         )
     if run.jobs != 1 and (backend is not None or not experiment.engine.forks):
-        raise InputError(f"{where}: run.jobs = {run.jobs} needs the engine inprocess on the CPU; leave it out")
+        raise InputError(
+            f"{where}: run.jobs = {run.jobs} needs the engine inprocess on the CPU; leave it out"
+        )
 
 
-def _compare_worlds(experiment: Experiment, pair: Pair, clients: Clients, accept_change: Sequence[str]) -> None:
+def _compare_worlds(
+    experiment: Experiment, pair: Pair, clients: Clients, accept_change: Sequence[str]
+) -> None:
     """Raise `InputError` if the world in which a pair was computed has changed, but for what is accepted."""
-    Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change).compare("it was complete")
+    Provenance(
+        pair.folder, pair_world(experiment, pair, clients), accept_change
+    ).compare("it was complete")
 
 
 def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> None:
@@ -225,14 +253,23 @@ def _notes(experiment: Experiment, clients: Clients) -> list[str]:
     for entry in experiment.methods:
         notes = experiment.build_method(entry).notes(clients.names)
         if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
-            raise InputError(f"{entry.label}: notes must return a list of sentences; got {cut(notes)}")
+            raise InputError(
+                f"{entry.label}: notes must return a list of sentences; got {cut(notes)}"
+            )
         sentences += [f"{entry.label}: {note}" for note in notes]
     return sentences
 
 
-def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_by: Mapping[str, Any]) -> None:
+def _write_end(
+    folder: Path,
+    pairs: Sequence[Pair],
+    notes: Sequence[str],
+    made_by: Mapping[str, Any],
+) -> None:
     write_tables(folder, pairs)
-    accepted = [sentence for pair in pairs for sentence in describe_acceptances(pair.folder)]
+    accepted = [
+        sentence for pair in pairs for sentence in describe_acceptances(pair.folder)
+    ]
     write_json(folder / "notes.json", [*notes, *accepted])
     write_json(folder / "environment.json", made_by)
 
@@ -250,9 +287,16 @@ def _environment(command: str, started: str) -> dict[str, Any]:
     arithmetic = {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": 1,  # `one_thread`
-        **{name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
+        **{
+            name: os.environ.get(name, "")
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        },
     }
-    machine = {"system": platform.platform(), "processor": platform.machine(), **arithmetic}
+    machine = {
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        **arithmetic,
+    }
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "command": command or " ".join(sys.argv),
@@ -264,12 +308,18 @@ def _environment(command: str, started: str) -> dict[str, Any]:
 
 
 def _with_clients(
-    experiment: Experiment, pairs: Sequence[Pair], folder: Path, loaded: Clients, load: Callable[[int], Clients]
+    experiment: Experiment,
+    pairs: Sequence[Pair],
+    folder: Path,
+    loaded: Clients,
+    load: Callable[[int], Clients],
 ) -> Iterator[tuple[Clients, Pair]]:
     """Each pair and the clients of its seed and fold; recipes are written as soon as they are known, with folds one for all."""
     recipes: dict[str, Any] = {}
     clients = loaded
-    for (seed, fold), group in itertools.groupby(pairs, lambda pair: (pair.seed, pair.fold)):
+    for (seed, fold), group in itertools.groupby(
+        pairs, lambda pair: (pair.seed, pair.fold)
+    ):
         if not experiment.folds and seed != experiment.run.seeds[0]:
             clients = load(seed)
         if clients.recipe is not None:
@@ -293,27 +343,51 @@ def _run_pair(
         pair.folder.mkdir(parents=True, exist_ok=True)
         pair.history.touch()
         Provenance(pair.folder, pair_world(experiment, pair, clients)).write()
-        rows = [{**row, "fold": pair.fold} for row in measure_trees(experiment, pair.entry, clients, pair.seed)]
-        _seal_pair(pair, [pair.history], {"summary": rows, "failures": {}, "history": []})
+        rows = [
+            {**row, "fold": pair.fold}
+            for row in measure_trees(experiment, pair.entry, clients, pair.seed)
+        ]
+        _seal_pair(
+            pair, [pair.history], {"summary": rows, "failures": {}, "history": []}
+        )
         return
     module = model_to_train(experiment, clients, pair.seed)
     try:
-        result = backend.fit(experiment, Training(pair, clients, module, resume, accept_change, progress))
+        result = backend.fit(
+            experiment, Training(pair, clients, module, resume, accept_change, progress)
+        )
     except RunError as error:
         raise RunError(f"{pair.words}: {error}") from error
     label, tuning = pair.entry.label, pair.entry.personalise
     if tuning is not None:
         settings = run_settings(experiment)
-        result = personalise(result, clients, **vars(tuning), engine=experiment.engine, settings=settings)
-    files = [pair.history, *save_models(pair.run / "models", label, result, clients, pair.fold)]
+        result = personalise(
+            result, clients, **vars(tuning), engine=experiment.engine, settings=settings
+        )
+    files = [
+        pair.history,
+        *save_models(pair.run / "models", label, result, clients, pair.fold),
+    ]
     if isinstance(backend, _Here):
         outcomes = pair.run / "outcomes" / f"{safe_name(pair.name)}.safetensors"
-        write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients), pair.fold)
+        write_outcomes(
+            outcomes,
+            label,
+            result,
+            clients,
+            experiment.run.row_loss(clients),
+            pair.fold,
+        )
         files.append(outcomes)
-    rows = [{"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row} for row in result.summary]
+    rows = [
+        {"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row}
+        for row in result.summary
+    ]
     # What was measured before tuning is of other models.
     history = None if tuning is None else result.history.columns()
-    _seal_pair(pair, files, {"summary": rows, "failures": result.failures, "history": history})
+    _seal_pair(
+        pair, files, {"summary": rows, "failures": result.failures, "history": history}
+    )
 
 
 def _seal_pair(pair: Pair, files: Iterable[Path], results: Mapping[str, Any]) -> None:

@@ -65,11 +65,19 @@ def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
             continue
         summary += saved["summary"]
         failed += [
-            {"method": pair.entry.label, "seed": pair.seed, "fold": pair.fold, "client": client, "last": why}
+            {
+                "method": pair.entry.label,
+                "seed": pair.seed,
+                "fold": pair.fold,
+                "client": client,
+                "last": why,
+            }
             for client, why in sorted(saved["failures"].items())
         ]
         history = History.of_columns(saved["history"] or ())
-        for line in map(json.loads, pair.history.read_text(encoding="utf-8").splitlines()):
+        for line in map(
+            json.loads, pair.history.read_text(encoding="utf-8").splitlines()
+        ):
             line["seconds"] = [Timing(*row) for row in line["seconds"]]
             for name, (key, _) in COLUMNS.items():
                 rows[name] += [[*pair.key, *row] for row in line.get(key, ())]
@@ -85,11 +93,17 @@ def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
     write_history(folder, histories)
 
 
-def write_history(folder: Path, histories: Sequence[tuple[tuple[str, int, str], History]]) -> None:
+def write_history(
+    folder: Path, histories: Sequence[tuple[tuple[str, int, str], History]]
+) -> None:
     """Write the history of each label, seed and fold: history.csv, or `LONG_HISTORY` for more than `LONGEST_CSV` numbers."""
     short, long = folder / "history.csv", folder / LONG_HISTORY
     if sum(len(history) for _, history in histories) <= LONGEST_CSV:
-        write_csv(short, HISTORY, ([*pair, *row] for pair, history in histories for row in history))
+        write_csv(
+            short,
+            HISTORY,
+            ([*pair, *row] for pair, history in histories for row in history),
+        )
         long.unlink(missing_ok=True)
         return
     clients, series = _Places[str](), _Places[tuple[str, str]]()
@@ -97,8 +111,14 @@ def write_history(folder: Path, histories: Sequence[tuple[tuple[str, int, str], 
     for run, (_, history) in enumerate(histories):
         names = ("round", "client", "series", "value")
         columns = zip(names, _columns(history, clients, series), strict=True)
-        tensors |= {f"{run}/{name}": torch.from_numpy(column) for name, column in columns}
-    described = {"clients": [*clients], "series": [*series], "runs": [pair for pair, _ in histories]}
+        tensors |= {
+            f"{run}/{name}": torch.from_numpy(column) for name, column in columns
+        }
+    described = {
+        "clients": [*clients],
+        "series": [*series],
+        "runs": [pair for pair, _ in histories],
+    }
     write_tensors(long, tensors, {**WRITER, **described})
     short.unlink(missing_ok=True)
 
@@ -110,7 +130,9 @@ class _Places(dict[Name, int]):
         return np.array([self.setdefault(name, len(self)) for name in names], np.int32)
 
 
-def _columns(history: History, clients: _Places[str], series: _Places[tuple[str, str]]) -> list[NDArray[Any]]:
+def _columns(
+    history: History, clients: _Places[str], series: _Places[tuple[str, str]]
+) -> list[NDArray[Any]]:
     """Rounds, places of clients and of series, and values of a history, by round."""
     rows = [part for part in history.parts if isinstance(part, Row)]
     found: list[tuple[NDArray[Any], ...]] = [
@@ -126,7 +148,14 @@ def _columns(history: History, clients: _Places[str], series: _Places[tuple[str,
             of_client, of_metric = np.nonzero(part.defined)
             kinds = series.of((part.split, metric) for metric in part.metrics)
             rounds = np.full(len(of_client), part.round, np.int32)
-            found.append((rounds, clients.of(part.clients)[of_client], kinds[of_metric], part.values[part.defined]))
+            found.append(
+                (
+                    rounds,
+                    clients.of(part.clients)[of_client],
+                    kinds[of_metric],
+                    part.values[part.defined],
+                )
+            )
     columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     return [column[order] for column in columns]
@@ -136,12 +165,28 @@ def seal_tables(folder: Path) -> None:
     """Record the hashes of the files that people and reports read, and the methods and seeds that they were collected from, each by
     the hash of what its numbers depend on.
     """
-    tables = [f for f in folder.iterdir() if f.suffix in (".json", ".csv", ".toml", ".safetensors")]
+    tables = [
+        f
+        for f in folder.iterdir()
+        if f.suffix in (".json", ".csv", ".toml", ".safetensors")
+    ]
     records_by_pair = {
-        path.parent.name: record_or_none(path) for path in sorted((folder / CHECKPOINTS).glob("*/done.json"))
+        path.parent.name: record_or_none(path)
+        for path in sorted((folder / CHECKPOINTS).glob("*/done.json"))
     }
-    records = {pair: saved["provenance"] for pair, saved in records_by_pair.items() if saved is not None}
-    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": [*records_by_pair], "records": records})
+    records = {
+        pair: saved["provenance"]
+        for pair, saved in records_by_pair.items()
+        if saved is not None
+    }
+    write_record(
+        folder / TABLES,
+        {
+            "files": hashes(folder, tables),
+            "pairs": [*records_by_pair],
+            "records": records,
+        },
+    )
 
 
 def mend_tables(folder: Path) -> list[str]:
@@ -159,16 +204,24 @@ def mend_tables(folder: Path) -> list[str]:
         return []
     settings = folder / "experiment.toml"
     if settings.name in broken:
-        raise InputError(f"{settings} {broken.get(settings.name)}; restore it from a copy")
+        raise InputError(
+            f"{settings} {broken.get(settings.name)}; restore it from a copy"
+        )
     tables = read_toml(settings)
     # Their labels are all that is needed, so that no method has to be known here.
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
-    methods += [MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")]
-    pairs = pairs_of(folder, methods, tables["run"]["seeds"], tables.get("split", {}).get("folds", 0))
+    methods += [
+        MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")
+    ]
+    pairs = pairs_of(
+        folder, methods, tables["run"]["seeds"], tables.get("split", {}).get("folds", 0)
+    )
     cure = f"continue with: coterie run {settings} --resume"
     for pair in pairs:
         if pair.damage():
-            raise InputError(f"{pair.folder} is damaged as {next(iter(broken))} is; {cure}")
+            raise InputError(
+                f"{pair.folder} is damaged as {next(iter(broken))} is; {cure}"
+            )
     write_tables(folder, pairs)
     damage = find_damage(folder, recorded)
     for name, problem in damage.items():
@@ -186,12 +239,16 @@ class Verified(NamedTuple):
 def verify(folder: Path) -> Verified:
     """Compare every file of a run directory with what the run recorded of it. Raises `InputError` if it is not a run directory."""
     if not is_run(folder):
-        raise InputError(f"{folder} is not a run directory; `coterie compare` writes one")
+        raise InputError(
+            f"{folder} is not a run directory; `coterie compare` writes one"
+        )
     intact = 0
     problems: list[str] = []
     seals = [folder / TABLES, *sorted((folder / CHECKPOINTS).glob("*/done.json"))]
     if (record := record_or_none(folder / TABLES)) is not None:
-        seals[1:] = [folder / CHECKPOINTS / pair / "done.json" for pair in record["pairs"]]
+        seals[1:] = [
+            folder / CHECKPOINTS / pair / "done.json" for pair in record["pairs"]
+        ]
     for path in seals:
         try:
             recorded = read_record(path)["files"]
@@ -200,14 +257,22 @@ def verify(folder: Path) -> Verified:
             continue
         broken = find_damage(folder, recorded)
         intact += 1 + len(recorded) - len(broken)
-        problems += [f"{folder / name} {problem}; {_cure(folder, name)}" for name, problem in broken.items()]
+        problems += [
+            f"{folder / name} {problem}; {_cure(folder, name)}"
+            for name, problem in broken.items()
+        ]
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
         try:
-            record, final = read_record(path), record_or_none(path.with_name("done.json"))
+            record, final = (
+                read_record(path),
+                record_or_none(path.with_name("done.json")),
+            )
         except InputError as error:
             problems.append(str(error))
             continue
-        if record["run"] != path.parent.name or (final and final["provenance"] != hash_of_tree(record["record"])):
+        if record["run"] != path.parent.name or (
+            final and final["provenance"] != hash_of_tree(record["record"])
+        ):
             problems.append(f"{path} belongs to another run; restore it from a copy")
         else:
             intact += 1
@@ -225,8 +290,13 @@ def explain_run(folder: Path) -> list[str]:
     lines: list[str] = []
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
         record = read_record(path)
-        lines += [f"{record['run']}  {hash_of_tree(record['record'])}", *explain(record["record"], 1)]
-        lines += [f"  accepted  {accepted['changes']}" for accepted in record["accepted"]]
+        lines += [
+            f"{record['run']}  {hash_of_tree(record['record'])}",
+            *explain(record["record"], 1),
+        ]
+        lines += [
+            f"  accepted  {accepted['changes']}" for accepted in record["accepted"]
+        ]
     return lines
 
 

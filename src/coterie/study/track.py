@@ -36,12 +36,18 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
             numbers = runs.setdefault((method, seed), {})
             for number, client, split, metric, value in history.rows(run):
                 if math.isfinite(value):
-                    name = "/".join(part for part in (split, client, metric) if part not in ("", "*"))
+                    name = "/".join(
+                        part
+                        for part in (split, client, metric)
+                        if part not in ("", "*")
+                    )
                     numbers.setdefault((number, name), []).append(value)
     for (method, seed), numbers in sorted(runs.items()):
         sink = tracker.open(method, seed, rounds)
         # By round: Weights & Biases takes no round after a later one.
-        for (number, name), values in sorted(numbers.items(), key=lambda entry: entry[0][0]):
+        for (number, name), values in sorted(
+            numbers.items(), key=lambda entry: entry[0][0]
+        ):
             sink.number(name, sum(values) / len(values), number)
         sink.close()
     return len(runs)

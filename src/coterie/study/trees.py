@@ -29,7 +29,11 @@ SURE = 1e-7
 
 def entries_of(experiment: Experiment) -> tuple[MethodEntry, ...]:
     """The stand-in for the yardstick among the methods of a run directory."""
-    return tuple(MethodEntry(name, name) for name in YARDSTICKS) if experiment.run.yardstick else ()
+    return (
+        tuple(MethodEntry(name, name) for name in YARDSTICKS)
+        if experiment.run.yardstick
+        else ()
+    )
 
 
 def check_yardstick(experiment: Experiment, clients: Clients) -> None:
@@ -38,7 +42,9 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
         return
     clashes = set(experiment.labels) & set(YARDSTICKS)
     if clashes:
-        raise InputError(f"the label {min(clashes)} is that of a yardstick; give the method another one")
+        raise InputError(
+            f"the label {min(clashes)} is that of a yardstick; give the method another one"
+        )
     inputs, labels = sample(clients.train.inputs), clients.train.labels
     require(
         isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1,
@@ -48,19 +54,40 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
         import sklearn.ensemble  # noqa: F401
 
 
-def measure_trees(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> list[dict[str, Any]]:
+def measure_trees(
+    experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
+) -> list[dict[str, Any]]:
     """Rows as in `summary.json` of the trees of each client, or of those of all rows."""
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # of several threads that are forked none may wait for another
+    with threadpool_limits(
+        1
+    ):  # of several threads that are forked none may wait for another
         return list(
-            _rows(experiment, entry, clients.merge_validation(()) if experiment.run.merge_validation else clients, seed)
+            _rows(
+                experiment,
+                entry,
+                clients.merge_validation(())
+                if experiment.run.merge_validation
+                else clients,
+                seed,
+            )
         )
 
 
-def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> Iterator[dict[str, Any]]:
-    count = int(clients.train.labels.max()) + 1 if not clients.train.labels.is_floating_point() else 0
-    pooled = _Trees(clients.pool_training_rows(), count, seed) if entry.name == YARDSTICKS[1] else None
+def _rows(
+    experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
+) -> Iterator[dict[str, Any]]:
+    count = (
+        int(clients.train.labels.max()) + 1
+        if not clients.train.labels.is_floating_point()
+        else 0
+    )
+    pooled = (
+        _Trees(clients.pool_training_rows(), count, seed)
+        if entry.name == YARDSTICKS[1]
+        else None
+    )
     names = tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
     for client in clients:
         trees = pooled or _Trees(client.train, count, seed)
@@ -81,7 +108,11 @@ def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: in
 
 
 def _training_rows(entry: MethodEntry, client: Client, clients: Clients) -> int:
-    return len(client.train) if entry.name == YARDSTICKS[0] else int(clients.train.sizes.sum())
+    return (
+        len(client.train)
+        if entry.name == YARDSTICKS[0]
+        else int(clients.train.sizes.sum())
+    )
 
 
 class _Trees:
@@ -94,28 +125,58 @@ class _Trees:
     """
 
     def __init__(self, part: Part, count: int, seed: int) -> None:
-        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
-        inputs, labels = _table(part), part.labels.numpy()
-        self._count, self._only = count, labels[0] if len(np.unique(labels)) == 1 else None
-        kind = HistGradientBoostingClassifier if count else HistGradientBoostingRegressor
-        self._model = (
-            None if self._only is not None else kind(early_stopping=False, random_state=seed).fit(inputs, labels)
+        from sklearn.ensemble import (
+            HistGradientBoostingClassifier,
+            HistGradientBoostingRegressor,
         )
 
-    def metrics(self, part: Part, names: tuple[str, ...], clients: Clients) -> dict[str, float | None]:
+        inputs, labels = _table(part), part.labels.numpy()
+        self._count, self._only = (
+            count,
+            labels[0] if len(np.unique(labels)) == 1 else None,
+        )
+        kind = (
+            HistGradientBoostingClassifier if count else HistGradientBoostingRegressor
+        )
+        self._model = (
+            None
+            if self._only is not None
+            else kind(early_stopping=False, random_state=seed).fit(inputs, labels)
+        )
+
+    def metrics(
+        self, part: Part, names: tuple[str, ...], clients: Clients
+    ) -> dict[str, float | None]:
         """Loss and metrics on some rows; undefined ones are None."""
         outputs, labels = self._outputs(part), part.labels
-        loss = Loss("regression" if not self._count else "binary" if self._count == 2 else "classes")
+        loss = Loss(
+            "regression"
+            if not self._count
+            else "binary"
+            if self._count == 2
+            else "classes"
+        )
         value = float(loss.rows(outputs, labels).double().mean())
         if not self._count:
-            outputs, labels = clients.label_scale.undo(outputs), clients.label_scale.undo(labels)
-        return {"loss": value, **{n: m(outputs, labels, loss.kind) for n, m in find_metrics(names).items()}}
+            outputs, labels = (
+                clients.label_scale.undo(outputs),
+                clients.label_scale.undo(labels),
+            )
+        return {
+            "loss": value,
+            **{
+                n: m(outputs, labels, loss.kind) for n, m in find_metrics(names).items()
+            },
+        }
 
     def _outputs(self, part: Part) -> Tensor:
         """Return predictions as a model would make them: one number or logit [rows, 1], or a logit for each class [rows, C]."""
         if not self._count:
-            predicted = np.full(len(part), self._only) if self._model is None else self._model.predict(_table(part))
+            predicted = (
+                np.full(len(part), self._only)
+                if self._model is None
+                else self._model.predict(_table(part))
+            )
             return torch.from_numpy(predicted.astype(np.float64))[:, None]
         shares = np.zeros((len(part), self._count))
         if self._model is None:
@@ -127,5 +188,7 @@ class _Trees:
 
 
 def _table(part: Part) -> NDArray[Any]:
-    table: NDArray[Any] = cast("Tensor", part.read()).numpy()  # as `check_yardstick` has found
+    table: NDArray[Any] = cast(
+        "Tensor", part.read()
+    ).numpy()  # as `check_yardstick` has found
     return table

@@ -41,7 +41,14 @@ __all__ = [
 
 # ---- checks
 
-_OF_RUNS: tuple[Law, ...] = (runs.seed, runs.wire, runs.workers, runs.order, runs.resume, runs.spelling)
+_OF_RUNS: tuple[Law, ...] = (
+    runs.seed,
+    runs.wire,
+    runs.workers,
+    runs.order,
+    runs.resume,
+    runs.spelling,
+)
 _OF_METHODS: tuple[Law, ...] = (
     runs.value, runs.names, runs.starts, runs.learns, runs.diverges, runs.numbers, runs.alone, runs.participants, runs.failures,
     runs.sends,
@@ -84,7 +91,9 @@ def check_filter(filter: Any) -> Mapping[str, str]:
     ['lossless', 'order', 'resume', 'seed', 'spelling', 'wire', 'workers']
     """
     subject = _subject(filter, FILTERS)
-    trial = Trial(subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,))
+    trial = Trial(
+        subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,)
+    )
     return _hold(subject, trial, (*_OF_RUNS, runs.lossless))
 
 
@@ -104,7 +113,11 @@ def check_sampler(sampler: Any) -> Mapping[str, str]:
     ['learns', 'order', 'resume', 'seed', 'spelling', 'wire', 'workers']
     """
     subject = _subject(sampler, SAMPLERS)
-    trial = Trial(subject, SAMPLERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4, sampler=subject)))
+    trial = Trial(
+        subject,
+        SAMPLERS,
+        FedAvg(LocalSGD(steps=Steps(2), batch_size=4, sampler=subject)),
+    )
     return _hold(subject, trial, (*_OF_RUNS, runs.learns))
 
 
@@ -124,8 +137,22 @@ def check_engine(engine: Any) -> Mapping[str, str]:
     ['bits', 'closes', 'order', 'resume', 'seed', 'spelling', 'wire']
     """
     subject = _subject(engine, ENGINES)
-    trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
-    return _hold(subject, trial, (runs.seed, runs.wire, runs.order, runs.resume, runs.spelling, runs.bits, runs.closes))
+    trial = Trial(
+        subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject
+    )
+    return _hold(
+        subject,
+        trial,
+        (
+            runs.seed,
+            runs.wire,
+            runs.order,
+            runs.resume,
+            runs.spelling,
+            runs.bits,
+            runs.closes,
+        ),
+    )
 
 
 def check_attack(attack: Any) -> Mapping[str, str]:
@@ -145,8 +172,15 @@ def check_attack(attack: Any) -> Mapping[str, str]:
     """
     subject = _subject(attack, ATTACKS)
     attacking = dataclasses.replace(subject, on=("a",))
-    trial = Trial(subject, ATTACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), attack=attacking)
-    return _hold(subject, trial, (runs.seed, runs.wire, runs.resume, runs.spelling, runs.shows))
+    trial = Trial(
+        subject,
+        ATTACKS,
+        FedAvg(LocalSGD(steps=Steps(2), batch_size=4)),
+        attack=attacking,
+    )
+    return _hold(
+        subject, trial, (runs.seed, runs.wire, runs.resume, runs.spelling, runs.shows)
+    )
 
 
 def check_callback(callback: Any) -> Mapping[str, str]:
@@ -165,11 +199,20 @@ def check_callback(callback: Any) -> Mapping[str, str]:
     ''
     """
     subject = _subject(callback, CALLBACKS)
-    trial = Trial(subject, CALLBACKS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), callbacks=(subject,))
-    return _hold(subject, trial, (runs.seed, runs.resume, runs.spelling, runs.only_looks))
+    trial = Trial(
+        subject,
+        CALLBACKS,
+        FedAvg(LocalSGD(steps=Steps(2), batch_size=4)),
+        callbacks=(subject,),
+    )
+    return _hold(
+        subject, trial, (runs.seed, runs.resume, runs.spelling, runs.only_looks)
+    )
 
 
-def check_model(model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2) -> Mapping[str, str]:
+def check_model(
+    model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2
+) -> Mapping[str, str]:
     """Hold a model to the laws of models.
 
     Args:
@@ -188,7 +231,9 @@ def check_model(model: Any, shape: tuple[int, ...] = (3,), outputs: int = 2) -> 
     """
     subject = _subject(model, MODELS)
     return _hold(
-        subject, values.Built(subject, shape, outputs), (values.same_start, values.one_answer_each, values.copies)
+        subject,
+        values.Built(subject, shape, outputs),
+        (values.same_start, values.one_answer_each, values.copies),
     )
 
 
@@ -209,8 +254,14 @@ def check_dataset(dataset: Any) -> Mapping[str, str]:
     """
     subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
     if not isinstance(subject, Dataset):
-        raise LawError(f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset")
-    return _hold(subject, subject, (values.descriptions, values.same_rows, values.trainable, values.options))
+        raise LawError(
+            f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset"
+        )
+    return _hold(
+        subject,
+        subject,
+        (values.descriptions, values.same_rows, values.trainable, values.options),
+    )
 
 
 def check_metric(metric: Any) -> Mapping[str, str]:
@@ -252,7 +303,14 @@ def _hold(subject: Any, trial: Any, laws: Sequence[Law]) -> Mapping[str, str]:
             law(trial)
         except LawError as error:
             problem = str(error)
-        except (CoterieError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            CoterieError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             problem = f"{type(error).__name__}: {error}"
         else:
             problem = ""

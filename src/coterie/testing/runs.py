@@ -68,7 +68,9 @@ def _example(names: Mapping[str, str]) -> Clients:
         parts = []
         for count in (size, HELD, HELD):
             inputs = torch.randn(count, 3, generator=stream, dtype=torch.float64)
-            score = inputs @ torch.tensor([1.0, -1.0, 0.1 * ord(name) - 9.8], dtype=torch.float64)
+            score = inputs @ torch.tensor(
+                [1.0, -1.0, 0.1 * ord(name) - 9.8], dtype=torch.float64
+            )
             score += 0.3 * torch.randn(count, generator=stream, dtype=torch.float64)
             parts.append(Part(inputs, (score > score.median()).long()))
         train, validation, test = parts
@@ -106,7 +108,9 @@ class Trial:
     engine: EngineSpec = _HERE
     attack: Attack | None = None
     callbacks: tuple[Callback, ...] = ()
-    names: Mapping[str, str] = field(default_factory=lambda: {name: name for name in SIZES})
+    names: Mapping[str, str] = field(
+        default_factory=lambda: {name: name for name in SIZES}
+    )
 
     def run(
         self,
@@ -131,7 +135,9 @@ class Trial:
             attack=attack or self.attack,
             filters=self.filters,
             checkpoint=checkpoint,
-            settings=RunSettings(**{"evaluate": max(1, rounds), "metrics": ("auc",), **settings}),
+            settings=RunSettings(
+                **{"evaluate": max(1, rounds), "metrics": ("auc",), **settings}
+            ),
         )
 
     @cached_property
@@ -145,14 +151,19 @@ class Trial:
         if not isinstance(local, LocalSGD):
             return self
         return dataclasses.replace(
-            self, method=dataclasses.replace(self.method, local=dataclasses.replace(local, **differing))
+            self,
+            method=dataclasses.replace(
+                self.method, local=dataclasses.replace(local, **differing)
+            ),
         )
 
 
 def _same(expected: Run, actual: Run, subject: str) -> None:
     """Raise `LawError` unless models and history of two runs are equal bit by bit."""
     if list(expected.models) != list(actual.models):
-        raise LawError(f"{subject} has models of {', '.join(actual.models)} in place of {', '.join(expected.models)}")
+        raise LawError(
+            f"{subject} has models of {', '.join(actual.models)} in place of {', '.join(expected.models)}"
+        )
     for name, x in expected.models.items():
         if not torch.equal(x, actual.models[name]):
             distance = float((x - actual.models[name]).abs().max())
@@ -160,7 +171,9 @@ def _same(expected: Run, actual: Run, subject: str) -> None:
                 f"{subject} ends at another model of {name}, {distance:.1e} away; all its bits must be equal"
             )
     if expected.history != actual.history:
-        raise LawError(f"{subject} measures other numbers, although its models are equal")
+        raise LawError(
+            f"{subject} measures other numbers, although its models are equal"
+        )
 
 
 # ---- laws of runs
@@ -173,19 +186,33 @@ def seed(trial: Trial) -> None:
 
 def wire(trial: Trial) -> None:
     """Encoding and decoding all that is sent changes no bit."""
-    _same(trial.usual, trial.run(strict_wire=True), "a run whose messages are encoded and decoded")
+    _same(
+        trial.usual,
+        trial.run(strict_wire=True),
+        "a run whose messages are encoded and decoded",
+    )
 
 
 def workers(trial: Trial) -> None:
     """On how many processes the clients are spread changes no bit, so a reply depends on no other client of the cohort."""
-    _same(trial.usual, dataclasses.replace(trial, engine=InProcess(workers=2)).run(), "a run on two workers")
+    _same(
+        trial.usual,
+        dataclasses.replace(trial, engine=InProcess(workers=2)).run(),
+        "a run on two workers",
+    )
 
 
 def order(trial: Trial) -> None:
     """The order in which clients are given changes no bit."""
     clients = _example(trial.names)
-    turned = Clients([clients[i] for i in reversed(range(len(clients)))]).with_server(clients["a"].validation)
-    _same(trial.usual, trial.run(clients=turned), "a run whose clients are given in another order")
+    turned = Clients([clients[i] for i in reversed(range(len(clients)))]).with_server(
+        clients["a"].validation
+    )
+    _same(
+        trial.usual,
+        trial.run(clients=turned),
+        "a run whose clients are given in another order",
+    )
 
 
 class _StopError(Exception):
@@ -202,7 +229,11 @@ def resume(trial: Trial) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.suppress(_StopError):
             trial.run(checkpoint=folder, callbacks=(stop,))
-        _same(trial.usual, trial.run(checkpoint=folder, resume=True), "a run that was interrupted and resumed")
+        _same(
+            trial.usual,
+            trial.run(checkpoint=folder, resume=True),
+            "a run that was interrupted and resumed",
+        )
 
 
 def spelling(trial: Trial) -> None:
@@ -224,10 +255,16 @@ def value(trial: Trial) -> None:
     old_identity = identity(trial.method)
     trial.run()
     if identity(trial.method) != old_identity:
-        raise LawError("a run changed the method; what it learns belongs to its state, or to the memory of clients")
-    stored = set(vars(trial.method)) - {f.name for f in dataclasses.fields(trial.method)}
+        raise LawError(
+            "a run changed the method; what it learns belongs to its state, or to the memory of clients"
+        )
+    stored = set(vars(trial.method)) - {
+        f.name for f in dataclasses.fields(trial.method)
+    }
     if stored:
-        raise LawError(f"it keeps {', '.join(sorted(stored))} on itself; what it learns belongs to its state")
+        raise LawError(
+            f"it keeps {', '.join(sorted(stored))} on itself; what it learns belongs to its state"
+        )
 
 
 def names(trial: Trial) -> None:
@@ -241,7 +278,9 @@ def names(trial: Trial) -> None:
     )
     renamed = {key: _rename(entry, called) for key, entry in fields.items()}
     moved_trial = dataclasses.replace(
-        full, method=dataclasses.replace(full.method, **renamed) if fields else full.method, names=called
+        full,
+        method=dataclasses.replace(full.method, **renamed) if fields else full.method,
+        names=called,
     )
     expected, models = full.run().models, moved_trial.run().models
     for name, x in expected.items():
@@ -266,12 +305,18 @@ def learns(trial: Trial) -> None:
     """Eight rounds lower the mean loss of a convex problem."""
     run = trial.with_local(lr=0.3, steps=Steps(4)).run(8)
     losses = {
-        number: [r.value for r in run.history if (r.round, r.split, r.metric) == (number, "train", "loss")]
+        number: [
+            r.value
+            for r in run.history
+            if (r.round, r.split, r.metric) == (number, "train", "loss")
+        ]
         for number in (0, 8)
     }
     initial, final = (sum(losses[number]) / len(losses[number]) for number in (0, 8))
     if not final < 0.95 * initial:
-        raise LawError(f"the mean loss on training rows was {initial:.3f} and is {final:.3f} after eight rounds")
+        raise LawError(
+            f"the mean loss on training rows was {initial:.3f} and is {final:.3f} after eight rounds"
+        )
 
 
 def numbers(trial: Trial) -> None:
@@ -281,22 +326,35 @@ def numbers(trial: Trial) -> None:
             raise LawError(f"{row.metric} of round {row.round} is {row.value}")
     for target, weights in trial.usual.weights.items():
         if min(weights.values()) < 0 or abs(sum(weights.values()) - 1) > CLOSE:
-            raise LawError(f"the weights of {target} are {weights}; they must be >= 0 and sum to 1")
+            raise LawError(
+                f"the weights of {target} are {weights}; they must be >= 0 and sum to 1"
+            )
 
 
 def alone(trial: Trial) -> None:
     """One client is enough, and it has a lower loss after three rounds."""
     full = trial.with_local(batch_size=None)
-    fields = [f.name for f in dataclasses.fields(full.method)] if _is_value(full.method) else []
-    names_in_fields = {key: _rename(getattr(full.method, key), dict.fromkeys(SIZES, "b")) for key in fields}
-    method = dataclasses.replace(full.method, **names_in_fields) if fields else full.method
+    fields = (
+        [f.name for f in dataclasses.fields(full.method)]
+        if _is_value(full.method)
+        else []
+    )
+    names_in_fields = {
+        key: _rename(getattr(full.method, key), dict.fromkeys(SIZES, "b"))
+        for key in fields
+    }
+    method = (
+        dataclasses.replace(full.method, **names_in_fields) if fields else full.method
+    )
     example = _example(trial.names)
     run = dataclasses.replace(full, method=method).run(
         clients=example.subset(("b",)).with_server(example["a"].validation)
     )
     losses = [r.value for r in run.history if (r.split, r.metric) == ("train", "loss")]
     if not losses[-1] < losses[0]:
-        raise LawError(f"the loss of the only client was {losses[0]:.3f} and is {losses[-1]:.3f} after three rounds")
+        raise LawError(
+            f"the loss of the only client was {losses[0]:.3f} and is {losses[-1]:.3f} after three rounds"
+        )
 
 
 def starts(trial: Trial) -> None:
@@ -304,9 +362,13 @@ def starts(trial: Trial) -> None:
     x = flatten(model := _model(), Layout.of(model))
     for seed in range(ROUNDS):
         models = trial.run(0, seed=seed).models
-        for name in ("*",) if "*" in models else models:  # a step from the model of all makes a client's own
+        for name in (
+            ("*",) if "*" in models else models
+        ):  # a step from the model of all makes a client's own
             if not torch.equal(models[name], x):
-                raise LawError(f"after no rounds of seed {seed} the model of {name} is not the one that is given")
+                raise LawError(
+                    f"after no rounds of seed {seed} the model of {name} is not the one that is given"
+                )
 
 
 def diverges(trial: Trial) -> None:
@@ -318,7 +380,9 @@ def diverges(trial: Trial) -> None:
         if not str(error).startswith("round "):
             raise LawError(f"it ends in another sentence: {error}") from error
     else:
-        raise LawError(f"{2 * ROUNDS} rounds at a learning rate of 1e15 end as if they had trained")
+        raise LawError(
+            f"{2 * ROUNDS} rounds at a learning rate of 1e15 end as if they had trained"
+        )
 
 
 def _regression() -> Clients:
@@ -329,7 +393,12 @@ def _regression() -> Clients:
         return Part(inputs, inputs[:, :1])
 
     clients = [
-        Client(c.name, relabel(c.train), relabel(c.part("validation")), relabel(c.part("test")))
+        Client(
+            c.name,
+            relabel(c.train),
+            relabel(c.part("validation")),
+            relabel(c.part("test")),
+        )
         for c in _example({name: name for name in SIZES})
     ]
     return Clients(clients).with_server(clients[0].part("validation"))
@@ -339,7 +408,9 @@ def participants(trial: Trial) -> None:
     """Check that two are asked for updates where two clients are drawn for a round."""
     for record in trial.run(clients_per_round=2).asks:
         if record.round and "update" in record.task and record.clients > 2:
-            raise LawError(f"{record.task} is asked of {record.clients} clients in round {record.round}, drawn were 2")
+            raise LawError(
+                f"{record.task} is asked of {record.clients} clients in round {record.round}, drawn were 2"
+            )
 
 
 def failures(trial: Trial) -> None:
@@ -347,24 +418,35 @@ def failures(trial: Trial) -> None:
     for name in (trial.names["a"], trial.names["c"]):
         run = trial.run(attack=Dropout(on=(name,), p=1.0))
         if list(run.failures) != [name]:
-            raise LawError(f"client {name!r} failed in each round; the run names {list(run.failures)}")
+            raise LawError(
+                f"client {name!r} failed in each round; the run names {list(run.failures)}"
+            )
         if any(name in weights for weights in run.weights.values()):
-            raise LawError(f"client {name!r} failed in each round and has a weight: {run.weights}")
+            raise LawError(
+                f"client {name!r} failed in each round and has a weight: {run.weights}"
+            )
 
 
 def sends(trial: Trial) -> None:
     """Each client sends as many numbers as the line `Sends` of the docstring declares for the default settings."""
     fields = dataclasses.fields(trial.method) if _is_value(trial.method) else ()
-    if any(f.name != "local" and getattr(trial.method, f.name) != _default(f) for f in fields):
+    if any(
+        f.name != "local" and getattr(trial.method, f.name) != _default(f)
+        for f in fields
+    ):
         return
     declared = traffic(Entry("", type(trial.method), shared=False).paragraph("Sends"))
     symbols = {"d": 4, "n": len(SIZES), "C": 2, "T": len(trial.usual.models)}
     for record in trial.usual.asks:
         formula = declared.get(record.task.rpartition(":")[2], ("", ""))[0]
         number = _evaluate(formula, symbols)
-        sent = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, counts as none
+        sent = round(
+            record.bytes_up / 8 - 0.45
+        )  # a flag of a byte, or a number of four, counts as none
         if record.round == ROUNDS and number is not None and sent != number:
-            raise LawError(f"declares {formula} = {number} numbers up for {record.task}, sent {sent}")
+            raise LawError(
+                f"declares {formula} = {number} numbers up for {record.task}, sent {sent}"
+            )
 
 
 def _evaluate(formula: str, symbols: Mapping[str, int]) -> int | None:
@@ -377,7 +459,9 @@ def _evaluate(formula: str, symbols: Mapping[str, int]) -> int | None:
     words = [word for term in terms for word in term]
     if not words or not all(word.isdigit() or word in symbols for word in words):
         return None
-    return sum(math.prod(int(symbols.get(word, word)) for word in term) for term in terms)
+    return sum(
+        math.prod(int(symbols.get(word, word)) for word in term) for term in terms
+    )
 
 
 def _default(declared: dataclasses.Field[Any]) -> Any:
@@ -391,7 +475,9 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
 def shows(trial: Trial) -> None:
     """A run under an attack ends elsewhere, or names the attacker among the clients that failed."""
     honest = dataclasses.replace(trial, attack=None).run()
-    unchanged = all(torch.equal(x, honest.models[name]) for name, x in trial.usual.models.items())
+    unchanged = all(
+        torch.equal(x, honest.models[name]) for name, x in trial.usual.models.items()
+    )
     if unchanged and not trial.usual.failures:
         raise LawError("a run under it ends as an honest one does, and no client fails")
 
@@ -400,7 +486,11 @@ def only_looks(trial: Trial) -> None:
     """A callback that declares `decides = False` changes no bit."""
     if not trial.subject.decides:
         try:
-            _same(dataclasses.replace(trial, callbacks=()).run(), trial.usual, "a run that it follows")
+            _same(
+                dataclasses.replace(trial, callbacks=()).run(),
+                trial.usual,
+                "a run that it follows",
+            )
         except LawError as error:
             raise LawError(f"declares decides = False, but {error}") from error
 
@@ -409,7 +499,11 @@ def lossless(trial: Trial) -> None:
     """A filter that declares `lossy = False` lets the server receive what the task replied."""
     if not trial.subject.lossy:
         try:
-            _same(dataclasses.replace(trial, filters=()).run(), trial.usual, "a run with this filter")
+            _same(
+                dataclasses.replace(trial, filters=()).run(),
+                trial.usual,
+                "a run with this filter",
+            )
         except LawError as error:
             raise LawError(f"declares lossy = False, but {error}") from error
 
@@ -421,10 +515,17 @@ def bits(trial: Trial) -> None:
         try:
             _same(plain, trial.usual, "a run on this engine")
         except LawError as error:
-            raise LawError(f"declares no setting on which numbers depend (decides), but {error}") from error
-    distance = max(float((x - trial.usual.models[name]).abs().max()) for name, x in plain.models.items())
+            raise LawError(
+                f"declares no setting on which numbers depend (decides), but {error}"
+            ) from error
+    distance = max(
+        float((x - trial.usual.models[name]).abs().max())
+        for name, x in plain.models.items()
+    )
     if distance > CLOSE:
-        raise LawError(f"a run on this engine ends {distance:.1e} away, further than rounding takes it")
+        raise LawError(
+            f"a run on this engine ends {distance:.1e} away, further than rounding takes it"
+        )
 
 
 def closes(trial: Trial) -> None:
@@ -433,7 +534,9 @@ def closes(trial: Trial) -> None:
     engine = trial.engine.open(clients, _model(), "auto")
     try:
         if tuple(engine.clients) != clients.names:
-            raise LawError(f"its clients are {engine.clients}, given were {clients.names}")
+            raise LawError(
+                f"its clients are {engine.clients}, given were {clients.names}"
+            )
     finally:
         engine.close()
     engine.close()

@@ -25,7 +25,10 @@ _KINDS = ("binary", "classes", "multilabel", "regression")
 def _rows_of(kind: str, count: int = 24) -> tuple[Tensor, Tensor]:
     stream = torch.Generator().manual_seed(3)
     outputs = torch.randn(
-        count, 1 if kind in ("binary", "regression") else _CLASSES, generator=stream, dtype=torch.float64
+        count,
+        1 if kind in ("binary", "regression") else _CLASSES,
+        generator=stream,
+        dtype=torch.float64,
     )
     classes = torch.arange(count) % (2 if kind == "binary" else _CLASSES)
     labels = {
@@ -40,7 +43,9 @@ def number(metric: Callable[..., Any]) -> None:
     values = {kind: metric(*_rows_of(kind), kind) for kind in _KINDS}
     for kind, measured in values.items():
         if measured is not None and not math.isfinite(float(measured)):
-            raise LawError(f"gives {measured} for {kind}; give None where it is not defined")
+            raise LawError(
+                f"gives {measured} for {kind}; give None where it is not defined"
+            )
     if all(measured is None for measured in values.values()):
         raise LawError("gives None for every kind of task")
 
@@ -50,10 +55,19 @@ def rows(metric: Callable[..., Any]) -> None:
     for kind in _KINDS:
         outputs, labels = _rows_of(kind)
         turned = torch.arange(len(labels)).flip(0)
-        value, reversed_value = metric(outputs, labels, kind), metric(outputs[turned], labels[turned], kind)
+        value, reversed_value = (
+            metric(outputs, labels, kind),
+            metric(outputs[turned], labels[turned], kind),
+        )
         undefined = value is None or reversed_value is None
-        if (value is not reversed_value) if undefined else abs(float(value) - float(reversed_value)) > CLOSE:
-            raise LawError(f"gives {value} for {kind}, and {reversed_value} for the same rows in another order")
+        if (
+            (value is not reversed_value)
+            if undefined
+            else abs(float(value) - float(reversed_value)) > CLOSE
+        ):
+            raise LawError(
+                f"gives {value} for {kind}, and {reversed_value} for the same rows in another order"
+            )
 
 
 def inputs(metric: Callable[..., Any]) -> None:
@@ -78,8 +92,13 @@ def descriptions(dataset: Dataset) -> None:
 
 def same_rows(dataset: Dataset) -> None:
     """The same seed gives the same rows."""
-    if dataset.build(seed=0, split=None).fingerprint() != dataset.build(seed=0, split=None).fingerprint():
-        raise LawError("two builds with seed 0 have other rows; draw what is random from the seed")
+    if (
+        dataset.build(seed=0, split=None).fingerprint()
+        != dataset.build(seed=0, split=None).fingerprint()
+    ):
+        raise LawError(
+            "two builds with seed 0 have other rows; draw what is random from the seed"
+        )
 
 
 def trainable(dataset: Dataset) -> None:
@@ -90,7 +109,9 @@ def trainable(dataset: Dataset) -> None:
             raise LawError(f"client {client.name!r} has no training rows")
         values = client.train.inputs
         for tensor in values.values() if isinstance(values, Mapping) else [values]:
-            if isinstance(tensor, Tensor) and not bool(torch.isfinite(tensor.double()).all()):
+            if isinstance(tensor, Tensor) and not bool(
+                torch.isfinite(tensor.double()).all()
+            ):
                 raise LawError(f"client {client.name!r} has inputs that are NaN or Inf")
     if all(client.test is None or not len(client.test.labels) for client in clients):
         raise LawError("no client has test rows")
@@ -98,13 +119,19 @@ def trainable(dataset: Dataset) -> None:
 
 def options(dataset: Dataset) -> None:
     """The defaults that are shown are those of the options that it takes."""
-    shown = {key: default for key, default in dataset.defaults.items() if key != "split"}
+    shown = {
+        key: default for key, default in dataset.defaults.items() if key != "split"
+    }
     try:
         built = dataset.build(seed=0, split=None, **shown).fingerprint()
     except (InputError, TypeError) as error:
-        raise LawError(f"declares the options {', '.join(shown)}, but refuses their defaults: {error}") from error
+        raise LawError(
+            f"declares the options {', '.join(shown)}, but refuses their defaults: {error}"
+        ) from error
     if built != dataset.build(seed=0, split=None).fingerprint():
-        raise LawError("declares defaults of its options with which it gives other rows than without them")
+        raise LawError(
+            "declares defaults of its options with which it gives other rows than without them"
+        )
 
 
 # ---- laws of models
@@ -124,15 +151,25 @@ class Built(NamedTuple):
 
     def rows(self) -> Tensor:
         """Four rows: small whole numbers, which models of tokens take, too."""
-        drawn = torch.randint(0, 2, (4, *self.shape), generator=torch.Generator().manual_seed(0))
-        return drawn if any(isinstance(m, nn.Embedding) for m in self.module().modules()) else drawn.float()
+        drawn = torch.randint(
+            0, 2, (4, *self.shape), generator=torch.Generator().manual_seed(0)
+        )
+        return (
+            drawn
+            if any(isinstance(m, nn.Embedding) for m in self.module().modules())
+            else drawn.float()
+        )
 
 
 def same_start(built: Built) -> None:
     """The same seed builds the same numbers."""
     states = [built.module().state_dict() for _ in range(2)]
-    if not all(torch.equal(value, states[1][name]) for name, value in states[0].items()):
-        raise LawError("two builds with one seed start from other numbers; draw from torch's generator")
+    if not all(
+        torch.equal(value, states[1][name]) for name, value in states[0].items()
+    ):
+        raise LawError(
+            "two builds with one seed start from other numbers; draw from torch's generator"
+        )
 
 
 def one_answer_each(built: Built) -> None:
@@ -145,7 +182,9 @@ def one_answer_each(built: Built) -> None:
             f"gives outputs of shape {list(outputs.shape)} for {len(inputs)} rows and {built.outputs} outputs"
         )
     if not torch.allclose(single, outputs[1:2], atol=1e-5):
-        raise LawError("gives a row other outputs when other rows lie beside it, outside of training")
+        raise LawError(
+            "gives a row other outputs when other rows lie beside it, outside of training"
+        )
 
 
 def copies(built: Built) -> None:

@@ -84,7 +84,8 @@ if ARM and PROCESSES[ARM["where"]] in main_module():
         from coterie.sites.site import Site
 
         Site._answer = counting(
-            Site._answer, lambda _, about, *__: about["ask"].task if "ask" in about else about["do"]
+            Site._answer,
+            lambda _, about, *__: about["ask"].task if "ask" in about else about["do"],
         )
     else:
         from coterie.sites.server import Remote

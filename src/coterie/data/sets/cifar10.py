@@ -28,7 +28,18 @@ from coterie.data.sets import Dataset
 from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 _CURE = (
     "give a folder with train.parquet and test.parquet in the Hugging Face layout, or set the environment variable "
@@ -86,7 +97,9 @@ def cifar10(
         rows: only so many images, every class in its share.
         server: so many of the 10,000 test images for the server, every class in its share.
     """
-    return load_images(CIFAR10, seed=seed, split=split, folder=folder, rows=rows, server=server)
+    return load_images(
+        CIFAR10, seed=seed, split=split, folder=folder, rows=rows, server=server
+    )
 
 
 def load_images(
@@ -107,15 +120,27 @@ def load_images(
     if not COUNT.test(server):
         raise InputError(f"server = {server!r} must be a whole number of at least 0")
     split_seed = rule.seed_for(seed)
-    chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=split_seed)
+    chosen = (
+        np.arange(len(labels))
+        if rows is None
+        else subset(labels, rows, seed=split_seed)
+    )
     server_part = standard = None
     if server or rule.test != "own":
         test_labels, read_test = _source(images, where, "test")
         if server > len(test_labels):
-            raise InputError(f"server = {server} must lie between 0 and {len(test_labels)}")
-        at_server = subset(test_labels, server, seed=split_seed) if server else np.zeros(0, dtype=np.int64)
+            raise InputError(
+                f"server = {server} must lie between 0 and {len(test_labels)}"
+            )
+        at_server = (
+            subset(test_labels, server, seed=split_seed)
+            if server
+            else np.zeros(0, dtype=np.int64)
+        )
         if server:
-            server_part = Part(read_test(at_server), torch.from_numpy(test_labels[at_server]))
+            server_part = Part(
+                read_test(at_server), torch.from_numpy(test_labels[at_server])
+            )
         remaining = np.setdiff1d(np.arange(len(test_labels)), at_server)
         standard = (lambda index: read_test(remaining[index]), test_labels[remaining])
     return split_over(
@@ -133,7 +158,12 @@ def load_images(
 def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
     """The folder with the files; None for the hub."""
     root = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
-    subfolders = ("", images.name, images.subfolder, f"{images.name}/{images.subfolder}")
+    subfolders = (
+        "",
+        images.name,
+        images.subfolder,
+        f"{images.name}/{images.subfolder}",
+    )
     for place in [Path(root) / sub for sub in subfolders] if root else []:
         if _files(place, "train"):
             return place
@@ -150,13 +180,17 @@ def _variable() -> str:
 
 
 def _files(folder: Path, part: str) -> list[Path]:
-    return sorted(folder.glob(f"{part}.parquet")) or sorted(folder.glob(f"{part}-*.parquet"))
+    return sorted(folder.glob(f"{part}.parquet")) or sorted(
+        folder.glob(f"{part}-*.parquet")
+    )
 
 
 def _source(images: ImageSet, folder: Path | None, part: str) -> Source:
     if folder is None:
         try:
-            columns = hub.columns(hub.open_hub(images.on_the_hub, part=part), "img", images.label)
+            columns = hub.columns(
+                hub.open_hub(images.on_the_hub, part=part), "img", images.label
+            )
         except InputError as error:
             raise InputError(
                 f"{images.title} was not found in {_variable()}; {_CURE} (the hub was tried: {error})"
@@ -180,7 +214,9 @@ def _parquet(images: ImageSet, files: list[Path]) -> Source:
             raise InputError(
                 f"{name} needs the columns img (or image) and {images.label}, but has {', '.join(columns)}"
             )
-        table = pyarrow.concat_tables([parquet.read_table(f, columns=[image, images.label]) for f in files])
+        table = pyarrow.concat_tables(
+            [parquet.read_table(f, columns=[image, images.label]) for f in files]
+        )
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{name} cannot be read ({error}); copy it again") from error
     kind = table.schema.field(image).type
@@ -191,12 +227,22 @@ def _parquet(images: ImageSet, files: list[Path]) -> Source:
     label = table.schema.field(images.label).type
     integers = pyarrow.types.is_integer(label) and table[images.label].null_count == 0
     if not integers:
-        raise InputError(f"{name}: column {images.label!r} must hold whole numbers without gaps, not {label}")
+        raise InputError(
+            f"{name}: column {images.label!r} must hold whole numbers without gaps, not {label}"
+        )
     labels = table[images.label].to_numpy().astype(np.int64)
-    if len(labels) <= 0 or int(labels.min()) < 0 or int(labels.max()) >= len(images.classes):
-        raise InputError(f"{name}: labels must lie between 0 and {len(images.classes) - 1}")
+    if (
+        len(labels) <= 0
+        or int(labels.min()) < 0
+        or int(labels.max()) >= len(images.classes)
+    ):
+        raise InputError(
+            f"{name}: labels must lie between 0 and {len(images.classes) - 1}"
+        )
     encoded = table[image].combine_chunks().field("bytes")
-    return labels, lambda index: _decode(encoded.take(pyarrow.array(index)).to_pylist(), index, str(name))
+    return labels, lambda index: _decode(
+        encoded.take(pyarrow.array(index)).to_pylist(), index, str(name)
+    )
 
 
 def _decode(encoded: list[bytes | None], index: Index, name: str) -> Tensor:
@@ -208,9 +254,13 @@ def _decode(encoded: list[bytes | None], index: Index, name: str) -> Tensor:
         try:
             image = Image.open(io.BytesIO(raw or b"")).convert("RGB")
         except (UnidentifiedImageError, OSError) as error:
-            raise InputError(f"{name}: the image of row {row} cannot be decoded; copy the file again") from error
+            raise InputError(
+                f"{name}: the image of row {row} cannot be decoded; copy the file again"
+            ) from error
         if image.size != (32, 32):
-            raise InputError(f"{name}: the image of row {row} is {image.size}, not 32 x 32")
+            raise InputError(
+                f"{name}: the image of row {row} is {image.size}, not 32 x 32"
+            )
         out[i] = np.asarray(image).transpose(2, 0, 1)
     return torch.from_numpy(out)
 
@@ -221,5 +271,10 @@ DATASET = Dataset(
     "10 classes",
     "none stated; free to use with citation",
     cifar10,
-    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+    {
+        "folder": None,
+        "rows": None,
+        "server": 0,
+        "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)},
+    },
 )

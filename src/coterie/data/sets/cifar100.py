@@ -49,7 +49,9 @@ def cifar100(
         rows: only so many images, every class in its share.
         server: so many of the 10,000 test images for the server, every class in its share.
     """
-    return load_images(CIFAR100, seed=seed, split=split, folder=folder, rows=rows, server=server)
+    return load_images(
+        CIFAR100, seed=seed, split=split, folder=folder, rows=rows, server=server
+    )
 
 
 DATASET = Dataset(
@@ -58,5 +60,10 @@ DATASET = Dataset(
     "100 classes",
     "none stated; free to use with citation",
     cifar100,
-    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+    {
+        "folder": None,
+        "rows": None,
+        "server": 0,
+        "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)},
+    },
 )

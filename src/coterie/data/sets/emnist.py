@@ -20,7 +20,12 @@ from coterie.data.sets import Dataset, find_folder
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
-DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "shards", "clients": 25, "shards_per_client": 24, "shard_size": 180}
+DEFAULT_SPLIT: Mapping[str, Any] = {
+    "kind": "shards",
+    "clients": 25,
+    "shards_per_client": 24,
+    "shard_size": 180,
+}
 _STEM = "emnist-balanced"
 
 
@@ -49,7 +54,9 @@ def emnist(
         return np.ascontiguousarray(images.transpose(0, 2, 1)), labels
 
     pairs = {"train": lambda: upright("train"), "test": lambda: upright("test")}
-    return over_idx(pairs, rule, seed=seed, rows=rows, server=server, name="emnist", classes=CLASSES)
+    return over_idx(
+        pairs, rule, seed=seed, rows=rows, server=server, name="emnist", classes=CLASSES
+    )
 
 
 DATASET = Dataset(
@@ -58,5 +65,10 @@ DATASET = Dataset(
     "47 classes",
     "public domain",
     emnist,
-    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+    {
+        "folder": None,
+        "rows": None,
+        "server": 0,
+        "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)},
+    },
 )

@@ -23,7 +23,18 @@ from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset
 from coterie.data.tensors import split_over
 
-CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CLASSES = (
+    "T-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 100}
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 _FIRST = "train-images-idx3-ubyte"
@@ -53,13 +64,28 @@ def fashion_mnist(
     """
     rule, where = Split.parse(split, **DEFAULT_SPLIT), _find(folder)
     pairs = {
-        part: functools.partial(read_pair, where, name, 10) for part, name in (("train", "train"), ("test", "t10k"))
+        part: functools.partial(read_pair, where, name, 10)
+        for part, name in (("train", "train"), ("test", "t10k"))
     }
-    return over_idx(pairs, rule, seed=seed, rows=rows, server=server, name="fashion-mnist", classes=CLASSES)
+    return over_idx(
+        pairs,
+        rule,
+        seed=seed,
+        rows=rows,
+        server=server,
+        name="fashion-mnist",
+        classes=CLASSES,
+    )
 
 
 def over_idx(
-    pairs: Mapping[str, Callable[[], Images]], rule: Split, *, seed: int, rows: int | None, server: int, **about: Any
+    pairs: Mapping[str, Callable[[], Images]],
+    rule: Split,
+    *,
+    seed: int,
+    rows: int | None,
+    server: int,
+    **about: Any,
 ) -> Clients:
     """Clients with the training images of `pairs`, and the server with the first of the test images.
 
@@ -79,11 +105,24 @@ def over_idx(
     if server or rule.test != "own":
         extra_images, extra_labels = pairs["test"]()
         if not COUNT.test(server) or server > len(extra_labels):
-            raise InputError(f"server = {server!r} must lie between 0 and {len(extra_labels)}")
+            raise InputError(
+                f"server = {server!r} must lie between 0 and {len(extra_labels)}"
+            )
         if server:
-            server_part = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
+            server_part = Part(
+                torch.from_numpy(extra_images[:server]),
+                torch.from_numpy(extra_labels[:server]),
+            )
         standard = (torch.from_numpy(extra_images[server:]), extra_labels[server:])
-    return split_over(torch.from_numpy(images), labels, rule, seed=seed, server=server_part, standard=standard, **about)
+    return split_over(
+        torch.from_numpy(images),
+        labels,
+        rule,
+        seed=seed,
+        server=server_part,
+        standard=standard,
+        **about,
+    )
 
 
 def _find(folder: str | Path | None) -> Path:
@@ -95,7 +134,11 @@ def _find(folder: str | Path | None) -> Path:
     for place in places:
         if (place / _FIRST).is_file() or (place / f"{_FIRST}.gz").is_file():
             return place
-    searched = f"the folder {folder}" if folder is not None else "COTERIE_DATA" + ("" if root else " (not set)")
+    searched = (
+        f"the folder {folder}"
+        if folder is not None
+        else "COTERIE_DATA" + ("" if root else " (not set)")
+    )
     raise InputError(
         f"Fashion-MNIST was not found in {searched}; give a folder with {_FIRST}.gz and its three siblings, set the "
         f"environment variable COTERIE_DATA to it, or fill {DEBIAN} by: apt install dataset-fashion-mnist"
@@ -107,12 +150,18 @@ def read_pair(folder: Path, part: str, classes: int) -> Images:
     images = read_idx(_file(folder, f"{part}-images-idx3-ubyte"))
     labels = read_idx(_file(folder, f"{part}-labels-idx1-ubyte"))
     if images.shape[1:] != (28, 28):
-        raise InputError(f"{folder}: {part} images are {list(images.shape[1:])}, not 28 x 28")
+        raise InputError(
+            f"{folder}: {part} images are {list(images.shape[1:])}, not 28 x 28"
+        )
     if labels.shape != images.shape[:1]:
-        raise InputError(f"{folder}: {len(images)} {part} images but labels of shape {labels.shape}")
+        raise InputError(
+            f"{folder}: {len(images)} {part} images but labels of shape {labels.shape}"
+        )
     in_range = len(labels) > 0 and int(labels.max()) < classes
     if not in_range:
-        raise InputError(f"{folder}: {part} labels must lie between 0 and {classes - 1}")
+        raise InputError(
+            f"{folder}: {part} labels must lie between 0 and {classes - 1}"
+        )
     return images, labels.astype(np.int64)
 
 
@@ -120,7 +169,9 @@ def _file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    raise InputError(f"{folder} has no {name} or {name}.gz; copy all four files of the data set there")
+    raise InputError(
+        f"{folder} has no {name} or {name}.gz; copy all four files of the data set there"
+    )
 
 
 def read_idx(path: str | Path) -> NDArray[np.uint8]:
@@ -140,11 +191,18 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
             f"{path} is not an IDX file of bytes: it starts with {raw[:4].hex(' ') or 'nothing'}, not with 00 00 08; copy it again"
         )
     start = 4 + 4 * raw[3]
-    shape = tuple(int(n) for n in np.frombuffer(raw[4:start].ljust(4 * raw[3], b"\x00"), dtype=">u4"))
+    shape = tuple(
+        int(n)
+        for n in np.frombuffer(raw[4:start].ljust(4 * raw[3], b"\x00"), dtype=">u4")
+    )
     have, want = len(raw) - start, math.prod(shape)
     if have != want:
-        raise InputError(f"{path} holds {have} bytes of data but its header says {want} {list(shape)}; copy it again")
-    return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(shape)  # writable, as torch wants it
+        raise InputError(
+            f"{path} holds {have} bytes of data but its header says {want} {list(shape)}; copy it again"
+        )
+    return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(
+        shape
+    )  # writable, as torch wants it
 
 
 DATASET = Dataset(
@@ -153,5 +211,10 @@ DATASET = Dataset(
     "10 classes",
     "MIT",
     fashion_mnist,
-    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+    {
+        "folder": None,
+        "rows": None,
+        "server": 0,
+        "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)},
+    },
 )

@@ -75,7 +75,11 @@ def goemotions(
         InputError: missing or broken files, an unknown class, or too few rows.
     """
     rule = Split.parse(split, natural="goemotions")
-    for name, value in (("rows_per_client", rows_per_client), ("held_out", held_out), ("features", features)):
+    for name, value in (
+        ("rows_per_client", rows_per_client),
+        ("held_out", held_out),
+        ("features", features),
+    ):
         if not (COUNT if name == "held_out" else SIZE).test(value):
             raise InputError(f"goemotions: {name} = {value!r} must be a whole number")
     if not 0 < alpha <= 1:
@@ -84,24 +88,34 @@ def goemotions(
     names, groups = _labels(where)
     far_groups = [group for group in groups if group not in (target, "neutral")]
     if target not in groups or target == "neutral":
-        raise InputError(f"goemotions: target = {target!r} is no class; {nearest(target, groups)}")
+        raise InputError(
+            f"goemotions: target = {target!r} is no class; {nearest(target, groups)}"
+        )
     train, test = _read(where, "train", len(names)), _read(where, "test", len(names))
     stock = _Stock(train, groups, rule.seed_for(seed))
     shared = round(alpha * rows_per_client)
     dealt = {"target": stock.take(target, rows_per_client)}
     validation = stock.take(target, held_out)
     for name in number_names(NEAR, "near"):
-        rows = [stock.take(target, shared), stock.take("neutral", rows_per_client - shared)]
+        rows = [
+            stock.take(target, shared),
+            stock.take("neutral", rows_per_client - shared),
+        ]
         dealt[name] = np.concatenate(rows)
     for i, name in enumerate(number_names(FAR, "far")):
         group, turns = far_groups[i % len(far_groups)], -(-(FAR - i) // len(far_groups))
         of_group = stock.take(group, min(rows_per_client, stock.left(group) // turns))
-        dealt[name] = np.concatenate([of_group, stock.take("neutral", rows_per_client - len(of_group))])
+        dealt[name] = np.concatenate(
+            [of_group, stock.take("neutral", rows_per_client - len(of_group))]
+        )
 
     def part(comments: _Comments) -> tuple[torch.Tensor, torch.Tensor]:
         return hash_words(comments.texts, features), torch.from_numpy(comments.labels)
 
-    clients: dict[str, Any] = {name: {"train": part(train.select(np.sort(rows)))} for name, rows in dealt.items()}
+    clients: dict[str, Any] = {
+        name: {"train": part(train.select(np.sort(rows)))}
+        for name, rows in dealt.items()
+    }
     if held_out:
         clients["target"]["validation"] = part(train.select(np.sort(validation)))
     tested = np.flatnonzero(np.isin(test.labels, groups[target]))
@@ -114,10 +128,16 @@ def goemotions(
 class _Stock:
     """Rows of each Ekman class in a drawn order, given out once."""
 
-    def __init__(self, comments: _Comments, groups: Mapping[str, list[int]], seed: int) -> None:
-        rows = {group: np.flatnonzero(np.isin(comments.labels, labels)) for group, labels in groups.items()}
+    def __init__(
+        self, comments: _Comments, groups: Mapping[str, list[int]], seed: int
+    ) -> None:
+        rows = {
+            group: np.flatnonzero(np.isin(comments.labels, labels))
+            for group, labels in groups.items()
+        }
         self._left = {
-            group: generator(seed, "goemotions", group).permutation(numbers) for group, numbers in rows.items()
+            group: generator(seed, "goemotions", group).permutation(numbers)
+            for group, numbers in rows.items()
         }
 
     def take(self, group: str, count: int) -> NDArray[np.int64]:
@@ -140,7 +160,10 @@ def _labels(folder: Path) -> tuple[list[str], dict[str, list[int]]]:
     names = _text(folder, "labels.txt").split()
     try:
         mapping = json.loads(_text(folder, "ekman_mapping.json"))
-        groups = {str(group): [names.index(label) for label in labels] for group, labels in mapping.items()}
+        groups = {
+            str(group): [names.index(label) for label in labels]
+            for group, labels in mapping.items()
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise InputError(
             f"{folder / 'ekman_mapping.json'} does not fit labels.txt ({error}); copy both again"
@@ -156,9 +179,13 @@ def _read(folder: Path, part: str, labels: int) -> _Comments:
     if not files:
         raise InputError(f"{folder} has no {part}.tsv; copy it there too")
     texts, numbers = [], []
-    for number, line in enumerate(_text(folder, files[0].name).rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(
+        _text(folder, files[0].name).rstrip("\n").split("\n"), 1
+    ):
         cells = line.split("\t")
-        well_formed = len(cells) == 3 and all(n.isdecimal() and int(n) < labels for n in cells[1].split(","))
+        well_formed = len(cells) == 3 and all(
+            n.isdecimal() and int(n) < labels for n in cells[1].split(",")
+        )
         if not well_formed:
             raise InputError(
                 f"{files[0]}, line {number}: expected text, label numbers below {labels} and id; copy the file again"
@@ -175,7 +202,9 @@ def _text(folder: Path, name: str) -> str:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
     except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({type(error).__name__}); copy it again") from error
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}); copy it again"
+        ) from error
 
 
 DATASET = Dataset(
@@ -184,5 +213,12 @@ DATASET = Dataset(
     "28 emotions",
     "CC BY 4.0",
     goemotions,
-    {"folder": None, "target": "joy", "alpha": 0.9, "rows_per_client": 300, "held_out": 150, "features": 2048},
+    {
+        "folder": None,
+        "target": "joy",
+        "alpha": 0.9,
+        "rows_per_client": 300,
+        "held_out": 150,
+        "features": 2048,
+    },
 )

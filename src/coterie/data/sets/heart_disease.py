@@ -47,12 +47,16 @@ OPTIONS: Mapping[str, Any] = {
 """How the hospitals' files are read, for whoever holds one of them."""
 
 
-def heart_disease(*, seed: int = 0, split: Split | Mapping[str, Any] | None = None) -> Clients:
+def heart_disease(
+    *, seed: int = 0, split: Split | Mapping[str, Any] | None = None
+) -> Clients:
     """Clients cleveland, hungary, long-beach and switzerland; 15 features, classes "no disease" and "disease".
 
     `split` takes `seed` and `parts`; the default is a third for test and a fifth of the rest for validation, stratified.
     """
-    return from_folder(FOLDER, tables=Tables(**OPTIONS), split=split, seed=seed, name="heart-disease")
+    return from_folder(
+        FOLDER, tables=Tables(**OPTIONS), split=split, seed=seed, name="heart-disease"
+    )
 
 
 def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
@@ -70,16 +74,30 @@ def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
     """
     if folder.exists():
         raise InputError(f"{folder} exists already; name a new folder")
-    read = {path.name: path.read_text(encoding="utf-8").splitlines() for path in sorted(FOLDER.glob("*.csv"))}
-    patients = [(name, row) for name, lines in read.items() for row in range(1, len(lines))]
+    read = {
+        path.name: path.read_text(encoding="utf-8").splitlines()
+        for path in sorted(FOLDER.glob("*.csv"))
+    }
+    patients = [
+        (name, row) for name, lines in read.items() for row in range(1, len(lines))
+    ]
     most = len(patients) // 4
     if not 0 <= server_rows <= most:
         raise InputError(f"server_rows must be from 0 to {most}; got {server_rows}")
-    server_patients = {patients[i * len(patients) // server_rows] for i in range(server_rows)}
+    server_patients = {
+        patients[i * len(patients) // server_rows] for i in range(server_rows)
+    }
     folder.mkdir(parents=True)
     files = []
     for name, lines in read.items():
-        remaining = [lines[0], *(lines[row] for row in range(1, len(lines)) if (name, row) not in server_patients)]
+        remaining = [
+            lines[0],
+            *(
+                lines[row]
+                for row in range(1, len(lines))
+                if (name, row) not in server_patients
+            ),
+        ]
         (folder / name).write_text("\n".join(remaining) + "\n", encoding="utf-8")
         files.append(folder / name)
     if server_patients:

@@ -42,7 +42,13 @@ def means(mu: float, dim: int = 10) -> NDArray[np.float64]:
     [0.0, 0.01, 1.0]
     """
     ones, alternating = np.ones(dim), np.arange(dim) % 2
-    return np.stack([np.zeros(dim), mu * ones / np.sqrt(dim), alternating / np.linalg.norm(alternating)])
+    return np.stack(
+        [
+            np.zeros(dim),
+            mu * ones / np.sqrt(dim),
+            alternating / np.linalg.norm(alternating),
+        ]
+    )
 
 
 def mean_estimation(
@@ -73,10 +79,22 @@ def mean_estimation(
         centres: true means of clients with one scalar sample each (client-0, ...); the other options do not apply.
     """
     rule = Split.parse(split, natural="mean-estimation")
-    require(set(table_of(split)) <= {"seed"}, "[split] parts does not apply to mean-estimation; set samples and test")
+    require(
+        set(table_of(split)) <= {"seed"},
+        "[split] parts does not apply to mean-estimation; set samples and test",
+    )
     if centres is not None:
         return _scalars(centres, rule.seed_for(seed))
-    _check(mu, groups, {"samples": (samples, 1), "validation": (validation, 0), "test": (test, 0), "dim": (dim, 2)})
+    _check(
+        mu,
+        groups,
+        {
+            "samples": (samples, 1),
+            "validation": (validation, 0),
+            "test": (test, 0),
+            "dim": (dim, 2),
+        },
+    )
     centre = means(mu, dim).astype(np.float32)
     names = [f"d{g + 1}-{i:03d}" for g, size in enumerate(groups) for i in range(size)]
     if max(groups) > 1000:
@@ -87,7 +105,9 @@ def mean_estimation(
             return None
         split_seed = rule.seed_for(seed)
         rows = [
-            generator(split_seed, "mean-estimation", part, n).standard_normal((size, dim), dtype=np.float32)
+            generator(split_seed, "mean-estimation", part, n).standard_normal(
+                (size, dim), dtype=np.float32
+            )
             + centre[int(n[1]) - 1]
             for n, size in zip(names, sizes, strict=True)
         ]
@@ -99,7 +119,9 @@ def mean_estimation(
         xi = noise + torch.from_numpy(centre[int(name[1]) - 1])
         return Part(xi, xi)
 
-    train = cast("Rows", draw("train", [samples] * len(names)))  # samples and groups[0] are at least 1
+    train = cast(
+        "Rows", draw("train", [samples] * len(names))
+    )  # samples and groups[0] are at least 1
     clients = Clients.from_indices(
         names,
         train,
@@ -112,11 +134,23 @@ def mean_estimation(
 
 
 def _scalars(centres: Any, seed: int) -> Clients:
-    if not isinstance(centres, list | tuple) or len(centres) < 2 or not all(map(is_number, centres)):
-        raise InputError(f"centres = {centres!r} must be a list of at least two numbers, the true means of the clients")
+    if (
+        not isinstance(centres, list | tuple)
+        or len(centres) < 2
+        or not all(map(is_number, centres))
+    ):
+        raise InputError(
+            f"centres = {centres!r} must be a list of at least two numbers, the true means of the clients"
+        )
     names = number_names(len(centres))
-    drawn = [c + generator(seed, "centres", n).standard_normal() for n, c in zip(names, centres, strict=True)]
-    train, test = (torch.tensor(rows, dtype=torch.float32)[:, None] for rows in (drawn, list(centres)))
+    drawn = [
+        c + generator(seed, "centres", n).standard_normal()
+        for n, c in zip(names, centres, strict=True)
+    ]
+    train, test = (
+        torch.tensor(rows, dtype=torch.float32)[:, None]
+        for rows in (drawn, list(centres))
+    )
     offsets = np.arange(len(names) + 1)
     note = "one sample per client, its empirical mean; the test row is its true mean"
     rows = Rows(train, train, offsets), None, Rows(test, test, offsets)
@@ -126,11 +160,20 @@ def _scalars(centres: Any, seed: int) -> Clients:
 def _check(mu: Any, groups: Any, sizes: Mapping[str, tuple[Any, int]]) -> None:
     if not is_number(mu) or mu < 0:
         raise InputError(f"mu = {mu!r} must be a number of at least 0")
-    if not isinstance(groups, list | tuple) or len(groups) != 3 or not all(map(COUNT.test, groups)) or groups[0] < 1:
-        raise InputError(f"groups = {groups!r} must be three whole numbers of clients, the first at least 1")
+    if (
+        not isinstance(groups, list | tuple)
+        or len(groups) != 3
+        or not all(map(COUNT.test, groups))
+        or groups[0] < 1
+    ):
+        raise InputError(
+            f"groups = {groups!r} must be three whole numbers of clients, the first at least 1"
+        )
     for key, (value, low) in sizes.items():
         if not COUNT.test(value) or value < low:
-            raise InputError(f"{key} = {value!r} must be a whole number of at least {low}")
+            raise InputError(
+                f"{key} = {value!r} must be a whole number of at least {low}"
+            )
 
 
 DATASET = Dataset(
@@ -139,5 +182,13 @@ DATASET = Dataset(
     "the mean of 10-dimensional normal samples",
     "none needed (drawn from the seed)",
     mean_estimation,
-    {"mu": 0.01, "groups": [5, 95, 50], "samples": 1000, "validation": 1000, "test": 1000, "dim": 10, "centres": None},
+    {
+        "mu": 0.01,
+        "groups": [5, 95, 50],
+        "samples": 1000,
+        "validation": 1000,
+        "test": 1000,
+        "dim": 10,
+        "centres": None,
+    },
 )

@@ -70,9 +70,14 @@ def medmnist(
     clients = {name: read_npz(where / f"{name}.npz") for name in names}
     shapes = {name: parts["train"][0].shape[1:] for name, parts in clients.items()}
     if len(set(shapes.values())) != 1:
-        raise InputError(f"the images of these sets differ in shape: {shapes}; take sets of one shape")
+        raise InputError(
+            f"the images of these sets differ in shape: {shapes}; take sets of one shape"
+        )
     tensors = {
-        name: {part: (torch.from_numpy(images), torch.from_numpy(labels)) for part, (images, labels) in parts.items()}
+        name: {
+            part: (torch.from_numpy(images), torch.from_numpy(labels))
+            for part, (images, labels) in parts.items()
+        }
         for name, parts in clients.items()
     }
     return from_tensors(tensors, name="medmnist")
@@ -86,24 +91,37 @@ def read_npz(path: Path) -> dict[str, Images]:
         with np.load(path, allow_pickle=False) as archive:
             raw = {key: archive[key] for key in archive.files}
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read ({type(error).__name__}); copy it again") from error
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}); copy it again"
+        ) from error
     return {part: _images(path, raw, key) for part, key in _PARTS.items()}
 
 
 def _images(path: Path, raw: Mapping[str, NDArray[Any]], key: str) -> Images:
     if f"{key}_images" not in raw or f"{key}_labels" not in raw:
-        raise InputError(f"{path} has no {key}_images or no {key}_labels; copy it again")
+        raise InputError(
+            f"{path} has no {key}_images or no {key}_labels; copy it again"
+        )
     images, labels = raw[f"{key}_images"], raw[f"{key}_labels"]
-    bytes_of_images = images.dtype == np.uint8 and images.shape[1:] in ((28, 28), (28, 28, 3))
+    bytes_of_images = images.dtype == np.uint8 and images.shape[1:] in (
+        (28, 28),
+        (28, 28, 3),
+    )
     if not bytes_of_images:
-        raise InputError(f"{path}: {key}_images are {images.dtype} {list(images.shape)}, not bytes of 28 x 28")
-    single = labels.shape in ((len(images),), (len(images), 1)) and np.issubdtype(labels.dtype, np.integer)
+        raise InputError(
+            f"{path}: {key}_images are {images.dtype} {list(images.shape)}, not bytes of 28 x 28"
+        )
+    single = labels.shape in ((len(images),), (len(images), 1)) and np.issubdtype(
+        labels.dtype, np.integer
+    )
     if not single:
         raise InputError(
             f"{path}: {key}_labels have the shape {list(labels.shape)}; only sets with one class per image can be read"
         )
     colour = images.ndim == 4
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2) if colour else images), labels.reshape(-1).astype(np.int64)
+    return np.ascontiguousarray(
+        images.transpose(0, 3, 1, 2) if colour else images
+    ), labels.reshape(-1).astype(np.int64)
 
 
 DATASET = Dataset(
@@ -112,5 +130,9 @@ DATASET = Dataset(
     "the classes of the sets",
     "CC BY 4.0 (DermaMNIST: CC BY-NC 4.0)",
     medmnist,
-    {"folder": None, "sets": ["pneumoniamnist"], "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+    {
+        "folder": None,
+        "sets": ["pneumoniamnist"],
+        "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)},
+    },
 )

@@ -54,24 +54,46 @@ def sent140(
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
                 label = _SENTIMENTS.get(row.get("sentiment") or "")
-                complete = label is not None and bool(row.get("user")) and row.get("text") is not None
+                complete = (
+                    label is not None
+                    and bool(row.get("user"))
+                    and row.get("text") is not None
+                )
                 if not complete:
                     raise InputError(
                         f"{path}, line {number}: expected user, text and sentiment 0, 1 or 4; copy the file again"
                     )
                 tweets.setdefault(row["user"], []).append((row["text"], label or 0))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read ({type(error).__name__}); copy it again") from error
-    users = {user: of_user for user, of_user in tweets.items() if len(of_user) >= minimum}
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}); copy it again"
+        ) from error
+    users = {
+        user: of_user for user, of_user in tweets.items() if len(of_user) >= minimum
+    }
     if not users:
         raise InputError(f"no user of {path} has {minimum} tweets; lower minimum")
     clients = {
-        user: (hash_words([text for text, _ in of_user], features), torch.tensor([label for _, label in of_user]))
+        user: (
+            hash_words([text for text, _ in of_user], features),
+            torch.tensor([label for _, label in of_user]),
+        )
         for user, of_user in users.items()
     }
     small_users = len(tweets) - len(users)
-    notes = [f"{small_users} users with fewer than {minimum} tweets are left out"] if small_users else []
-    return from_tensors(clients, seed=seed, split=split, name="sent140", classes=("unhappy", "happy"), notes=notes)
+    notes = (
+        [f"{small_users} users with fewer than {minimum} tweets are left out"]
+        if small_users
+        else []
+    )
+    return from_tensors(
+        clients,
+        seed=seed,
+        split=split,
+        name="sent140",
+        classes=("unhappy", "happy"),
+        notes=notes,
+    )
 
 
 DATASET = Dataset(
@@ -80,5 +102,10 @@ DATASET = Dataset(
     "2 classes: unhappy, happy",
     "none stated",
     sent140,
-    {"folder": None, "minimum": 50, "features": 2048, "split": {"parts": dict(DEFAULT_PARTS)}},
+    {
+        "folder": None,
+        "minimum": 50,
+        "features": 2048,
+        "split": {"parts": dict(DEFAULT_PARTS)},
+    },
 )

@@ -71,17 +71,26 @@ def shakespeare(
     available = sorted(path.stem for path in where.glob("*.jsonl"))
     for play in plays:
         if play not in available:
-            raise InputError(f"shakespeare: there is no play {play!r} in {where}; {nearest(play, available)}")
+            raise InputError(
+                f"shakespeare: there is no play {play!r} in {where}; {nearest(play, available)}"
+            )
     clients: dict[str, Any] = {}
     for play in plays or available:
         texts = _roles(where / f"{play}.jsonl")
-        largest = sorted(texts, key=lambda role: (-len(texts[role]), role))[:roles_per_play]
+        largest = sorted(texts, key=lambda role: (-len(texts[role]), role))[
+            :roles_per_play
+        ]
         enough = max(minimum_characters, ((segments or MOST_TESTED) + 1) * length + 1)
         for role in (role for role in largest if len(texts[role]) >= enough):
             inputs, labels = _segments(texts[role], length)
             trained = segments or len(inputs) - MOST_TESTED
-            parts = {"train": slice(0, trained), "test": slice(trained, trained + MOST_TESTED)}
-            clients[f"{play}-{role}"] = {part: (inputs[rows], labels[rows]) for part, rows in parts.items()}
+            parts = {
+                "train": slice(0, trained),
+                "test": slice(trained, trained + MOST_TESTED),
+            }
+            clients[f"{play}-{role}"] = {
+                part: (inputs[rows], labels[rows]) for part, rows in parts.items()
+            }
     if not clients:
         raise InputError(
             f"no role of {where} has {minimum_characters} characters; lower minimum_characters or segments"
@@ -95,7 +104,10 @@ def _segments(text: str, length: int) -> tuple[Tensor, Tensor]:
     rows = -(-(len(numbers) - 1) // length)
     padded = torch.zeros(rows * length + 1, dtype=torch.int64)
     padded[: len(numbers)] = numbers
-    inputs, labels = padded[:-1].view(rows, length), padded[1:].view(rows, length).clone()
+    inputs, labels = (
+        padded[:-1].view(rows, length),
+        padded[1:].view(rows, length).clone(),
+    )
     return inputs, labels.masked_fill(labels == 0, IGNORED)
 
 
@@ -114,7 +126,9 @@ def _roles(path: Path) -> dict[str, str]:
             entry = json.loads(line)
             texts[str(entry["role"])] = str(entry["text"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}); copy it again") from error
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); copy it again"
+        ) from error
     return texts
 
 
@@ -124,5 +138,12 @@ DATASET = Dataset(
     "the next of 97 characters, at each of 80 positions",
     "public domain",
     shakespeare,
-    {"folder": None, "plays": [], "minimum_characters": 3000, "roles_per_play": 4, "segments": 20, "length": 80},
+    {
+        "folder": None,
+        "plays": [],
+        "minimum_characters": 3000,
+        "roles_per_play": 4,
+        "segments": 20,
+        "length": 80,
+    },
 )

@@ -13,12 +13,29 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.spelling import alike, fold, listing, names_event, names_time_to_event, quote_toml, spell, variants
+from coterie.base.spelling import (
+    alike,
+    fold,
+    listing,
+    names_event,
+    names_time_to_event,
+    quote_toml,
+    spell,
+    variants,
+)
 from coterie.config.data import Tables
 from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES
-from coterie.data.tables.recipe import ENOUGH_TO_TELL, RARE, ColumnRecipe, Description, LabelRecipe, Recipe, describe
+from coterie.data.tables.recipe import (
+    ENOUGH_TO_TELL,
+    RARE,
+    ColumnRecipe,
+    Description,
+    LabelRecipe,
+    Recipe,
+    describe,
+)
 
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
@@ -47,7 +64,10 @@ class Draft(Recipe):
 def agree(names: Sequence[str], settings: Tables, ask: Callable[..., Any]) -> Recipe:
     """Fit the recipe of the clients `names` (sorted) in two exchanges; `ask(task, **payload)` puts a task to all of them."""
     described = ask(
-        describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)), rare=settings.rare
+        describe,
+        label=settings.label,
+        categorical=json.dumps(sorted(settings.categorical)),
+        rare=settings.rare,
     )
     return fit_recipe(draft_recipe(names, described, settings), ask)
 
@@ -56,15 +76,26 @@ Guard = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds each thing that clients must agree on: nothing, or what notes an error and lets the next one be looked at."""
 
 
-def draft_recipe(names: Sequence[str], described: Description, settings: Tables, guard: Guard = nullcontext) -> Draft:
+def draft_recipe(
+    names: Sequence[str],
+    described: Description,
+    settings: Tables,
+    guard: Guard = nullcontext,
+) -> Draft:
     """The columns, categories and classes that the clients `names` agree on; means and scales come later.
 
     Raises `InputError` that names client, file and column where they cannot agree, unless `guard` keeps it.
     """
-    clients: Told = {name: json.loads(text) for name, text in zip(names, described.text, strict=True)}
+    clients: Told = {
+        name: json.loads(text) for name, text in zip(names, described.text, strict=True)
+    }
     everywhere = {c for client in clients.values() for c in client["columns"]}
     dropped = settings.columns_to_drop()
-    for key, named in (("drop", dropped), ("categorical", settings.categorical), ("missing", settings.missing)):
+    for key, named in (
+        ("drop", dropped),
+        ("categorical", settings.categorical),
+        ("missing", settings.missing),
+    ):
         for column in named:
             with guard():
                 if column not in everywhere and column != settings.label:
@@ -79,7 +110,9 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
     remarks: dict[str, list[str]] = {}
     of_survival = names_event(str(settings.label))
     leading = next(iter(clients.values()))["columns"]
-    ordered = [c for c in leading if c in everywhere] + sorted(everywhere - set(leading))
+    ordered = [c for c in leading if c in everywhere] + sorted(
+        everywhere - set(leading)
+    )
     for column in (c for c in ordered if c not in dropped):
         with guard():
             spec, notes = _column(column, clients, column in settings.categorical)
@@ -97,28 +130,46 @@ def draft_recipe(names: Sequence[str], described: Description, settings: Tables,
             for note in notes:
                 (remarks if spec else left_out).setdefault(note, []).append(column)
     about_label: list[str] = []
-    label = cast("LabelRecipe", {})  # as it stays where the guard keeps what is wrong with it
+    label = cast(
+        "LabelRecipe", {}
+    )  # as it stays where the guard keeps what is wrong with it
     with guard():
         label = _label(clients, settings)
-        about_label = [f"label {settings.label}: {remark}" for remark in _remarks_on_classes(label, clients, settings)]
+        about_label = [
+            f"label {settings.label}: {remark}"
+            for remark in _remarks_on_classes(label, clients, settings)
+        ]
     return {
         "version": 2,
         "label": label,
         "columns": columns,
         "features": [],
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
-        "rename": {old_name: new_name for names in settings.rename.values() for old_name, new_name in names.items()},
+        "rename": {
+            old_name: new_name
+            for names in settings.rename.values()
+            for old_name, new_name in names.items()
+        },
         "training_rows": {name: client["rows"] for name, client in clients.items()},
         "notes": about_label
-        + [f"left out: {', '.join(names)} ({reason})" for reason, names in left_out.items()]
+        + [
+            f"left out: {', '.join(names)} ({reason})"
+            for reason, names in left_out.items()
+        ]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
 
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
     """A sentence for every two columns that no client has both of and whose names are probably one."""
-    have = {c: {n for n, client in clients.items() if c in client["columns"]} for c in sorted(columns)}
-    partial = sorted((c for c in have if len(have[c]) < len(clients)), key=lambda c: (len(have[c]), c))
+    have = {
+        c: {n for n, client in clients.items() if c in client["columns"]}
+        for c in sorted(columns)
+    }
+    partial = sorted(
+        (c for c in have if len(have[c]) < len(clients)),
+        key=lambda c: (len(have[c]), c),
+    )
     for i, name in enumerate(partial):
         for candidate in partial[i + 1 :]:
             if not have[name] & have[candidate] and alike(name, candidate):
@@ -134,10 +185,16 @@ Drafted = tuple[ColumnRecipe | None, list[str]]
 
 
 def _column(column: str, clients: Told, chosen: bool) -> Drafted:
-    have = {name: client["columns"][column] for name, client in clients.items() if column in client["columns"]}
+    have = {
+        name: client["columns"][column]
+        for name, client in clients.items()
+        if column in client["columns"]
+    }
     if len(have) < len(clients):
         listed, word = (
-            (list(have), "only at") if 2 * len(have) <= len(clients) else (sorted(set(clients) - set(have)), "not at")
+            (list(have), "only at")
+            if 2 * len(have) <= len(clients)
+            else (sorted(set(clients) - set(have)), "not at")
         )
         return None, [f"{word} {listing(listed)}"]
     for name, told in have.items():
@@ -151,21 +208,30 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
         return None, ["missing at every client"]
     if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
         dates, site = (
-            next(n for n, a in have.items() if (a["kind"] == "date") is is_date) for is_date in (True, False)
+            next(n for n, a in have.items() if (a["kind"] == "date") is is_date)
+            for is_date in (True, False)
         )
         raise InputError(
             f"{clients[dates]['source']}: column {column!r} holds dates or times but {have[site]['kind']}s at {site!r}; write it the "
             "same way in all files, or name it in drop"
         )
     if "date" in kinds:
-        return None, ["dates or times; turn them into numbers, such as days since a start, to use them"]
+        return None, [
+            "dates or times; turn them into numbers, such as days since a start, to use them"
+        ]
     if "text" in kinds and len(kinds) > 1 and not chosen:
         # A column of which a client knows nothing, but writes "unknown", is empty there.
-        have = {name: told for name, told in have.items() if told["kind"] != "text" or not told["unknown"]}
+        have = {
+            name: told
+            for name, told in have.items()
+            if told["kind"] != "text" or not told["unknown"]
+        }
         kinds = {told["kind"] for told in have.values()}
     if "text" in kinds and len(kinds) > 1 and not chosen:
         texts = next(n for n, told in have.items() if told["kind"] == "text")
-        client = next(n for n, told in have.items() if told["kind"] in ("number", "boolean"))
+        client = next(
+            n for n, told in have.items() if told["kind"] in ("number", "boolean")
+        )
         row, example = have[texts]["example"]
         raise InputError(
             f"{clients[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[client]['kind']} "
@@ -179,10 +245,17 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
 def _numbers(column: str, clients: Told, have: Told) -> Drafted:
     signs = _signs(f"column {column!r}", clients, have)
     rows = sum(clients[name]["rows"] for name in have)
-    if rows >= ENOUGH_TO_TELL and all(about.get("identifier") for about in have.values()):
-        return None, ["whole numbers that hardly ever repeat under such a name: an identifier"]
+    if rows >= ENOUGH_TO_TELL and all(
+        about.get("identifier") for about in have.values()
+    ):
+        return None, [
+            "whole numbers that hardly ever repeat under such a name: an identifier"
+        ]
     remarks = []
-    for key, words in (("signs", "read as numbers, without the {}"), ("unknown", "{} taken as missing")):
+    for key, words in (
+        ("signs", "read as numbers, without the {}"),
+        ("unknown", "{} taken as missing"),
+    ):
         values = {value for about in have.values() for value in about[key]}
         if values:
             listed = (
@@ -190,9 +263,13 @@ def _numbers(column: str, clients: Told, have: Told) -> Drafted:
                 if key == "signs"
                 else listing(sorted(map(repr, values)))
             )
-            remarks.append(f"{words.format(listed)} ({listing([n for n, about in have.items() if about[key]])})")
+            remarks.append(
+                f"{words.format(listed)} ({listing([n for n, about in have.items() if about[key]])})"
+            )
     if rows >= ENOUGH_TO_TELL and all(about.get("unique") for about in have.values()):
-        remarks.append("whole numbers that never repeat, kept as numbers (drop what only identifies rows)")
+        remarks.append(
+            "whole numbers that never repeat, kept as numbers (drop what only identifies rows)"
+        )
     spec: ColumnRecipe = {"name": column, "kind": "number"}
     if signs:
         spec["signs"] = signs
@@ -201,7 +278,9 @@ def _numbers(column: str, clients: Told, have: Told) -> Drafted:
 
 def _signs(column: str, clients: Told, have: Told) -> list[str]:
     """The signs of a column of numbers, the same at all clients, thousands commas apart. Raises `InputError` if they differ."""
-    by_client = {name: sorted({*about["signs"]} - {","}) for name, about in have.items()}
+    by_client = {
+        name: sorted({*about["signs"]} - {","}) for name, about in have.items()
+    }
     reference = next(iter(by_client))
     for name, signs in by_client.items():
         if signs != by_client[reference]:
@@ -214,23 +293,43 @@ def _signs(column: str, clients: Told, have: Told) -> list[str]:
 
 def _category(column: str, have: Told, chosen: bool) -> Drafted:
     if not chosen:
-        if any(about["identifier"] for about in have.values()) or all(about["unique"] for about in have.values()):
+        if any(about["identifier"] for about in have.values()) or all(
+            about["unique"] for about in have.values()
+        ):
             return None, ["every row has its own text: an identifier"]
         most = max(about["distinct"] for about in have.values())
         if most > MANY_CATEGORIES:
-            return None, [f"{most} different texts at one client; name it in categorical to keep it"]
+            return None, [
+                f"{most} different texts at one client; name it in categorical to keep it"
+            ]
     spelled = {c for about in have.values() for c in about["categories"]}
     if not spelled:
         pooled = any(about["pooled"] for about in have.values())
-        return None, ["every category is rare" if pooled else "no value in any client's training rows"]
+        return None, [
+            "every category is rare"
+            if pooled
+            else "no value in any client's training rows"
+        ]
     spellings = variants(spelled)
     folded_text = {text: fold(text) for group in spellings for text in group}
     remarks = [f"{', '.join(map(repr, group))} are one category" for group in spellings]
-    folded = {name: set(map(fold, about["categories"])) for name, about in have.items() if about["categories"]}
-    owners = Counter(category for categories in folded.values() for category in categories)
-    strange = [n for n, texts in folded.items() if len(folded) > 1 and all(owners[text] == 1 for text in texts)]
+    folded = {
+        name: set(map(fold, about["categories"]))
+        for name, about in have.items()
+        if about["categories"]
+    }
+    owners = Counter(
+        category for categories in folded.values() for category in categories
+    )
+    strange = [
+        n
+        for n, texts in folded.items()
+        if len(folded) > 1 and all(owners[text] == 1 for text in texts)
+    ]
     if strange:
-        remarks.append(f"no category in common with other clients at {listing(strange)} (other words for the same?)")
+        remarks.append(
+            f"no category in common with other clients at {listing(strange)} (other words for the same?)"
+        )
     merged = sorted({folded_text.get(text, text) for text in spelled})
     spec: ColumnRecipe = {"name": column, "kind": "category", "categories": merged}
     if len(spec["categories"]) > FEW_CATEGORIES and not chosen:
@@ -263,7 +362,9 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     _refuse_variants(name, labels)
     distinct = max([len(values), *(a["distinct"] for a in labels.values())])
     integers = all(a["whole"] for a in labels.values())
-    spec = LabelRecipe(column=name, task="classification", kind=kind, above=None, values=[], classes=[])
+    spec = LabelRecipe(
+        column=name, task="classification", kind=kind, above=None, values=[], classes=[]
+    )
     if settings.spellings:
         spec["spellings"] = dict(settings.spellings)
     if signs:
@@ -274,7 +375,9 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
         spec["unit"] = settings.unit
     if settings.above is not None:
         if kind != "number":
-            raise InputError(f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
+            raise InputError(
+                f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}"
+            )
         spec["above"], spec["classes"] = settings.above, _cut_at(name, settings.above)
     elif _is_quantity(name, kind, distinct, integers, settings.task):
         spec["task"] = "regression"
@@ -283,7 +386,9 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
         return spec
     else:
         if settings.spellings:
-            values = [c for c in dict.fromkeys(settings.spellings.values()) if c in values]
+            values = [
+                c for c in dict.fromkeys(settings.spellings.values()) if c in values
+            ]
         elif kind == "number":
             values = sorted(values, key=float)
         if len(values) <= 1:
@@ -306,26 +411,41 @@ def _cut_at(name: str, threshold: float) -> list[str]:
     return [f"{name} <= {spell(threshold)}", f"{name} > {spell(threshold)}"]
 
 
-def _remarks_on_classes(label: LabelRecipe, clients: Told, settings: Tables) -> Iterator[str]:
+def _remarks_on_classes(
+    label: LabelRecipe, clients: Told, settings: Tables
+) -> Iterator[str]:
     """Return remarks on classes: numbers that may be quantities, classes of one client, clients of one class."""
     numbers = label["kind"] == "number" and not (settings.task or settings.classes)
     integers = all(client["label"]["whole"] for client in clients.values())
-    if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not integers):
+    if (
+        numbers
+        and len(label["values"]) > 2
+        and (len(label["values"]) > FEW_CLASSES or not integers)
+    ):
         yield f'{len(label["values"])} numbers, taken as classes (if they are a quantity, say task = "regression")'
     if label["kind"] == "number" and 2 < len(label["values"]) <= FEW_CLASSES:
         low, high = label["values"][0], label["values"][-1]
         yield f"classes {low} to {high} have an order that models do not use; the mean class error says how far off they are"
-    values = {client: statement["label"]["values"] for client, statement in clients.items()}
+    values = {
+        client: statement["label"]["values"] for client, statement in clients.items()
+    }
     if len(clients) == 1 or not label["values"]:
         return
-    single = [f"{client} ({have[0]!r})" for client, have in values.items() if len(have) == 1]
+    single = [
+        f"{client} ({have[0]!r})" for client, have in values.items() if len(have) == 1
+    ]
     if single:
         yield f"one class only at {listing(single)}"
     mixed = {client: have for client, have in values.items() if len(have) > 1}
     owners = Counter(value for have in mixed.values() for value in have)
-    exclusive = {client: [repr(value) for value in have if owners[value] == 1] for client, have in mixed.items()}
+    exclusive = {
+        client: [repr(value) for value in have if owners[value] == 1]
+        for client, have in mixed.items()
+    }
     exclusive_values = [
-        f"{listing(values_here)} only at {client}" for client, values_here in exclusive.items() if values_here
+        f"{listing(values_here)} only at {client}"
+        for client, values_here in exclusive.items()
+        if values_here
     ]
     if exclusive_values and len(mixed) > 1:
         yield f"{listing(exclusive_values)} (if these are other words for the same classes, map them with classes)"
@@ -335,7 +455,10 @@ def _refuse_variants(name: str, labels: Told) -> None:
     """Raise `InputError` for values of the label that are only spelled differently."""
     values = sorted({v for a in labels.values() for v in a["values"]})
     for group in variants(values):
-        where = [f"{text!r} at {listing([n for n, a in labels.items() if text in a['values']])}" for text in group]
+        where = [
+            f"{text!r} at {listing([n for n, a in labels.items() if text in a['values']])}"
+            for text in group
+        ]
         question = (
             f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
             "all values, the positive class last: classes = {"
@@ -343,24 +466,40 @@ def _refuse_variants(name: str, labels: Told) -> None:
         by_class: dict[str, list[str]] = {}
         for value in values:
             by_class.setdefault(fold(value), []).append(quote_toml(value))
-        cure = ", ".join(f"{quote_toml(key)} = [{', '.join(spelled)}]" for key, spelled in sorted(by_class.items()))
-        raise InputError(f"{question}{cure if len(question) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}")
+        cure = ", ".join(
+            f"{quote_toml(key)} = [{', '.join(spelled)}]"
+            for key, spelled in sorted(by_class.items())
+        )
+        raise InputError(
+            f"{question}{cure if len(question) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}"
+        )
 
 
-def _is_quantity(name: str, kind: str, distinct: int, integers: bool, task: str | None) -> bool:
+def _is_quantity(
+    name: str, kind: str, distinct: int, integers: bool, task: str | None
+) -> bool:
     """Return True if the label is a number to regress on; an error where a guess would be a gamble."""
     if kind == "date":
         raise InputError(f"label {name!r} holds dates; predict a number or a class")
     if task == "regression":
         if kind not in ("number", "boolean"):
-            raise InputError(f"regression needs a label of numbers, but {name!r} is {kind}")
+            raise InputError(
+                f"regression needs a label of numbers, but {name!r} is {kind}"
+            )
         return True
     if kind == "number" and not integers and distinct > FEW_NUMBERS and task is None:
         return True
     limit = MANY_CATEGORIES if task == "classification" else MANY_CLASSES
     if distinct > limit:
-        cure = 'say task = "regression" or task = "classification"' if task is None and kind == "number" else ""
-        cure = cure or f"at most {limit} classes can be told apart here; choose another label"
+        cure = (
+            'say task = "regression" or task = "classification"'
+            if task is None and kind == "number"
+            else ""
+        )
+        cure = (
+            cure
+            or f"at most {limit} classes can be told apart here; choose another label"
+        )
         raise InputError(f"label {name!r} has {distinct} different values; {cure}")
     return False
 
@@ -377,27 +516,45 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     replies = ask(recipe.moments, schema=json.dumps(schema))
     count = replies.counts.sum(0)
     mean = (replies.counts * replies.means).sum(0) / count.clamp(min=1)
-    squares = replies.squares + replies.counts * (replies.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
+    squares = (
+        replies.squares + replies.counts * (replies.means - mean) ** 2
+    )  # Chan, Golub, LeVeque 1983, eq. 1.5b
     variance = squares.sum(0) / count.clamp(min=1)
     pooled, extents = torch.stack([mean, variance]), replies.squares + replies.means**2
     for j, column in enumerate(numbers):
-        column["mean"], column["scale"] = _scale(f"column {column['name']!r}", pooled[:, j], extents[:, j], draft)
+        column["mean"], column["scale"] = _scale(
+            f"column {column['name']!r}", pooled[:, j], extents[:, j], draft
+        )
     if label["task"] == "regression":
-        label["mean"], label["scale"] = _scale(f"label {label['column']!r}", pooled[:, -1], extents[:, -1], draft)
+        label["mean"], label["scale"] = _scale(
+            f"label {label['column']!r}", pooled[:, -1], extents[:, -1], draft
+        )
         if _is_constant(label["mean"], float(variance[-1])):
             raise InputError(
                 f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn"
             )
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
     columns = [c for c in draft["columns"] if c["name"] not in empty]
-    notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
+    notes = (
+        [
+            f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"
+        ]
+        if empty
+        else []
+    )
     notes += _mostly_missing(numbers, replies.counts, draft)
     if not columns:
-        raise InputError(f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
+        raise InputError(
+            f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}"
+        )
     features = [
         name
         for c in columns
-        for name in ([c["name"]] if c["kind"] == "number" else [f"{c['name']}={v}" for v in c["categories"]])
+        for name in (
+            [c["name"]]
+            if c["kind"] == "number"
+            else [f"{c['name']}={v}" for v in c["categories"]]
+        )
     ]
     return {
         "version": draft["version"],
@@ -406,22 +563,34 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
         "features": features,
         "missing": draft["missing"],
         "rename": draft["rename"],
-        "notes": [*recipe.ask_about_units(schema, replies, list(draft["training_rows"])), *draft["notes"], *notes],
+        "notes": [
+            *recipe.ask_about_units(schema, replies, list(draft["training_rows"])),
+            *draft["notes"],
+            *notes,
+        ],
     }
 
 
-def _scale(column: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tuple[float, float]:
+def _scale(
+    column: str, moments_of: Tensor, extents: Tensor, draft: Draft
+) -> tuple[float, float]:
     """Return mean and scale from the pooled mean and variance. `extents`: squares of each client, for the name of the one to blame."""
     mean, variance = moments_of.tolist()
     if not math.isfinite(mean) or not math.isfinite(variance):
         where = [
             name
-            for name, extent in zip(draft["training_rows"], extents.tolist(), strict=True)
+            for name, extent in zip(
+                draft["training_rows"], extents.tolist(), strict=True
+            )
             if not math.isfinite(extent)
         ]
         places = f" at {listing(where)}" if where else ""
-        raise InputError(f"{column} holds numbers too large to square{places}; rescale it or leave it out (drop)")
-    return mean, 1.0 if _is_constant(mean, variance) else variance**0.5  # a constant stays 0
+        raise InputError(
+            f"{column} holds numbers too large to square{places}; rescale it or leave it out (drop)"
+        )
+    return mean, 1.0 if _is_constant(
+        mean, variance
+    ) else variance**0.5  # a constant stays 0
 
 
 def _is_constant(mean: float, variance: float) -> bool:
@@ -429,7 +598,9 @@ def _is_constant(mean: float, variance: float) -> bool:
     return bool(variance**0.5 <= 1e-9 * max(abs(mean), 1e-300))
 
 
-def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) -> list[str]:
+def _mostly_missing(
+    numbers: list[ColumnRecipe], count: Tensor, draft: Draft
+) -> list[str]:
     notes = []
     for j, column in enumerate(numbers):
         where = [
@@ -438,5 +609,7 @@ def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) ->
             if count[i, j] < 0.5 * rows and count[:, j].sum() > 0
         ]
         if where:
-            notes.append(f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in")
+            notes.append(
+                f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in"
+            )
     return notes

@@ -28,10 +28,16 @@ _LOOKED_AT = 4  # lines by which columns are taken for numbers
 _WORD = 8  # digits that are read at once
 _WORDS = 3  # as many times
 _DIGITS = 19  # of an integer that has 64 bits
-_POWERS = np.array([float(10**k) for k in range(_WORD * _WORDS - 1)])  # exact in double precision
+_POWERS = np.array(
+    [float(10**k) for k in range(_WORD * _WORDS - 1)]
+)  # exact in double precision
 _SCALES = np.array([10**k for k in range(_DIGITS + 1)], dtype=np.uint64)
-_ZEROS, _ABOVE_NINE, _HIGH_BITS = (np.uint64(int(byte * _WORD, 16)) for byte in ("30", "76", "80"))
-_SPLIT = 2.0**27 + 1  # cuts a number into two halves whose products are exact (Dekker 1971)
+_ZEROS, _ABOVE_NINE, _HIGH_BITS = (
+    np.uint64(int(byte * _WORD, 16)) for byte in ("30", "76", "80")
+)
+_SPLIT = (
+    2.0**27 + 1
+)  # cuts a number into two halves whose products are exact (Dekker 1971)
 _UNSURE = 2.0**-20  # of a unit in the last place
 
 
@@ -55,7 +61,10 @@ class Plain:
         cells: list[str] = []
         for block, ends in self._blocks:
             starts, stops = _starts(ends)[:, column].tolist(), ends[:, column].tolist()
-            cells += [block[low:high].decode() for low, high in zip(starts, stops, strict=True)]
+            cells += [
+                block[low:high].decode()
+                for low, high in zip(starts, stops, strict=True)
+            ]
         return cells
 
 
@@ -83,12 +92,16 @@ def parse(text: str, separator: str) -> Plain | None:
     point = "," if separator == ";" else "."
     block, ends = table._blocks[0]
     leading = ends[:_LOOKED_AT]
-    columns, _ = _numbers(block[: leading[-1, -1] + 1], leading, np.arange(len(header)), point)
+    columns, _ = _numbers(
+        block[: leading[-1, -1] + 1], leading, np.arange(len(header)), point
+    )
     parts: list[tuple[Places, Floats]] = []
     for block, ends in table._blocks:
         parts.append(_numbers(block, ends, columns, point))
         columns = parts[-1][0]
-    numbers = np.concatenate([part[np.isin(numeric, columns)] for numeric, part in parts], axis=1)
+    numbers = np.concatenate(
+        [part[np.isin(numeric, columns)] for numeric, part in parts], axis=1
+    )
     table.numbers = dict(zip(columns.tolist(), numbers, strict=True))
     return table
 
@@ -121,7 +134,11 @@ def _ends(block: bytes, separator: str, width: int) -> Places | None:
     raw = np.frombuffer(block, dtype=np.uint8)
     newline = raw == ord("\n")
     ends = np.flatnonzero(newline | (raw == ord(separator)))
-    if len(ends) % width or not newline[ends[width - 1 :: width]].all() or newline.sum() * width != len(ends):
+    if (
+        len(ends) % width
+        or not newline[ends[width - 1 :: width]].all()
+        or newline.sum() * width != len(ends)
+    ):
         return None
     most = csv.field_size_limit()
     if len(block) > most and np.diff(ends, prepend=-1).max() > most + 1:
@@ -129,7 +146,9 @@ def _ends(block: bytes, separator: str, width: int) -> Places | None:
     shown = raw > ord(" ")
     shown[ends] = False
     starts = np.concatenate([[0], ends[width - 1 :: width][:-1] + 1])
-    return ends.reshape(-1, width) if np.logical_or.reduceat(shown, starts).all() else None
+    return (
+        ends.reshape(-1, width) if np.logical_or.reduceat(shown, starts).all() else None
+    )
 
 
 def _starts(ends: Places) -> Places:
@@ -144,14 +163,26 @@ def _odd(cell: str, point: str) -> float | None:
     return None if point == "," and ("." in cell or "," in cell) else number(cell)
 
 
-def _numbers(block: bytes, ends: Places, columns: Places, point: str) -> tuple[Places, Floats]:
+def _numbers(
+    block: bytes, ends: Places, columns: Places, point: str
+) -> tuple[Places, Floats]:
     """Return those of `columns` that are numbers in all rows of a block, and their numbers, [columns, rows]."""
-    numbers, clear = _read(np.frombuffer(b"0" * _WORD * _WORDS + block, dtype=np.uint8), ends, columns, ord(point))
+    numbers, clear = _read(
+        np.frombuffer(b"0" * _WORD * _WORDS + block, dtype=np.uint8),
+        ends,
+        columns,
+        ord(point),
+    )
     table, numeric = np.ascontiguousarray(numbers.T), np.ones(len(columns), dtype=bool)
     for k in np.flatnonzero(~clear.all(axis=0)).tolist():
         for i in np.flatnonzero(~clear[:, k]).tolist():
             flat = i * ends.shape[1] + columns[k]
-            value = _odd(block[ends.flat[flat - 1] + 1 if flat else 0 : ends.flat[flat]].decode(), point)
+            value = _odd(
+                block[
+                    ends.flat[flat - 1] + 1 if flat else 0 : ends.flat[flat]
+                ].decode(),
+                point,
+            )
             if value is None:
                 numeric[k] = False
                 break
@@ -159,7 +190,9 @@ def _numbers(block: bytes, ends: Places, columns: Places, point: str) -> tuple[P
     return columns[numeric], table[numeric]
 
 
-def _read(raw: Bytes, ends: Places, columns: Places, point: int) -> tuple[Floats, Flags]:
+def _read(
+    raw: Bytes, ends: Places, columns: Places, point: int
+) -> tuple[Floats, Flags]:
     """Return the numbers that cells write by digits, a sign and a point, and which cells do, [rows, columns]; NaN for empty cells.
 
     `raw`: the block behind so many zeros that a cell's first digits can be read with what stands before them.
@@ -181,7 +214,9 @@ def _read(raw: Bytes, ends: Places, columns: Places, point: int) -> tuple[Floats
     integer, clear_integer = _integers(raw, middle, length)
     fraction, clear_fraction = _integers(raw, stops, decimals)
     clear = clear_integer & clear_fraction & (length > 0) & (pointed <= (decimals > 0))
-    clear &= ((length + decimals <= _DIGITS) | (integer == 0)) & (decimals < len(_POWERS))
+    clear &= ((length + decimals <= _DIGITS) | (integer == 0)) & (
+        decimals < len(_POWERS)
+    )
     integers = integer * _SCALES[np.minimum(decimals, _DIGITS)] + fraction
     numbers, exact = _divide(integers, _POWERS[np.minimum(decimals, len(_POWERS) - 1)])
     empty = stops == starts
@@ -197,7 +232,9 @@ def _integers(raw: Bytes, ends: Places, lengths: Places) -> tuple[Integers, Flag
         longer = lengths > k * _WORD
         if not longer.any():
             break
-        word, digits = _read_word(raw, ends[longer] - k * _WORD, lengths[longer] - k * _WORD)
+        word, digits = _read_word(
+            raw, ends[longer] - k * _WORD, lengths[longer] - k * _WORD
+        )
         integers[longer] += word * _SCALES[k * _WORD]
         clear[longer] &= digits & (word < _SCALES[min(_DIGITS - k * _WORD, _WORD)])
     return integers, clear
@@ -212,8 +249,14 @@ def _read_word(raw: Bytes, ends: Places, lengths: Places) -> tuple[Integers, Fla
     shift = (8 * (_WORD - np.clip(lengths, 0, _WORD))).astype(np.uint64)
     word = (words[ends - _WORD] ^ _ZEROS) >> shift << shift
     digits = (word | (word + _ABOVE_NINE)) & _HIGH_BITS == 0
-    for bits, mask in ((8, 0x00FF00FF00FF00FF), (16, 0x0000FFFF0000FFFF), (32, 0x00000000FFFFFFFF)):
-        word = (word * np.uint64(10 ** (bits // 8)) + (word >> np.uint64(bits))) & np.uint64(mask)
+    for bits, mask in (
+        (8, 0x00FF00FF00FF00FF),
+        (16, 0x0000FFFF0000FFFF),
+        (32, 0x00000000FFFFFFFF),
+    ):
+        word = (
+            word * np.uint64(10 ** (bits // 8)) + (word >> np.uint64(bits))
+        ) & np.uint64(mask)
     return word, digits
 
 
@@ -237,8 +280,12 @@ def _divide(integers: Integers, powers: Floats) -> tuple[Floats, Flags]:
     error = ((q * p - product) + q * p_low + q_low * p) + q_low * p_low
     correction = ((high - product) - error + low) / power
     numbers[large] = quotient + correction
-    remainder = np.abs((quotient - numbers[large]) + correction) / np.spacing(numbers[large])
-    exact[large] = (np.abs(remainder - 0.5) > _UNSURE) & (np.abs(remainder - 0.25) > _UNSURE)
+    remainder = np.abs((quotient - numbers[large]) + correction) / np.spacing(
+        numbers[large]
+    )
+    exact[large] = (np.abs(remainder - 0.5) > _UNSURE) & (
+        np.abs(remainder - 0.25) > _UNSURE
+    )
     return numbers, exact
 
 

@@ -20,7 +20,9 @@ from coterie.config.data import Missing
 
 Floats = NDArray[np.float64]
 Texts = NDArray[np.object_]
-NOTHING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "nan", "-nan", "null", "none", "<na>", "nat"})
+NOTHING = frozenset(
+    {"", "?", "na", "n/a", "#n/a", "#na", "nan", "-nan", "null", "none", "<na>", "nat"}
+)
 """Cells that mean "missing" in every column, in lower case (those of pandas, and the question mark of UCI)."""
 
 _LOOKED_AT = 64  # numbers
@@ -28,7 +30,10 @@ _BOOLEAN = {"true": 1.0, "false": 0.0}
 _MONTH = r"(jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-zä]*\.?"
 _DAY = rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.](\d{{4}}|\d{{2}})|\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}"
 _OF_A_YEAR = rf"(0?[1-9]|1[0-2])/\d{{4}}|\d{{4}}-(0[1-9]|1[0-2])|{_MONTH}[ -]\d{{2,4}}"
-_DATE = re.compile(rf"({_DAY})([ T]\d{{1,2}}:\d{{2}}.*)?|{_OF_A_YEAR}|[0-2]\d:[0-5]\d(:[0-5]\d)?", re.IGNORECASE)
+_DATE = re.compile(
+    rf"({_DAY})([ T]\d{{1,2}}:\d{{2}}.*)?|{_OF_A_YEAR}|[0-2]\d:[0-5]\d(:[0-5]\d)?",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -70,16 +75,27 @@ class Column:
             if None in names:
                 names.remove(None)
             place = {None: -1, **dict(zip(names, range(len(names)), strict=True))}
-            return [*map(str, names)], np.array([place[text] for text in values], dtype=np.int64)
-        distinct, codes = np.unique(self.numbers, return_inverse=True)  # all NaN are one, at the end
-        names = [_spell_as(self.kind, value) for value in distinct[~np.isnan(distinct)].tolist()]
+            return [*map(str, names)], np.array(
+                [place[text] for text in values], dtype=np.int64
+            )
+        distinct, codes = np.unique(
+            self.numbers, return_inverse=True
+        )  # all NaN are one, at the end
+        names = [
+            _spell_as(self.kind, value)
+            for value in distinct[~np.isnan(distinct)].tolist()
+        ]
         return names, np.where(codes < len(names), codes, -1)
 
     @property
     def value_names(self) -> Texts:
         """Every value as the name of a category or class, None where missing, [rows]."""
         names, codes = self.levels
-        return np.array([*names, None], dtype=object)[codes] if self.texts is None else self.texts
+        return (
+            np.array([*names, None], dtype=object)[codes]
+            if self.texts is None
+            else self.texts
+        )
 
 
 @dataclass(frozen=True)
@@ -107,11 +123,16 @@ class Reading:
         have = set(self._new_names(header))
         for name in self.drop:
             if name not in have:
-                raise InputError(f"{source} has no column {name!r}, which drop names; {nearest(name, have)}")
+                raise InputError(
+                    f"{source} has no column {name!r}, which drop names; {nearest(name, have)}"
+                )
 
     def _new_names(self, header: Sequence[str]) -> list[str]:
         have = set(header)
-        return [self.rename.get(name, name) if self.rename.get(name) not in have else name for name in header]
+        return [
+            self.rename.get(name, name) if self.rename.get(name) not in have else name
+            for name in header
+        ]
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,9 @@ def _spell_as(kind: str, value: float) -> str:
     return ("true" if value else "false") if kind == "boolean" else spell(value)
 
 
-def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **properties: Any) -> Column:
+def from_numbers(
+    values: Any, missing: Missing, *, boolean: bool = False, **properties: Any
+) -> Column:
     """A column of numbers. NaN and the values `missing` are missing; `properties`: further attributes of the column."""
     numbers = np.array(values, dtype=np.float64)
     for code in missing:
@@ -158,7 +181,10 @@ def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **prop
     if np.isnan(numbers).all():
         return Column("empty", numbers, **properties)
     if _are_dates(numbers[~np.isnan(numbers)]):
-        dates = np.array(["date" if is_present else None for is_present in ~np.isnan(numbers)], dtype=object)
+        dates = np.array(
+            ["date" if is_present else None for is_present in ~np.isnan(numbers)],
+            dtype=object,
+        )
         return Column("date", None, dates)
     return Column("boolean" if boolean else "number", numbers, **properties)
 
@@ -166,18 +192,38 @@ def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **prop
 def are_whole(numbers: Floats) -> bool:
     """Return True if all are whole numbers; the first ones tell of most columns that they are not."""
     leading = numbers[:_LOOKED_AT]
-    return bool((np.floor(leading) == leading).all() and (np.floor(numbers) == numbers).all())
+    return bool(
+        (np.floor(leading) == leading).all() and (np.floor(numbers) == numbers).all()
+    )
 
 
 def _are_dates(numbers: Floats) -> bool:
     """Return True if all are dates such as 20230131, on more than one day."""
-    if numbers.min() == numbers.max() or numbers.min() < 19000101 or numbers.max() > 21001231:
+    if (
+        numbers.min() == numbers.max()
+        or numbers.min() < 19000101
+        or numbers.max() > 21001231
+    ):
         return False
     days, months = numbers % 100, numbers // 100 % 100
-    return bool(((days >= 1) & (days <= 31) & (months >= 1) & (months <= 12) & (numbers % 1 == 0)).all())
+    return bool(
+        (
+            (days >= 1)
+            & (days <= 31)
+            & (months >= 1)
+            & (months <= 12)
+            & (numbers % 1 == 0)
+        ).all()
+    )
 
 
-def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = "", category: bool = False) -> Column:
+def from_texts(
+    cells: Sequence[str | None],
+    missing: Missing,
+    *,
+    comma: Comma = "",
+    category: bool = False,
+) -> Column:
     """A column of cells: numbers if all that are not missing are numbers, then booleans, dates, else texts.
 
     `comma`: what a comma in a number means. `category`: texts whatever they look like.
@@ -185,7 +231,9 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
     codes = {fold(str(code)) for code in missing}
     if not category:
         quick = _quick_numbers(cells, codes)
-        ambiguous = comma in ("decimal", "unseen") and any("." in cell for cell in cells if cell)
+        ambiguous = comma in ("decimal", "unseen") and any(
+            "." in cell for cell in cells if cell
+        )
         if quick is not None and not ambiguous:
             return from_numbers(quick, missing)
     meaning = {cell: _clean(cell, codes, comma) for cell in set(cells)}
@@ -201,17 +249,33 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
     booleans = {text: _BOOLEAN.get(text.lower()) for text in values_written}
     if None not in booleans.values():
         return from_numbers(
-            [booleans.get(text, np.nan) for text in texts], missing, boolean=True, unknown=tuple(sorted(unknown))
+            [booleans.get(text, np.nan) for text in texts],
+            missing,
+            boolean=True,
+            unknown=tuple(sorted(unknown)),
         )
     thousands = thousands_dots(values_written, comma)
-    read = {text: None if thousands and "." in text else parse_number(text, comma) for text in values_written}
+    read = {
+        text: None if thousands and "." in text else parse_number(text, comma)
+        for text in values_written
+    }
     signs = {value.signs for value in read.values() if value is not None}
-    if None not in read.values() and len({tuple(s for s in signs_of_cell if s != ",") for signs_of_cell in signs}) == 1:
-        values = {text: value.value for text, value in read.items() if value is not None}
+    if (
+        None not in read.values()
+        and len(
+            {tuple(s for s in signs_of_cell if s != ",") for signs_of_cell in signs}
+        )
+        == 1
+    ):
+        values = {
+            text: value.value for text, value in read.items() if value is not None
+        }
         return from_numbers(
             [values.get(text, np.nan) for text in texts],
             missing,
-            signs=tuple(sorted({sign for signs_of_cell in signs for sign in signs_of_cell})),
+            signs=tuple(
+                sorted({sign for signs_of_cell in signs for sign in signs_of_cell})
+            ),
             unknown=tuple(sorted(unknown)),
         )
     dates = sum(_DATE.fullmatch(text) is not None for text in values_written)
@@ -254,19 +318,31 @@ _FEW_UNITS = 3
 _CURRENCIES = {c: c for c in ("EUR", "USD", "GBP", "CHF", "JPY")}
 _CURRENCIES |= {"US$": "USD", "€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY"}
 _CURRENCY = "|".join(map(re.escape, _CURRENCIES))
-_MONEY = re.compile(rf"(?P<minus>[+-]?)\s*(?P<before>{_CURRENCY})?\s*(?P<number>.*?)\s*(?P<after>{_CURRENCY})?", re.S)
+_MONEY = re.compile(
+    rf"(?P<minus>[+-]?)\s*(?P<before>{_CURRENCY})?\s*(?P<number>.*?)\s*(?P<after>{_CURRENCY})?",
+    re.S,
+)
 _BOUND = re.compile(r"(<|>|≤|≥|<=|>=)\s*[+-]?\d[\d.,]*")
 _WORD = r"[^\W\d_][\w%/²³^.]"
 _UNIT = re.compile(
     rf"[+-]?\d[\d.,]*(?P<unit>\s+{_WORD}*|(?!st$|nd$|rd$|th$){_WORD}+|\s*[°‰]\w*|\s*/\s*{_WORD}*)(\s[^\W\d_]+)?"
 )
-_COMMAS = re.compile(r"[+-]?\d[\d.]*,[\d.,]*\d|[+-]?[1-9]\d{0,2}([ '’.]\d{3})+([.,]\d+)?")
+_COMMAS = re.compile(
+    r"[+-]?\d[\d.]*,[\d.,]*\d|[+-]?[1-9]\d{0,2}([ '’.]\d{3})+([.,]\d+)?"
+)
 _DOTS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 _MINUS = re.compile(r"\(\d[\d.,]*\)|\d[\d.,]*-")
 _MARK = re.compile(r"[+-]?\d[\d.,]*\s*[*†#!^]+|(~|≈|ca\.?|approx\.?)\s*\d[\d.,]*")
 _PAIR = re.compile(r"\d{2,3}\s*/\s*\d{2,3}|\d[\d.,]*\s*±\s*\d[\d.,]*")
 
-_KINDS = {"bound": _BOUND, "comma": _COMMAS, "minus": _MINUS, "mark": _MARK, "pair": _PAIR, "unit": _UNIT}
+_KINDS = {
+    "bound": _BOUND,
+    "comma": _COMMAS,
+    "minus": _MINUS,
+    "mark": _MARK,
+    "pair": _PAIR,
+    "unit": _UNIT,
+}
 
 _COMPLAINTS: Mapping[str, str] = {
     "infinite": "is {cell} in data row {row}; give a finite number or leave the cell empty",
@@ -295,10 +371,19 @@ def with_signs(signs: Sequence[str]) -> str:
     ('with percent signs and thousands commas', 'without signs')
     """
     words = {"%": "percent signs", ",": "thousands commas"}
-    return f"with {' and '.join(words.get(sign, sign) for sign in signs)}" if signs else "without signs"
+    return (
+        f"with {' and '.join(words.get(sign, sign) for sign in signs)}"
+        if signs
+        else "without signs"
+    )
 
 
-def complaint(kind: str, row: int, cell: str, choice: str = ", or name the column in categorical or drop") -> str:
+def complaint(
+    kind: str,
+    row: int,
+    cell: str,
+    choice: str = ", or name the column in categorical or drop",
+) -> str:
     """Return the defect of a column of numbers and its cure, to be put behind its name. `choice`: what else may be done.
 
     >>> complaint("infinite", 3, "inf")
@@ -336,17 +421,25 @@ def parse_number(text: str, comma: Comma) -> Written | None:
     if match is None or sign is None:
         return _parse_with_signs(text, comma)
     one_sign = not (match["before"] and match["after"])
-    return _parse_with_signs(match["minus"] + match["number"], comma, _CURRENCIES[sign]) if one_sign else None
+    return (
+        _parse_with_signs(match["minus"] + match["number"], comma, _CURRENCIES[sign])
+        if one_sign
+        else None
+    )
 
 
 def _parse_with_signs(text: str, comma: Comma, *signs: str) -> Written | None:
-    if comma == "thousands" and re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", text):
+    if comma == "thousands" and re.fullmatch(
+        r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", text
+    ):
         return Written(float(text.replace(",", "")), (",", *signs))
     value = number(text, comma)
     return None if value is None else Written(value, signs)
 
 
-def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, int, str] | None:
+def problem(
+    texts: Sequence[str | None], read: Mapping[str, Written | None]
+) -> tuple[str, int, str] | None:
     """Return why a column of texts is probably one of numbers that cannot be read: (kind, data row, cell); None if it is none.
 
     `read`: what `parse_number` says of each distinct text.
@@ -358,22 +451,33 @@ def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> 
     if not unread:
         # All are numbers, but some with a sign and some with another.
         usual_signs = _usual(texts, read)
-        return _first("sign", texts, {t for t, value in read.items() if _without_commas(value) != usual_signs})
-    bounds_alone = not numbers and set(kinds.values()) == {"bound"}  # such as the two categories <5 and >=5
+        return _first(
+            "sign",
+            texts,
+            {t for t, value in read.items() if _without_commas(value) != usual_signs},
+        )
+    bounds_alone = not numbers and set(kinds.values()) == {
+        "bound"
+    }  # such as the two categories <5 and >=5
     if "text" not in kinds.values() and not bounds_alone and len(units) <= _FEW_UNITS:
         where = _first("text", texts, unread)
         return None if where is None else (kinds[where[2]], *where[1:])
     if len(numbers) < _ENOUGH_NUMBERS:
         return None
     slips = sum(map(unread.__contains__, texts))
-    if 4 * slips <= sum(text is not None for text in texts) or 4 * len(unread) <= len(read):
+    if 4 * slips <= sum(text is not None for text in texts) or 4 * len(unread) <= len(
+        read
+    ):
         return _first("text", texts, unread)
     return None
 
 
 def _kind(text: str) -> str:
     stripped = _alone(text)
-    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(stripped)), "text")
+    return next(
+        (kind for kind, pattern in _KINDS.items() if pattern.fullmatch(stripped)),
+        "text",
+    )
 
 
 def _alone(text: str) -> str:
@@ -391,13 +495,21 @@ def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
     True
     """
     dotted = [_alone(text) for text in texts if "." in text]
-    may_be = bool(dotted) and (comma == "decimal" or (comma == "unseen" and len(dotted) < len(texts)))
+    may_be = bool(dotted) and (
+        comma == "decimal" or (comma == "unseen" and len(dotted) < len(texts))
+    )
     return may_be and all(map(_DOTS.fullmatch, dotted))
 
 
-def _usual(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, ...]:
+def _usual(
+    texts: Sequence[str | None], read: Mapping[str, Written | None]
+) -> tuple[str, ...]:
     """The signs of most cells."""
-    signs = [_without_commas(read[text]) for text in texts if text is not None and text in read]
+    signs = [
+        _without_commas(read[text])
+        for text in texts
+        if text is not None and text in read
+    ]
     return max(sorted(set(signs)), key=signs.count)
 
 
@@ -405,5 +517,14 @@ def _without_commas(value: Written | None) -> tuple[str, ...]:
     return () if value is None else tuple(sign for sign in value.signs if sign != ",")
 
 
-def _first(kind: str, texts: Sequence[str | None], suspects: Collection[Any]) -> tuple[str, int, str] | None:
-    return next(((kind, row, text) for row, text in enumerate(texts, 1) if text is not None and text in suspects), None)
+def _first(
+    kind: str, texts: Sequence[str | None], suspects: Collection[Any]
+) -> tuple[str, int, str] | None:
+    return next(
+        (
+            (kind, row, text)
+            for row, text in enumerate(texts, 1)
+            if text is not None and text in suspects
+        ),
+        None,
+    )

@@ -31,7 +31,13 @@ from coterie.data.tables.folder import (
     ready_tables,
     within,
 )
-from coterie.data.tables.read import files_of, holds_arrays, notes_on_other_files, read, reading_of
+from coterie.data.tables.read import (
+    files_of,
+    holds_arrays,
+    notes_on_other_files,
+    read,
+    reading_of,
+)
 from coterie.data.tables.recipe import TableCohort, describe
 
 _USUAL = Tables()
@@ -106,7 +112,11 @@ class TableCheck:
     @property
     def clients(self) -> dict[str, int]:
         """Rows by client."""
-        return {name: facts.rows for by_client in self.columns.values() for name, facts in by_client.items()}
+        return {
+            name: facts.rows
+            for by_client in self.columns.values()
+            for name, facts in by_client.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -115,7 +125,10 @@ class TableCheck:
             "notes": self.notes,
             "label": self.label,
             "clients": self.clients,
-            "columns": {c: {n: f._asdict() for n, f in by_client.items()} for c, by_client in self.columns.items()},
+            "columns": {
+                c: {n: f._asdict() for n, f in by_client.items()}
+                for c, by_client in self.columns.items()
+            },
             "drift": [d._asdict() for d in self.drift],
         }
 
@@ -145,7 +158,9 @@ def check_folder(
     """
     settings = tables if label is None else replace(tables, label=label)
     path, problems = Path(path), _Problems()
-    if path.is_dir() and holds_arrays(next(iter(files_of(path).values())), settings.arrays):
+    if path.is_dir() and holds_arrays(
+        next(iter(files_of(path).values())), settings.arrays
+    ):
         return _check_arrays(path, settings, split, seed)
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
@@ -154,7 +169,9 @@ def check_folder(
             by_client = {path.stem: read(path, reading_of(settings))}
         if by_client and Split.parse(split, kind=None).kind is not None:
             with problems.collect():
-                by_client, notes = deal_table(by_client[path.stem], settings, seed=seed, split=split)
+                by_client, notes = deal_table(
+                    by_client[path.stem], settings, seed=seed, split=split
+                )
             split = within(split)
     else:
         for client, file in files_of(path).items():
@@ -165,7 +182,9 @@ def check_folder(
     return replace(checked, notes=(*checked.notes, *notes))
 
 
-def _check_arrays(path: Path, settings: Tables, split: Split | Mapping[str, Any] | None, seed: int) -> TableCheck:
+def _check_arrays(
+    path: Path, settings: Tables, split: Split | Mapping[str, Any] | None, seed: int
+) -> TableCheck:
     """Check a folder of arrays: what stops a run, and the rows, shapes and classes of each client."""
     try:
         clients = from_folder(path, tables=settings, split=split, seed=seed)
@@ -176,8 +195,16 @@ def _check_arrays(path: Path, settings: Tables, split: Split | Mapping[str, Any]
         parts = [part for _, part in client.parts()]
         rows = sum(map(len, parts))
         for key, tensor in tensors_by_name(parts[0].read()).items():
-            columns.setdefault(key, {})[client.name] = Facts(f"array {list(tensor.shape[1:])}", rows, 0.0)
-        labels = Column("text", None, np.array([str(v) for part in parts for v in part.labels.tolist()], dtype=object))
+            columns.setdefault(key, {})[client.name] = Facts(
+                f"array {list(tensor.shape[1:])}", rows, 0.0
+            )
+        labels = Column(
+            "text",
+            None,
+            np.array(
+                [str(v) for part in parts for v in part.labels.tolist()], dtype=object
+            ),
+        )
         columns.setdefault("label", {})[client.name] = facts_of(labels)
     return TableCheck((), clients.notes, "label", columns, ())
 
@@ -206,7 +233,9 @@ def check_tables(
         for name, table in tables.items():
             with collected.collect():
                 check_label(table, label, tables)
-                ready |= ready_tables({name: table}, fit_to(settings, {name: table}), rule, seed)[0]
+                ready |= ready_tables(
+                    {name: table}, fit_to(settings, {name: table}), rule, seed
+                )[0]
     if ready:
         described = describe(
             TableCohort(ready),
@@ -214,27 +243,58 @@ def check_tables(
             categorical=json.dumps(sorted(settings.categorical)),
             rare=settings.rare,
         )
-        draft = draft_recipe(sorted(ready), described, fit_to(settings, ready), collected.collect)
+        draft = draft_recipe(
+            sorted(ready), described, fit_to(settings, ready), collected.collect
+        )
         notes = draft["notes"]
     if tables and not collected:
         with collected.collect():
-            clients = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
-            notes = [note for note in clients.notes if not _is_asked(note, clients.questions)]
+            clients = from_tables(
+                tables,
+                settings,
+                "a folder of tables",
+                name="checked",
+                seed=seed,
+                split=split,
+            )
+            notes = [
+                note for note in clients.notes if not _is_asked(note, clients.questions)
+            ]
             collected += clients.questions
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
-    columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
-    if label is not None and draft is not None and draft["label"].get("task") == "classification":
-        columns[label] = {name: facts_of(_classes(table.columns[label], settings)) for name, table in ready.items()}
-    used = set(columns) if draft is None else {label, *(column["name"] for column in draft["columns"])}
-    drift = _drifts({name: by_client for name, by_client in columns.items() if name in used})
-    return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift)
+    columns = {
+        c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns}
+        for c in order
+    }
+    if (
+        label is not None
+        and draft is not None
+        and draft["label"].get("task") == "classification"
+    ):
+        columns[label] = {
+            name: facts_of(_classes(table.columns[label], settings))
+            for name, table in ready.items()
+        }
+    used = (
+        set(columns)
+        if draft is None
+        else {label, *(column["name"] for column in draft["columns"])}
+    )
+    drift = _drifts(
+        {name: by_client for name, by_client in columns.items() if name in used}
+    )
+    return TableCheck(
+        tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift
+    )
 
 
 def _is_asked(note: str, questions: Sequence[str]) -> bool:
     """Return True for a note on what a question is about, too."""
     subject, units = note.partition(": ")[0], "the same unit?"
     return any(
-        units in question if units in note else note.endswith(_DOUBTS) and question.startswith(subject)
+        units in question
+        if units in note
+        else note.endswith(_DOUBTS) and question.startswith(subject)
         for question in questions
     )
 
@@ -245,7 +305,11 @@ def _classes(label: Column, settings: Tables) -> Column:
     if settings.above is not None and label.numbers is not None:
         threshold = spell(settings.above)
         texts = np.array(
-            [f"> {threshold}" if value > settings.above else f"<= {threshold}" for value in label.numbers], dtype=object
+            [
+                f"> {threshold}" if value > settings.above else f"<= {threshold}"
+                for value in label.numbers
+            ],
+            dtype=object,
         )
     return Column("text", None, texts)
 
@@ -257,12 +321,19 @@ def facts_of(column: Column) -> Facts:
     if column.numbers is None:
         counts = Counter(str(text) for text in column.value_names[present])
         shares = {text: n / counts.total() for text, n in counts.most_common()}
-        return Facts(column.kind, len(column), missing, shares=shares if column.kind == "text" else {})
+        return Facts(
+            column.kind,
+            len(column),
+            missing,
+            shares=shares if column.kind == "text" else {},
+        )
     numbers = column.numbers[present]
     if not len(numbers) or not np.isfinite(numbers).all():
         return Facts(column.kind, len(column), missing)
     with np.errstate(over="ignore"):
-        low, high, mean, deviation = (float(f(numbers)) for f in (np.min, np.max, np.mean, np.std))
+        low, high, mean, deviation = (
+            float(f(numbers)) for f in (np.min, np.max, np.mean, np.std)
+        )
     if not np.isfinite(deviation):
         return Facts(column.kind, len(column), missing, low, high)
     return Facts(column.kind, len(column), missing, low, high, mean, deviation)
@@ -272,42 +343,84 @@ def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
     drifts = []
     for column, by_client in columns.items():
         for name, at_client in by_client.items():
-            other_facts = [facts for client, facts in by_client.items() if client != name]
+            other_facts = [
+                facts for client, facts in by_client.items() if client != name
+            ]
             drift = _drift(name, column, at_client, other_facts)
             drifts += [drift] if drift is not None else []
     return tuple(
         sorted(
-            drifts, key=lambda d: (-abs(d.value) / (1 if d.measure == "mean difference" else 0.5), d.column, d.client)
+            drifts,
+            key=lambda d: (
+                -abs(d.value) / (1 if d.measure == "mean difference" else 0.5),
+                d.column,
+                d.client,
+            ),
         )
     )
 
 
-def _drift(client: str, column: str, at_client: Facts, other_facts: list[Facts]) -> Drift | None:
+def _drift(
+    client: str, column: str, at_client: Facts, other_facts: list[Facts]
+) -> Drift | None:
     """The drift of a column with numbers at all clients, or texts at all; None for others."""
     present = [(facts, facts.rows * (1 - facts.missing)) for facts in other_facts]
     total = sum(rows for _, rows in present)
     if not total or at_client.missing == 1 or at_client.kind == "date":
         return None
-    noise = 1 / (at_client.rows * (1 - at_client.missing)) + 1 / total  # of a mean, in squared standard deviations
+    noise = (
+        1 / (at_client.rows * (1 - at_client.missing)) + 1 / total
+    )  # of a mean, in squared standard deviations
     if (
         at_client.mean is not None
         and at_client.deviation is not None
         and all(f.mean is not None or not n for f, n in present)
     ):
-        moments = [(f.mean, f.deviation or 0.0, n / total) for f, n in present if f.mean is not None]
+        moments = [
+            (f.mean, f.deviation or 0.0, n / total)
+            for f, n in present
+            if f.mean is not None
+        ]
         mean = sum(m * share for m, _, share in moments)
         variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in moments)
         scale = ((at_client.deviation**2 + variance) / 2) ** 0.5
-        chance = 4 * noise**0.5  # standard errors; four, since many columns of many clients are looked at
-        return None if scale == 0 else Drift(client, column, "mean difference", (at_client.mean - mean) / scale, chance)
+        chance = (
+            4 * noise**0.5
+        )  # standard errors; four, since many columns of many clients are looked at
+        return (
+            None
+            if scale == 0
+            else Drift(
+                client,
+                column,
+                "mean difference",
+                (at_client.mean - mean) / scale,
+                chance,
+            )
+        )
     if at_client.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
-    shares = _fold_shares((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
+    shares = _fold_shares(
+        (text, share * n / total)
+        for facts, n in present
+        for text, share in facts.shares.items()
+    )
     client_shares = _fold_shares(at_client.shares.items())
-    distance = sum(abs(client_shares.get(text, 0.0) - shares.get(text, 0.0)) for text in {*client_shares, *shares}) / 2
+    distance = (
+        sum(
+            abs(client_shares.get(text, 0.0) - shares.get(text, 0.0))
+            for text in {*client_shares, *shares}
+        )
+        / 2
+    )
     # Its mean under no difference, and three times the most that its standard deviation can be.
-    expected = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values()) / (2 * math.pi) ** 0.5
-    return Drift(client, column, "total variation", distance, expected + 1.5 * noise**0.5)
+    expected = (
+        sum((p * (1 - p) * noise) ** 0.5 for p in shares.values())
+        / (2 * math.pi) ** 0.5
+    )
+    return Drift(
+        client, column, "total variation", distance, expected + 1.5 * noise**0.5
+    )
 
 
 def _fold_shares(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -329,7 +442,10 @@ def short(facts: Facts) -> str:
     if facts.low is not None and facts.high is not None:
         text = f"{_round(facts.low)} to {_round(facts.high)}"
     elif facts.shares:
-        text = ", ".join(f"{name[:16]} {_percent(share)}" for name, share in list(facts.shares.items())[:2])
+        text = ", ".join(
+            f"{name[:16]} {_percent(share)}"
+            for name, share in list(facts.shares.items())[:2]
+        )
         text += f" and {len(facts.shares) - 2} more" if len(facts.shares) > 2 else ""
     else:
         text = facts.kind

@@ -53,7 +53,13 @@ class ColumnDescription:
         if self.problem is not None:
             return True
         if self.kind == "text" or self.categories is not None:
-            return None not in (self.categories, self.distinct, self.pooled, self.identifier, self.unique)
+            return None not in (
+                self.categories,
+                self.distinct,
+                self.pooled,
+                self.identifier,
+                self.unique,
+            )
         return self.kind != "number" or None not in (self.unique, self.identifier)
 
     @classmethod
@@ -73,7 +79,10 @@ class ColumnDescription:
             and (distinct is None or is_count(distinct))
             and (problem is None or (_is_word(problem) and isinstance(example, list)))
             and (problem is not None or example is None or _is_cell(example))
-            and (column.categories is None or _are_words(column.categories, min(most, distinct or 0)))
+            and (
+                column.categories is None
+                or _are_words(column.categories, min(most, distinct or 0))
+            )
             and column.is_usable
         )
         return column if valid else None
@@ -118,8 +127,18 @@ class TableDescription:
 
     def text(self) -> str:
         """Return the description as JSON."""
-        columns = {name: {k: v for k, v in vars(c).items() if v is not None} for name, c in self.columns.items()}
-        return json.dumps({"rows": self.rows, "source": self.source, "columns": columns, "label": vars(self.label)})
+        columns = {
+            name: {k: v for k, v in vars(c).items() if v is not None}
+            for name, c in self.columns.items()
+        }
+        return json.dumps(
+            {
+                "rows": self.rows,
+                "source": self.source,
+                "columns": columns,
+                "label": vars(self.label),
+            }
+        )
 
     @classmethod
     def parse(cls, text: Any, chosen: Collection[str] = ()) -> TableDescription:
@@ -128,7 +147,11 @@ class TableDescription:
         Columns `chosen` as categories may have as many as rows, others at most `MANY_CATEGORIES`.
         """
         table = read_json(text, "description")
-        rows, source, columns = table.get("rows"), table.get("source"), table.get("columns")
+        rows, source, columns = (
+            table.get("rows"),
+            table.get("source"),
+            table.get("columns"),
+        )
         if not is_count(rows) or not rows:
             raise InputError("its description counts no rows")
         if not isinstance(source, str) or not _is_word(source):
@@ -137,9 +160,13 @@ class TableDescription:
             raise InputError("its description has no columns or no label")
         parsed = {}
         for name, column_table in columns.items():
-            column = ColumnDescription.parse(column_table, rows if name in chosen else MANY_CATEGORIES)
+            column = ColumnDescription.parse(
+                column_table, rows if name in chosen else MANY_CATEGORIES
+            )
             if column is None or not _is_word(name):
-                raise InputError(f"its description of column {plain(str(name), 40)!r} is none")
+                raise InputError(
+                    f"its description of column {plain(str(name), 40)!r} is none"
+                )
             parsed[name] = column
         label = LabelDescription.parse(table["label"])
         if label is None:
@@ -152,7 +179,9 @@ def read_json(text: Any, file: str) -> dict[str, Any]:
     try:
         table = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"its {file} cannot be read ({type(error).__name__})") from error
+        raise InputError(
+            f"its {file} cannot be read ({type(error).__name__})"
+        ) from error
     if not isinstance(table, dict):
         raise InputError(f"its {file} is not a table")
     return table
@@ -164,11 +193,18 @@ def is_count(value: Any) -> bool:
 
 
 def _is_cell(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and is_count(value[0]) and _is_word(value[1])
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and is_count(value[0])
+        and _is_word(value[1])
+    )
 
 
 def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 1000 and _CONTROL.search(value) is None
+    return (
+        isinstance(value, str) and len(value) <= 1000 and _CONTROL.search(value) is None
+    )
 
 
 def _are_words(value: Any, most: int = MANY_WORDS) -> bool:

@@ -22,8 +22,22 @@ from coterie.data.dealing import deal
 from coterie.data.parts import stratified
 from coterie.data.splits import number_names
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
-from coterie.data.tables.cells import Column, Reading, Table, are_whole, complaint, number
-from coterie.data.tables.read import files_of, holds_arrays, notes_on_other_files, read, read_frame, reading_of
+from coterie.data.tables.cells import (
+    Column,
+    Reading,
+    Table,
+    are_whole,
+    complaint,
+    number,
+)
+from coterie.data.tables.read import (
+    files_of,
+    holds_arrays,
+    notes_on_other_files,
+    read,
+    read_frame,
+    reading_of,
+)
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode, group_notes
 from coterie.data.tables.suspicions import find_doubts
 from coterie.data.tensors import from_array_files
@@ -32,7 +46,13 @@ from coterie.data.values import names_as_texts
 _LABELS = ("label", "target", "outcome", "y", "class")
 """Names that are taken for the label if the user names none and all clients share exactly one of them."""
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
-_PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
+_PARTS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "validation": "validation",
+    "valid": "validation",
+}
 _PARTS |= {"val": "validation"}
 _USUAL = Tables()
 
@@ -78,16 +98,32 @@ def from_folder(
     """
     settings = tables if label is None else replace(tables, label=label)
     if path_exists(path := Path(path), Path.is_file):
-        dealt, notes = deal_table(read(path, reading_of(settings)), settings, seed=seed, split=split)
-        clients = from_tables(dealt, settings, "a table", seed=seed, split=within(split), name=name or str(path))
+        dealt, notes = deal_table(
+            read(path, reading_of(settings)), settings, seed=seed, split=split
+        )
+        clients = from_tables(
+            dealt,
+            settings,
+            "a table",
+            seed=seed,
+            split=within(split),
+            name=name or str(path),
+        )
         clients.notes = (*notes, *clients.notes)
         return clients
     files = files_of(path)
     if holds_arrays(next(iter(files.values())), settings.arrays):
-        return from_array_files(files, settings, seed=seed, split=split, name=name or str(path), folder=path)
-    read_files = {client: read(file, reading_of(settings, client)) for client, file in files.items()}
+        return from_array_files(
+            files, settings, seed=seed, split=split, name=name or str(path), folder=path
+        )
+    read_files = {
+        client: read(file, reading_of(settings, client))
+        for client, file in files.items()
+    }
     natural = name or f"the folder {path}"
-    clients = from_tables(read_files, settings, natural, seed=seed, split=split, name=name or str(path))
+    clients = from_tables(
+        read_files, settings, natural, seed=seed, split=split, name=name or str(path)
+    )
     clients.notes = (*clients.notes, *notes_on_other_files(path))
     return clients
 
@@ -124,17 +160,30 @@ def from_frames(
     if isinstance(frames, list | tuple):
         frames = dict(zip(number_names(len(frames)), frames, strict=True))
     if not isinstance(frames, Mapping) or not frames:
-        raise InputError("there are no data frames; give at least one as {client: frame}")
+        raise InputError(
+            "there are no data frames; give at least one as {client: frame}"
+        )
     settings = tables if label is None else replace(tables, label=label)
     read_frames = {
         client: read_frame(frame, reading_of(settings, client), name=client)
         for client, frame in names_as_texts(frames, "frames").items()
     }
-    return from_tables(read_frames, settings, "a mapping of data frames", seed=seed, split=split, name=name)
+    return from_tables(
+        read_frames,
+        settings,
+        "a mapping of data frames",
+        seed=seed,
+        split=split,
+        name=name,
+    )
 
 
 def deal_table(
-    table: Table, settings: Tables, *, seed: int, split: Split | Mapping[str, Any] | None
+    table: Table,
+    settings: Tables,
+    *,
+    seed: int,
+    split: Split | Mapping[str, Any] | None,
 ) -> tuple[dict[str, Table], tuple[str, ...]]:
     """Return the tables that `split` deals the rows of one to, by client, and notes. Raises `InputError` if it does not say how."""
     rule = Split.parse(split, kind=None)
@@ -144,18 +193,28 @@ def deal_table(
             "clients"
         )
     if rule.kind == "target-groups" or rule.unseen or rule.flip or rule.test != "own":
-        raise InputError("[split] target-groups, unseen, flip and test do not apply to a table; leave them out")
+        raise InputError(
+            "[split] target-groups, unseen, flip and test do not apply to a table; leave them out"
+        )
     settings = fit_to(settings, {table.name: table})
     label = str(settings.label)
     ready, notes = _without_gaps(_map_classes(table, settings), settings)
     strata = _strata(ready.columns[label], settings)
-    labels = ready.columns[label].numbers if strata is None else np.unique(strata, return_inverse=True)[1]
+    labels = (
+        ready.columns[label].numbers
+        if strata is None
+        else np.unique(strata, return_inverse=True)[1]
+    )
 
     def column(name: str) -> NDArray[Any]:
         if name == label:
-            raise InputError(f"[split] column = {name!r} is the label; name the column that says whose row it is")
+            raise InputError(
+                f"[split] column = {name!r} is the label; name the column that says whose row it is"
+            )
         if name not in ready.columns:
-            raise InputError(f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}")
+            raise InputError(
+                f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}"
+            )
         values = ready.columns[name].value_names
         for group in variants(str(value) for value in values if value is not None):
             raise InputError(
@@ -164,9 +223,21 @@ def deal_table(
             )
         return values
 
-    dealt = deal(rule, np.zeros(len(ready)) if labels is None else labels, seed=seed, column=column)
-    inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
-    tables = {name: _choose_rows(inputs, name, rows) for name, rows in dealt.clients.items()}
+    dealt = deal(
+        rule,
+        np.zeros(len(ready)) if labels is None else labels,
+        seed=seed,
+        column=column,
+    )
+    inputs = replace(
+        ready,
+        columns={
+            key: c for key, c in ready.columns.items() if key not in dealt.columns
+        },
+    )
+    tables = {
+        name: _choose_rows(inputs, name, rows) for name, rows in dealt.clients.items()
+    }
     return tables, (*table.notes, *notes, *dealt.notes)
 
 
@@ -179,10 +250,14 @@ def _choose_rows(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
     keep = np.zeros(len(table), dtype=bool)
     keep[rows] = True
     columns = {key: _filter(column, keep) for key, column in table.columns.items()}
-    return replace(table, name=name, source=f"{name} of {table.source}", notes=(), columns=columns)
+    return replace(
+        table, name=name, source=f"{name} of {table.source}", notes=(), columns=columns
+    )
 
 
-def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
+def apply_recipe(
+    recipe: Mapping[str, Any], rows: str | Path | Any, *, need_label: bool = False
+) -> Encoded:
     """Return new rows (a file, or a data frame) as the model of `recipe` reads them; nothing is fitted again.
 
     Returns inputs float32 [rows, features], labels (None where the file has none; those of a regression as (label - mean) /
@@ -206,7 +281,11 @@ def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_labe
         named.append(recipe["label"]["column"])
     reading = Reading(recipe["missing"], named, recipe["rename"])
     on_disk = isinstance(rows, str | Path)
-    table = read(rows, reading) if on_disk else read_frame(rows, reading, name="new", source="the frame")
+    table = (
+        read(rows, reading)
+        if on_disk
+        else read_frame(rows, reading, name="new", source="the frame")
+    )
     return encode(table, cast("Recipe", recipe), need_label=need_label)
 
 
@@ -234,7 +313,9 @@ def from_tables(
     settings = fit_to(settings, tables)
     ready, notes = ready_tables(tables, settings, rule, seed)
     cohort = TableCohort(ready)
-    recipe = agree(cohort.names, settings, lambda ask, **payload: ask.function(cohort, **payload))
+    recipe = agree(
+        cohort.names, settings, lambda ask, **payload: ask.function(cohort, **payload)
+    )
     clients = []
     for table in cohort.tables:
         client, client_notes = encode_client(table, recipe)
@@ -242,12 +323,25 @@ def from_tables(
         notes += client_notes
     doubts, questions = find_doubts(clients, cohort.tables, recipe, settings)
     classes = recipe["label"]["classes"]
-    server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
+    server = (
+        None
+        if settings.server_file is None
+        else server_rows(settings.server_file, recipe)
+    )
     sentences = group_notes([*doubts, *recipe["notes"], *notes])
-    out = Clients(clients, name=name, classes=classes, recipe=recipe, notes=sentences, server=server)
+    out = Clients(
+        clients,
+        name=name,
+        classes=classes,
+        recipe=recipe,
+        notes=sentences,
+        server=server,
+    )
     if classes and bool((out.train.labels == out.train.labels[0]).all()):
         only = classes[int(out.train.labels[0])]
-        raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
+        raise InputError(
+            f"all training rows of all clients are {only!r}; there is nothing to learn"
+        )
     out.questions = tuple(questions)
     return out
 
@@ -256,7 +350,11 @@ def label_of(settings: Tables, tables: Mapping[str, Table]) -> str:
     """Return the label, if need be guessed from the names that all `tables` share. Raises `InputError` if none can be guessed."""
     if settings.label:
         return settings.label
-    shared = [name for name in _LABELS if all(name in table.columns for table in tables.values())]
+    shared = [
+        name
+        for name in _LABELS
+        if all(name in table.columns for table in tables.values())
+    ]
     if len(shared) != 1:
         example = next(iter(tables.values()))
         raise InputError(
@@ -270,7 +368,9 @@ def fit_to(settings: Tables, tables: Mapping[str, Table]) -> Tables:
     """Return the settings with the label of `tables`. Raises `InputError` for one that they do not have."""
     label = label_of(settings, tables)
     if any(label in dropped for dropped in settings.by_client.values()):
-        raise InputError(f"drop names {label!r}, which is the label; take it out of drop")
+        raise InputError(
+            f"drop names {label!r}, which is the label; take it out of drop"
+        )
     for table in tables.values():
         check_label(table, label, tables)
     return settings if label == settings.label else replace(settings, label=label)
@@ -281,13 +381,17 @@ def check_names(settings: Tables, tables: Mapping[str, Table]) -> None:
     for key, by_client in (("drop", settings.by_client), ("rename", settings.rename)):
         for client in by_client:
             if client not in tables and client != EVERY_FILE:
-                raise InputError(f"{key} has settings for {client!r}, which is not a client; {nearest(client, tables)}")
+                raise InputError(
+                    f"{key} has settings for {client!r}, which is not a client; {nearest(client, tables)}"
+                )
     if not settings.rename:
         return
     have = {c for table in tables.values() for c in (*table.columns, *table.renamed)}
     for old_name in settings.new_names():
         if old_name not in have:
-            raise InputError(f"rename names column {old_name!r}, which no client has; {nearest(old_name, have)}")
+            raise InputError(
+                f"rename names column {old_name!r}, which no client has; {nearest(old_name, have)}"
+            )
 
 
 def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
@@ -296,9 +400,13 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
         return
     have = [n for n, t in tables.items() if label in t.columns]
     similar = [c for c in table.columns if alike(c, label)]
-    unnamed = 2 * sum(number(name) is not None for name in table.columns) > len(table.columns)
+    unnamed = 2 * sum(number(name) is not None for name in table.columns) > len(
+        table.columns
+    )
     if unnamed:
-        cure = "; its first line has numbers: put one with the names of the columns above"
+        cure = (
+            "; its first line has numbers: put one with the names of the columns above"
+        )
     elif have and similar:
         cure = f"; is {similar[0]!r} the same? Then say rename = {{{quote_toml(similar[0])} = {quote_toml(label)}}}"
     elif have:
@@ -318,10 +426,25 @@ def encode_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]
     """Return the client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
     rows = encode(table, recipe)
     part = Part(rows.inputs, cast("torch.Tensor", rows.labels))
-    parts = {key: part.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
-    groups = None if table.groups is None else {key: table.groups[table.parts[key]] for key in parts}
+    parts = {
+        key: part.select(torch.from_numpy(index))
+        for key, index in table.parts.items()
+        if len(index)
+    }
+    groups = (
+        None
+        if table.groups is None
+        else {key: table.groups[table.parts[key]] for key in parts}
+    )
     numbers = table.parts.get("test")
-    return Client(table.name, parts["train"], parts.get("validation"), parts.get("test"), numbers, groups), rows.notes
+    return Client(
+        table.name,
+        parts["train"],
+        parts.get("validation"),
+        parts.get("test"),
+        numbers,
+        groups,
+    ), rows.notes
 
 
 def ready_tables(
@@ -348,7 +471,9 @@ def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     label = str(settings.label)
     problem, present = table.columns[label].problem, table.columns[label].present
     if problem is not None:
-        raise InputError(f"{table.source}: label {label!r} {complaint(*problem, choice='')}")
+        raise InputError(
+            f"{table.source}: label {label!r} {complaint(*problem, choice='')}"
+        )
     if present.all():
         return table, []
     missing = np.flatnonzero(~present)
@@ -359,9 +484,13 @@ def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
             'such rows, or set unlabelled = "drop"'
         )
     if not present.any():
-        raise InputError(f"{table.source}: label {label!r} is missing in every row; remove the file")
+        raise InputError(
+            f"{table.source}: label {label!r} is missing in every row; remove the file"
+        )
     columns = {key: _filter(column, present) for key, column in table.columns.items()}
-    return replace(table, columns=columns), [f"{table.name}: {rows_left_out(len(missing), label)}"]
+    return replace(table, columns=columns), [
+        f"{table.name}: {rows_left_out(len(missing), label)}"
+    ]
 
 
 def _take_groups(table: Table, settings: Tables) -> Table:
@@ -370,16 +499,26 @@ def _take_groups(table: Table, settings: Tables) -> Table:
     if group is None:
         return table
     if group == settings.label:
-        raise InputError(f"group = {group!r} is the label; name the column that says which rows belong together")
+        raise InputError(
+            f"group = {group!r} is the label; name the column that says which rows belong together"
+        )
     if group not in table.columns:
-        raise InputError(f"{table.source} has no column {group!r} (group); {nearest(group, table.columns)}")
+        raise InputError(
+            f"{table.source} has no column {group!r} (group); {nearest(group, table.columns)}"
+        )
     column = table.columns[group]
     if not column.present.all():
         raise InputError(
             f"{table.source}: {group!r} is missing in data row {int(np.argmin(column.present)) + 1}; say whose row it is"
         )
-    groups = np.unique(column.value_names.astype(str), return_inverse=True)[1].astype(np.int64)
-    return replace(table, columns={key: c for key, c in table.columns.items() if key != group}, groups=groups)
+    groups = np.unique(column.value_names.astype(str), return_inverse=True)[1].astype(
+        np.int64
+    )
+    return replace(
+        table,
+        columns={key: c for key, c in table.columns.items() if key != group},
+        groups=groups,
+    )
 
 
 def _map_classes(table: Table, settings: Tables) -> Table:
@@ -395,14 +534,18 @@ def _map_classes(table: Table, settings: Tables) -> Table:
             )
     classes = np.empty(len(texts), dtype=object)
     classes[:] = [None if text is None else spellings[text] for text in texts]
-    return replace(table, columns={**table.columns, label: Column("text", None, classes)})
+    return replace(
+        table, columns={**table.columns, label: Column("text", None, classes)}
+    )
 
 
 def _filter(column: Column, keep: NDArray[np.bool_]) -> Column:
     numbers = None if column.numbers is None else column.numbers[keep]
     texts = None if column.texts is None else column.texts[keep]
     empty = numbers is not None and bool(np.isnan(numbers).all())
-    return replace(column, kind="empty" if empty else column.kind, numbers=numbers, texts=texts)
+    return replace(
+        column, kind="empty" if empty else column.kind, numbers=numbers, texts=texts
+    )
 
 
 def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
@@ -414,11 +557,18 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     if split_column is None:
         strata = _strata(table.columns[str(settings.label)], settings)
         parts = stratified(
-            strata, split.parts, seed=split.seed_for(seed), name=table.name, n=len(table), groups=table.groups
+            strata,
+            split.parts,
+            seed=split.seed_for(seed),
+            name=table.name,
+            n=len(table),
+            groups=table.groups,
         )
         return replace(table, parts=parts)
     if split_column not in table.columns:
-        raise InputError(f"{table.source} has no column {split_column!r} (split_column); add it or drop that setting")
+        raise InputError(
+            f"{table.source} has no column {split_column!r} (split_column); add it or drop that setting"
+        )
     columns = dict(table.columns)
     words = [str(t).lower() for t in columns.pop(split_column).value_names]
     for row, word in enumerate(words):
@@ -428,9 +578,13 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
                 f"{nearest(word, ['train', 'validation', 'test'])}"
             )
     part = np.array([_PARTS[word] for word in words])
-    parts = {key: np.flatnonzero(part == key) for key in ("train", "validation", "test")}
+    parts = {
+        key: np.flatnonzero(part == key) for key in ("train", "validation", "test")
+    }
     if not len(parts["train"]):
-        raise InputError(f"{table.source}: no row is 'train' in column {split_column!r}; mark some")
+        raise InputError(
+            f"{table.source}: no row is 'train' in column {split_column!r}; mark some"
+        )
     return replace(table, columns=columns, parts=parts)
 
 
@@ -443,6 +597,8 @@ def _strata(column: Column, settings: Tables) -> NDArray[np.int64] | None:
     names, codes = column.levels
     distinct = len(names)
     integers = column.numbers is None or are_whole(column.numbers)
-    if settings.task is None and (distinct > MANY_CLASSES or (not integers and distinct > FEW_NUMBERS)):
+    if settings.task is None and (
+        distinct > MANY_CLASSES or (not integers and distinct > FEW_NUMBERS)
+    ):
         return None
     return np.argsort(np.argsort(names))[codes]

@@ -20,10 +20,16 @@ FEWEST_CASES = 15
 LOOKED_AT = 4096
 """Training rows, evenly over all, by which columns are looked at one by one."""
 _FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
-_REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip
+_REPEATED = (
+    1.2  # rows of a value, on average, from which on they are not there by a slip
+)
 _FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
-_TELLING = 0.95  # area under the ROC curve of one column from which on it may say the label
-_FEWEST_CODES = 5  # rows of a client with the same odd number from which on it is no slip
+_TELLING = (
+    0.95  # area under the ROC curve of one column from which on it may say the label
+)
+_FEWEST_CODES = (
+    5  # rows of a client with the same odd number from which on it is no slip
+)
 CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 """Numbers that people write for "missing"."""
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
@@ -55,25 +61,43 @@ def ask_about(
     return [
         *_on_patients(tables, recipe, settings),
         *_on_the_task(tables, recipe, settings),
-        *(_on_words_of_classes(tables, recipe, settings) if len(recipe["label"]["classes"]) > 2 else ()),
+        *(
+            _on_words_of_classes(tables, recipe, settings)
+            if len(recipe["label"]["classes"]) > 2
+            else ()
+        ),
         *_on_telling_columns([name for name in telling if name not in settings.keep]),
         *_on_columns_of_one_class(
-            clients, tables, recipe, extremes, {*telling, *settings.keep, *settings.columns_to_drop()}
+            clients,
+            tables,
+            recipe,
+            extremes,
+            {*telling, *settings.keep, *settings.columns_to_drop()},
         ),
         *_on_units(recipe, settings),
         *_on_codes(extremes, {*telling, *settings.keep}),
     ]
 
 
-def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+def _on_patients(
+    tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
     """Ask of a column that names patients, and has several rows for them, whether these belong together."""
     if settings.group is not None:
         return
     for name in tables[0].columns:
-        if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
+        if (
+            name == recipe["label"]["column"]
+            or name in settings.keep
+            or not names_rows(name)
+        ):
             continue
-        values = [table.columns[name].value_names for table in tables if name in table.columns]
-        different = sum(len({value for value in column if value is not None}) for column in values)
+        values = [
+            table.columns[name].value_names for table in tables if name in table.columns
+        ]
+        different = sum(
+            len({value for value in column if value is not None}) for column in values
+        )
         total = sum(map(len, values))
         if (
             len(values) == len(tables)
@@ -87,11 +111,18 @@ def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
             return
 
 
-def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+def _on_the_task(
+    tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
     """Ask whether whole numbers are classes or counts."""
     label = recipe["label"]
     chosen = settings.task or settings.classes or settings.above is not None
-    if chosen or label["kind"] != "number" or not len(label["values"]) >= _FEWEST_COUNTS or not label["classes"]:
+    if (
+        chosen
+        or label["kind"] != "number"
+        or not len(label["values"]) >= _FEWEST_COUNTS
+        or not label["classes"]
+    ):
         return
     low, high = label["values"][0], label["values"][-1]
     yield (
@@ -100,12 +131,21 @@ def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
     )
 
 
-def _on_words_of_classes(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+def _on_words_of_classes(
+    tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
     """Ask whether all classes of a client are other words for those of the others."""
     label = recipe["label"]
     if settings.task or settings.classes:
         return
-    classes = [{value for value in table.columns[label["column"]].value_names if value is not None} for table in tables]
+    classes = [
+        {
+            value
+            for value in table.columns[label["column"]].value_names
+            if value is not None
+        }
+        for table in tables
+    ]
     for table, words in zip(tables, classes, strict=True):
         elsewhere = [values for values in classes if values is not words]
         if len(words) > 1 and elsewhere and words.isdisjoint(set().union(*elsewhere)):
@@ -117,14 +157,22 @@ def _on_words_of_classes(tables: Sequence[Table], recipe: Recipe, settings: Tabl
             return
 
 
-def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _telling_columns(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe
+) -> list[str]:
     """Return columns that tell two classes apart by themselves, or by where they have no value."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     is_binary = len(recipe["label"]["classes"]) == 2
-    if not is_binary or np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES:
+    if (
+        not is_binary
+        or np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES
+    ):
         return []
     step = -(-len(labels) // LOOKED_AT)
-    sampled = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
+    sampled = [
+        table.parts["train"][i::step]
+        for i, table in zip(_starts(clients, step), tables, strict=True)
+    ]
     cases, telling = labels[::step], []
     for column in recipe["columns"]:
         tells = _numbers_tell if column["kind"] == "number" else _texts_tell
@@ -133,7 +181,9 @@ def _telling_columns(clients: Sequence[Client], tables: Sequence[Table], recipe:
     return telling
 
 
-def _numbers_tell(name: str, tables: Sequence[Table], sampled: Sequence[Array], cases: Array) -> bool:
+def _numbers_tell(
+    name: str, tables: Sequence[Table], sampled: Sequence[Array], cases: Array
+) -> bool:
     """Return True if the numbers of a column tell the cases, or where there is one."""
     parts = []
     for table, rows in zip(tables, sampled, strict=True):
@@ -145,7 +195,9 @@ def _numbers_tell(name: str, tables: Sequence[Table], sampled: Sequence[Array], 
     return bool(by_gaps or _auc(values[present], cases[present]) > _TELLING)
 
 
-def _texts_tell(name: str, tables: Sequence[Table], sampled: Sequence[Array], cases: Array) -> bool:
+def _texts_tell(
+    name: str, tables: Sequence[Table], sampled: Sequence[Array], cases: Array
+) -> bool:
     """Return True if the categories of a column tell the cases."""
     parts = []
     for table, rows in zip(tables, sampled, strict=True):
@@ -173,7 +225,11 @@ def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
 
 
 def _on_columns_of_one_class(
-    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, extremes: Far, answered: Set[str]
+    clients: Sequence[Client],
+    tables: Sequence[Table],
+    recipe: Recipe,
+    extremes: Far,
+    answered: Set[str],
 ) -> Iterator[str]:
     """Ask about columns whose values, missing values, or numbers far from all others, are those of one class alone; also about dates,
     which no model uses: what else is known only with the outcome may be told by them.
@@ -181,9 +237,16 @@ def _on_columns_of_one_class(
     classes = recipe["label"]["classes"]
     if not classes:
         return
-    labels = np.concatenate([np.asarray(client.train.labels) for client in clients]).astype(np.int64)
+    labels = np.concatenate(
+        [np.asarray(client.train.labels) for client in clients]
+    ).astype(np.int64)
     shares = np.bincount(labels, minlength=len(classes)) / len(labels)
-    dates = dict.fromkeys(name for table in tables for name, column in table.columns.items() if column.kind == "date")
+    dates = dict.fromkeys(
+        name
+        for table in tables
+        for name, column in table.columns.items()
+        if column.kind == "date"
+    )
     names: dict[str, list[str]] = {}
     for name in [*(column["name"] for column in recipe["columns"]), *dates]:
         if name in answered:
@@ -196,8 +259,13 @@ def _on_columns_of_one_class(
         ):
             count = np.bincount(labels[odd_rows], minlength=len(classes))
             only = int(count.argmax())
-            if count[only] == count.sum() >= FEWEST_CASES and shares[only] ** count[only] < _CHANCE:
-                names.setdefault(f"{state} only where the label is {classes[only]}", []).append(name)
+            if (
+                count[only] == count.sum() >= FEWEST_CASES
+                and shares[only] ** count[only] < _CHANCE
+            ):
+                names.setdefault(
+                    f"{state} only where the label is {classes[only]}", []
+                ).append(name)
                 break
     for state, columns in names.items():
         listed = ", ".join(map(quote_toml, columns[:3]))
@@ -246,13 +314,19 @@ def _auc(values: Array, classes: Array) -> float:
         return 0.5
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]
-    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (cases * (len(classes) - cases))
+    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (
+        cases * (len(classes) - cases)
+    )
     return float(max(area, 1 - area))
 
 
 def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
     """Ask of all columns at once whose numbers at one client may have another unit."""
-    doubts = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
+    doubts = [
+        note.partition(": numbers at ")
+        for note in recipe["notes"]
+        if note.endswith("the same unit?")
+    ]
     where: dict[str, list[str]] = {}
     for column, _, doubt in doubts:
         if column not in settings.keep:
@@ -269,13 +343,18 @@ def _on_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
     codes_of: dict[str, dict[str, int]] = {}
     for (_, name), extremes in numbers.items():
         for value, rows in extremes.items():
-            if name not in answered and len(rows) >= _FEWEST_CODES and CODE.fullmatch(spell(value)):
+            if (
+                name not in answered
+                and len(rows) >= _FEWEST_CODES
+                and CODE.fullmatch(spell(value))
+            ):
                 codes = codes_of.setdefault(name, {})
                 codes[spell(value)] = codes.get(spell(value), 0) + len(rows)
     if codes_of:
         values = dict.fromkeys(code for codes in codes_of.values() for code in codes)
         missing = ", ".join(
-            f"missing.{toml_key(name)} = [{', '.join(codes)}]" for name, codes in [*codes_of.items()][:3]
+            f"missing.{toml_key(name)} = [{', '.join(codes)}]"
+            for name, codes in [*codes_of.items()][:3]
         )
         yield (
             f"{listing([*codes_of])}: {' and '.join([*values][:3])} in {sum(sum(codes.values()) for codes in codes_of.values())} rows "

@@ -16,7 +16,15 @@ from coterie.base.files import check_name, path_exists
 from coterie.base.spelling import fold, legible, listing
 from coterie.config.data import EVERY_FILE, Tables
 from coterie.data.tables.blocks import parse
-from coterie.data.tables.cells import Column, Comma, Reading, Table, from_numbers, from_texts, number
+from coterie.data.tables.cells import (
+    Column,
+    Comma,
+    Reading,
+    Table,
+    from_numbers,
+    from_texts,
+    number,
+)
 
 SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
 _OTHER_TABLES = {
@@ -41,7 +49,9 @@ Columns = tuple[list[str], Callable[[int, str], Column]]
 def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
     """Return how the file of `client` is read, or a table of all clients."""
     rename = {**settings.new_names(), **settings.new_names(client)}
-    return Reading(settings.missing, settings.categorical, rename, settings.columns_to_drop(client))
+    return Reading(
+        settings.missing, settings.categorical, rename, settings.columns_to_drop(client)
+    )
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -50,31 +60,48 @@ def files_of(folder: Path) -> dict[str, Path]:
         raise InputError(f"there is no folder {folder}; check the spelling")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
-        if file.name.startswith(("~$", ".")):  # Excel's mark of an open workbook; hidden files
+        if file.name.startswith(
+            ("~$", ".")
+        ):  # Excel's mark of an open workbook; hidden files
             continue
         check_name(file)
         if file.suffix.lower() in _OTHER_TABLES:  # no client is left out silently
-            raise InputError(f"{file} cannot be read; save it as CSV, or move it out of the folder")
+            raise InputError(
+                f"{file} cannot be read; save it as CSV, or move it out of the folder"
+            )
         if file.suffix.lower() in SUFFIXES:
             if file.stem in files:
                 twin = files[file.stem].name
-                raise InputError(f"{twin} and {file.name} in {folder} are both client {file.stem!r}; rename one")
+                raise InputError(
+                    f"{twin} and {file.name} in {folder} are both client {file.stem!r}; rename one"
+                )
             files[file.stem] = file
     if not files:
-        raise InputError(f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there")
+        raise InputError(
+            f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there"
+        )
     return files
 
 
 def notes_on_other_files(folder: Path) -> list[str]:
     """Return a note on what may be the table of a client under another name: files of text or without ending, and folders of tables."""
-    texts = [file.name for file in sorted(folder.iterdir()) if file.is_file() and file.suffix.lower() in (".txt", "")]
+    texts = [
+        file.name
+        for file in sorted(folder.iterdir())
+        if file.is_file() and file.suffix.lower() in (".txt", "")
+    ]
     folders = [
         f"{entry.name}/"
         for entry in sorted(folder.iterdir())
-        if entry.is_dir() and any(file.suffix.lower() in SUFFIXES for file in entry.iterdir())
+        if entry.is_dir()
+        and any(file.suffix.lower() in SUFFIXES for file in entry.iterdir())
     ]
     names = [name for name in (*texts, *folders) if not name.startswith(".")]
-    return [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"] if names else []
+    return (
+        [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"]
+        if names
+        else []
+    )
 
 
 def holds_arrays(path: Path, arrays: bool | None) -> bool:
@@ -84,7 +111,9 @@ def holds_arrays(path: Path, arrays: bool | None) -> bool:
     """
     if path.suffix.lower() != ".npz":
         if arrays:
-            raise InputError(f"{path} is not an npz file, so arrays = true does not apply; drop it")
+            raise InputError(
+                f"{path} is not an npz file, so arrays = true does not apply; drop it"
+            )
         return False
     if arrays is not None:
         return arrays
@@ -100,7 +129,9 @@ def holds_arrays(path: Path, arrays: bool | None) -> bool:
     return False
 
 
-def read(path: str | Path, reading: Reading | None = None, *, name: str | None = None) -> Table:
+def read(
+    path: str | Path, reading: Reading | None = None, *, name: str | None = None
+) -> Table:
     """The table in the file `path`, as client `name` (else the file's stem).
 
     Raises `InputError` that names the file and the cure.
@@ -108,13 +139,28 @@ def read(path: str | Path, reading: Reading | None = None, *, name: str | None =
     path = Path(path)
     if not path_exists(path, Path.is_file):
         raise InputError(f"there is no file {path}; check the spelling")
-    readers = {".csv": _csv, ".tsv": _csv, ".xlsx": _xlsx, ".parquet": _parquet, ".npz": _npz}
+    readers = {
+        ".csv": _csv,
+        ".tsv": _csv,
+        ".xlsx": _xlsx,
+        ".parquet": _parquet,
+        ".npz": _npz,
+    }
     if path.suffix.lower() not in readers:
-        raise InputError(f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}")
+        raise InputError(
+            f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}"
+        )
     if path.stat().st_size <= 0:
-        raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
+        raise InputError(
+            f"{path} is empty; give it a header line and rows, or remove it"
+        )
     reading = reading or Reading()
-    return _table(name or path.stem, str(path), readers[path.suffix.lower()](path, reading), reading)
+    return _table(
+        name or path.stem,
+        str(path),
+        readers[path.suffix.lower()](path, reading),
+        reading,
+    )
 
 
 def _endings() -> str:
@@ -123,22 +169,35 @@ def _endings() -> str:
 
 def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
     # Headers of spreadsheets have line breaks, which sentences and settings cannot show.
-    header, column = [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]], content[1]
+    header, column = (
+        [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]],
+        content[1],
+    )
     reading.check(header, source)
     names = reading.names(header)
     seen_names: set[str] = set()
     for key in filter(None, names):
         if key in seen_names:
-            raise InputError(f"{source}: column {key!r} occurs twice; rename or delete one of them")
+            raise InputError(
+                f"{source}: column {key!r} occurs twice; rename or delete one of them"
+            )
         seen_names.add(key)
     columns = {key: column(i, key) for i, key in enumerate(names) if key}
     if not columns:
-        raise InputError(f"{source} has no columns; give it a header line and rows, or remove it")
+        raise InputError(
+            f"{source} has no columns; give it a header line and rows, or remove it"
+        )
     notes = [f"{source}: a column without a name was left out"] if "" in header else []
-    dropped = [old_name for old_name, new_name in zip(header, names, strict=True) if old_name and not new_name]
+    dropped = [
+        old_name
+        for old_name, new_name in zip(header, names, strict=True)
+        if old_name and not new_name
+    ]
     notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
     renamed = tuple(
-        old_name for old_name, new_name in zip(header, names, strict=True) if new_name and old_name != new_name
+        old_name
+        for old_name, new_name in zip(header, names, strict=True)
+        if new_name and old_name != new_name
     )
     table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
     if not len(table):
@@ -153,9 +212,16 @@ def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
         return {}
     if path.suffix.lower() == ".parquet":
         table = _parquet_table(path)
-        columns = [["" if v is None else str(v) for v in column.to_pylist()] for column in table.columns]
+        columns = [
+            ["" if v is None else str(v) for v in column.to_pylist()]
+            for column in table.columns
+        ]
         return dict(zip(table.column_names, columns, strict=True))
-    header, cells = _xlsx_cells(path) if path.suffix.lower() == ".xlsx" else _csv_cells(path, *_csv_text(path))
+    header, cells = (
+        _xlsx_cells(path)
+        if path.suffix.lower() == ".xlsx"
+        else _csv_cells(path, *_csv_text(path))
+    )
     return dict(zip(header, cells, strict=True))
 
 
@@ -164,7 +230,9 @@ def _csv(path: Path, reading: Reading) -> Columns:
     plain = parse(text, separator)
     if plain is None:
         header, cells = _csv_cells(path, text, separator)
-        return header, lambda i, key: _texts(cells[i], key, reading, comma=_comma(separator, text))
+        return header, lambda i, key: _texts(
+            cells[i], key, reading, comma=_comma(separator, text)
+        )
 
     def column(i: int, key: str) -> Column:
         if i in plain.numbers and key not in reading.categorical:
@@ -180,18 +248,28 @@ def _csv_text(path: Path) -> tuple[str, str]:
     """Return the text of a file and its separator: the one of , ; tab | that cuts the first lines into most equal parts."""
     try:
         raw = path.read_bytes()
-        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        text = raw.decode(
+            "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        )
     except UnicodeDecodeError as error:
-        raise InputError(f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"') from error
+        raise InputError(
+            f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"'
+        ) from error
     nul = text.find("\0")  # as of UTF-16 without its mark
     if nul >= 0:
-        raise InputError(f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"')
-    text = re.sub(r"\Asep=.\r?(?=\n)", "", text)  # a word to Excel, which the first lines say as well
+        raise InputError(
+            f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"'
+        )
+    text = re.sub(
+        r"\Asep=.\r?(?=\n)", "", text
+    )  # a word to Excel, which the first lines say as well
     first_lines = text.split("\n", 20)[:20]
     return text, _separator([line for line in first_lines if line.strip()])
 
 
-def _csv_cells(path: Path, text: str, separator: str) -> tuple[list[str], list[Sequence[str]]]:
+def _csv_cells(
+    path: Path, text: str, separator: str
+) -> tuple[list[str], list[Sequence[str]]]:
     """Return header and columns of the text of a file."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     header: list[str] = []
@@ -219,8 +297,12 @@ def _csv_cells(path: Path, text: str, separator: str) -> tuple[list[str], list[S
             f"{path}: line {reader.line_num} cannot be read as CSV ({error}); correct that line"
         ) from error
     if not header:
-        raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
-    cells: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+        raise InputError(
+            f"{path} is empty; give it a header line and rows, or remove it"
+        )
+    cells: list[Sequence[str]] = (
+        list(zip(*rows, strict=True)) if rows else [()] * len(header)
+    )
     return header, cells
 
 
@@ -240,7 +322,9 @@ def _separator(lines: Sequence[str]) -> str:
             continue
         if len(counts) == 1 and (count := counts.pop()) > most:
             best, most = candidate, count
-    if most == 1 and lines:  # a ragged file: trust the header, so that the error names the line that is wrong
+    if (
+        most == 1 and lines
+    ):  # a ragged file: trust the header, so that the error names the line that is wrong
         best = max(",;\t|", key=lines[0].count)
     return best
 
@@ -257,14 +341,23 @@ def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheets = {
-            sheet.title: [[_cell(cell) for cell in row] for row in sheet.iter_rows()] for sheet in book.worksheets
+            sheet.title: [[_cell(cell) for cell in row] for row in sheet.iter_rows()]
+            for sheet in book.worksheets
         }
         book.close()
     except Exception as error:  # zipfile, xml and openpyxl each have their own
-        raise InputError(f"{path} cannot be read as Excel ({_first_line(error)}); save it again") from error
-    filled = {title: [row for row in rows if any(row)] for title, rows in sheets.items() if any(map(any, rows))}
+        raise InputError(
+            f"{path} cannot be read as Excel ({_first_line(error)}); save it again"
+        ) from error
+    filled = {
+        title: [row for row in rows if any(row)]
+        for title, rows in sheets.items()
+        if any(map(any, rows))
+    }
     if not filled:
-        raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
+        raise InputError(
+            f"{path} is empty; give it a header line and rows, or remove it"
+        )
     if len(filled) != 1:
         raise InputError(
             f"{path} has {len(filled)} sheets with cells ({listing(list(filled))}); keep the one with the table"
@@ -272,7 +365,9 @@ def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
     (rows,) = filled.values()
     width = max(max(i for i, cell in enumerate(row) if cell) + 1 for row in rows)
     header = [cell.strip() for cell in rows[0][:width]] + [""] * (width - len(rows[0]))
-    return header, [[row[i] if i < len(row) else "" for row in rows[1:]] for i in range(width)]
+    return header, [
+        [row[i] if i < len(row) else "" for row in rows[1:]] for i in range(width)
+    ]
 
 
 def _cell(cell: Any) -> str:
@@ -283,7 +378,11 @@ def _cell(cell: Any) -> str:
     if isinstance(value, float | int) and not isinstance(value, bool):
         shown_in_percent = "%" in str(cell.number_format)
         return f"{value * 100:.15g}%" if shown_in_percent else repr(value)
-    return value.isoformat(" ") if hasattr(value, "hour") and hasattr(value, "year") else str(value)
+    return (
+        value.isoformat(" ")
+        if hasattr(value, "hour") and hasattr(value, "year")
+        else str(value)
+    )
 
 
 def _parquet_table(path: Path) -> Any:
@@ -291,9 +390,13 @@ def _parquet_table(path: Path) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
     try:
-        return pq.ParquetFile(path).read()  # one file, whatever its folder is called: no Hive partitions
+        return pq.ParquetFile(
+            path
+        ).read()  # one file, whatever its folder is called: no Hive partitions
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({_first_line(error)}); write it again") from error
+        raise InputError(
+            f"{path} cannot be read as Parquet ({_first_line(error)}); write it again"
+        ) from error
 
 
 def _parquet(path: Path, reading: Reading) -> Columns:
@@ -302,13 +405,22 @@ def _parquet(path: Path, reading: Reading) -> Columns:
 
     def column(i: int, key: str) -> Column:
         kind, values = table.schema.field(i).type, table.column(i)
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or _is_bool(kind):
-            numbers = (values.cast(pa.int8()) if _is_bool(kind) else values).cast(pa.float64(), safe=False)
+        if (
+            pa.types.is_integer(kind)
+            or pa.types.is_floating(kind)
+            or pa.types.is_decimal(kind)
+            or _is_bool(kind)
+        ):
+            numbers = (values.cast(pa.int8()) if _is_bool(kind) else values).cast(
+                pa.float64(), safe=False
+            )
             return _numbers(numbers.to_numpy(), key, reading, boolean=_is_bool(kind))
         if pa.types.is_temporal(kind):
             return _dates(len(values))
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-            raise InputError(f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it")
+            raise InputError(
+                f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it"
+            )
         # A dictionary holds categories on purpose, even where they are written as numbers.
         cells = [None if v is None else str(v) for v in values.to_pylist()]
         return _texts(cells, key, reading, chosen=pa.types.is_dictionary(kind))
@@ -324,14 +436,26 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _numbers(values: Any, key: str, reading: Reading, *, boolean: bool = False) -> Column:
+def _numbers(
+    values: Any, key: str, reading: Reading, *, boolean: bool = False
+) -> Column:
     return from_numbers(values, reading.missing.get(key, ()), boolean=boolean)
 
 
 def _texts(
-    cells: Sequence[str | None], key: str, reading: Reading, *, comma: Comma = "", chosen: bool = False
+    cells: Sequence[str | None],
+    key: str,
+    reading: Reading,
+    *,
+    comma: Comma = "",
+    chosen: bool = False,
 ) -> Column:
-    return from_texts(cells, reading.missing.get(key, ()), comma=comma, category=chosen or key in reading.categorical)
+    return from_texts(
+        cells,
+        reading.missing.get(key, ()),
+        comma=comma,
+        category=chosen or key in reading.categorical,
+    )
 
 
 def _dates(n: int) -> Column:
@@ -346,43 +470,67 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not hasattr(archive, "files"):
-                raise InputError(f"{path} is one array and no npz archive; use numpy.savez")
+                raise InputError(
+                    f"{path} is one array and no npz archive; use numpy.savez"
+                )
             return {key: archive[key] for key in archive.files}
     except InputError:
         raise
     except Exception as error:  # zipfile, zlib, struct and numpy each have their own
-        cure = "save numbers and texts only" if "pickle" in str(error) else "write it again with numpy.savez"
-        raise InputError(f"{path} cannot be read as npz ({_first_line(error)}); {cure}") from error
+        cure = (
+            "save numbers and texts only"
+            if "pickle" in str(error)
+            else "write it again with numpy.savez"
+        )
+        raise InputError(
+            f"{path} cannot be read as npz ({_first_line(error)}); {cure}"
+        ) from error
 
 
 def _npz(path: Path, reading: Reading) -> Columns:
     """Each 1-D array is a column, each 2-D array `a` is columns a.0, a.1, ..."""
     arrays = read_arrays(path)
     if not arrays:
-        raise InputError(f"{path} holds no arrays; give it one per column, or remove it")
+        raise InputError(
+            f"{path} holds no arrays; give it one per column, or remove it"
+        )
     parts: dict[str, np.ndarray[Any, Any]] = {}
     for key, array in arrays.items():
         if array.ndim not in (1, 2):
-            raise InputError(f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]")
-        parts |= {key: array} if array.ndim == 1 else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
+            raise InputError(
+                f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]"
+            )
+        parts |= (
+            {key: array}
+            if array.ndim == 1
+            else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
+        )
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) != 1:
-        raise InputError(f"{path}: arrays differ in length ({lengths}); give one entry per row")
+        raise InputError(
+            f"{path}: arrays differ in length ({lengths}); give one entry per row"
+        )
     values = list(parts.values())
     return list(parts), lambda i, key: _array(values[i], key, reading, str(path))
 
 
-def _array(values: np.ndarray[Any, Any], key: str, reading: Reading, source: str) -> Column:
+def _array(
+    values: np.ndarray[Any, Any], key: str, reading: Reading, source: str
+) -> Column:
     if values.dtype.kind in "biuf":
         return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
         return _dates(len(values))
     if values.dtype.kind not in "US":
-        raise InputError(f"{source}: array {key!r} holds {values.dtype}; give numbers or texts")
+        raise InputError(
+            f"{source}: array {key!r} holds {values.dtype}; give numbers or texts"
+        )
     return _texts(values.astype(str).tolist(), key, reading)
 
 
-def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None) -> Table:
+def read_frame(
+    frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None
+) -> Table:
     """The table in a pandas data frame (or a polars one, by its `to_pandas`), as client `name`."""
     source, settings = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
@@ -390,7 +538,12 @@ def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source:
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
         raise InputError(f"{source} is not a data frame; give a pandas DataFrame")
     header = [str(key) for key in frame.columns]
-    return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, settings)), settings)
+    return _table(
+        name,
+        source,
+        (header, lambda i, key: _series(frame.iloc[:, i], key, settings)),
+        settings,
+    )
 
 
 def _series(series: Any, key: str, reading: Reading) -> Column:
@@ -401,6 +554,10 @@ def _series(series: Any, key: str, reading: Reading) -> Column:
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _numbers(numbers, key, reading, boolean=kind == "b")
     is_missing = series.isna().to_numpy()
-    cells = [None if g else str(v) for v, g in zip(series.tolist(), is_missing, strict=True)]
-    chosen = str(series.dtype) == "category"  # categories on purpose, even where they are written as numbers
+    cells = [
+        None if g else str(v) for v, g in zip(series.tolist(), is_missing, strict=True)
+    ]
+    chosen = (
+        str(series.dtype) == "category"
+    )  # categories on purpose, even where they are written as numbers
     return _texts(cells, key, reading, chosen=chosen)

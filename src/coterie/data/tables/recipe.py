@@ -33,7 +33,12 @@ from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
 from coterie.data.tables.cells import Column, Table, are_whole, complaint, with_signs
-from coterie.data.tables.description import MANY_CATEGORIES, ColumnDescription, LabelDescription, TableDescription
+from coterie.data.tables.description import (
+    MANY_CATEGORIES,
+    ColumnDescription,
+    LabelDescription,
+    TableDescription,
+)
 
 RARE = "(rare)"
 """The category of all that are pooled."""
@@ -155,23 +160,33 @@ class Moments(NamedTuple):
 
 
 @task
-def describe(cohort: TableCohort, *, label: str, categorical: str = "[]", rare: int = 0) -> Description:
+def describe(
+    cohort: TableCohort, *, label: str, categorical: str = "[]", rare: int = 0
+) -> Description:
     """Reply with what the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
 
     Categories are those of training rows, without those of fewer than `rare` rows. Those of a column that looks like an
     identifier stay where they are.
     """
     named = set(json.loads(categorical))
-    return Description(tuple(describe_table(table, label, named, rare).text() for table in cohort.tables))
+    return Description(
+        tuple(
+            describe_table(table, label, named, rare).text() for table in cohort.tables
+        )
+    )
 
 
-def describe_table(table: Table, label: str, categorical: set[str], rare: int) -> TableDescription:
+def describe_table(
+    table: Table, label: str, categorical: set[str], rare: int
+) -> TableDescription:
     """Describe one table, as `describe` does."""
     train = table.parts["train"]
     columns = {}
     for name, column in table.columns.items():
         if name != label:
-            columns[name] = _describe_column(name, column, train, name in categorical, rare)
+            columns[name] = _describe_column(
+                name, column, train, name in categorical, rare
+            )
     target = table.columns[label]
     values = set(target.levels[0])
     about_label = LabelDescription(
@@ -184,8 +199,14 @@ def describe_table(table: Table, label: str, categorical: set[str], rare: int) -
     return TableDescription(len(train), table.source, columns, about_label)
 
 
-def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int) -> ColumnDescription:
-    out: dict[str, Any] = {"kind": column.kind, "signs": list(column.signs), "unknown": list(column.unknown)}
+def _describe_column(
+    name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int
+) -> ColumnDescription:
+    out: dict[str, Any] = {
+        "kind": column.kind,
+        "signs": list(column.signs),
+        "unknown": list(column.unknown),
+    }
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
     elif column.kind == "number" and not chosen:
@@ -193,11 +214,17 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
         numbers = numbers[~np.isnan(numbers)]
         distinct = len(np.unique(numbers)) if are_whole(numbers) else -1
         out["unique"] = distinct == len(numbers)
-        out["identifier"] = distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
+        out["identifier"] = (
+            distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
+        )
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         names, codes = column.levels
         class_counts = np.bincount(codes[train] + 1, minlength=len(names) + 1)[1:]
-        spelled = {text: count for text, count in zip(names, class_counts.tolist(), strict=True) if count}
+        spelled = {
+            text: count
+            for text, count in zip(names, class_counts.tolist(), strict=True)
+            if count
+        }
         counts = Counter[str]()
         for text, count in spelled.items():
             counts[fold(text)] += count
@@ -217,9 +244,17 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
 
 def example(column: Column) -> list[Any]:
     """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
-    cells = ((row, str(text)) for row, text in enumerate(column.value_names, 1) if text is not None)
+    cells = (
+        (row, str(text))
+        for row, text in enumerate(column.value_names, 1)
+        if text is not None
+    )
     leading = next(cells)
-    words = (c for c in chain([leading], cells) if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1]))
+    words = (
+        c
+        for c in chain([leading], cells)
+        if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1])
+    )
     row, text = next(words, leading)
     return [row, text[:40]]
 
@@ -239,7 +274,9 @@ def moments(cohort: TableCohort, *, schema: str) -> Moments:
             values = np.zeros(0) if numbers is None else numbers[table.parts["train"]]
             values = values[~np.isnan(values)]
             if len(values):
-                with np.errstate(over="ignore", invalid="ignore"):  # too large numbers are refused by name in `_scale`
+                with np.errstate(
+                    over="ignore", invalid="ignore"
+                ):  # too large numbers are refused by name in `_scale`
                     mean = values.mean()
                     out[:, i, j] = len(values), mean, ((values - mean) ** 2).sum()
     return Moments(*(torch.from_numpy(a) for a in out))
@@ -270,18 +307,27 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            scaled = _scale_numbers(_numbers_of(column, spec, table.source), spec, table.source)
+            scaled = _scale_numbers(
+                _numbers_of(column, spec, table.source), spec, table.source
+            )
             notes += _far(scaled, spec, table.source)
             inputs[:, place] = scaled
             place += 1
         else:
-            notes += _one_hot(column, spec, inputs[:, place : place + len(spec["categories"])], table.source)
+            notes += _one_hot(
+                column,
+                spec,
+                inputs[:, place : place + len(spec["categories"])],
+                table.source,
+            )
             place += len(spec["categories"])
     labels, label_notes = _labels(table, recipe["label"], need_label)
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *label_notes))
 
 
-def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
+def _scale_numbers(
+    numbers: NDArray[np.float64], spec: ColumnRecipe, source: str
+) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
     scaled: NDArray[np.float64] = (numbers - spec["mean"]) / spec["scale"]
     scaled[np.isnan(scaled)] = 0
@@ -297,10 +343,16 @@ def _scale_numbers(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str
 def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[str]:
     """A question if half of the numbers and more are far from the training rows, as where a file has another unit."""
     present = np.abs(scaled[scaled != 0])
-    middle = float(np.median(present)) if len(present) and 2 * np.count_nonzero(present >= FAR) >= len(present) else 0.0
+    middle = (
+        float(np.median(present))
+        if len(present) and 2 * np.count_nonzero(present >= FAR) >= len(present)
+        else 0.0
+    )
     if middle < FAR:
         return []
-    return [f"{source}: {spec['name']} is {middle:.0f} standard deviations from the mean of training; the same unit?"]
+    return [
+        f"{source}: {spec['name']} is {middle:.0f} standard deviations from the mean of training; the same unit?"
+    ]
 
 
 def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
@@ -311,8 +363,12 @@ def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.f
         if column.unknown or not column.present.any():
             return np.full(len(column), np.nan)
         row, text = example(column)
-        raise InputError(f"{where} needs numbers but has {text!r} in data row {row}; correct that cell")
-    units = [sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))]
+        raise InputError(
+            f"{where} needs numbers but has {text!r} in data row {row}; correct that cell"
+        )
+    units = [
+        sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))
+    ]
     if units[0] != units[1] and column.kind != "empty":
         raise InputError(
             f"{where} has numbers {with_signs(units[0])}, but the model was trained on numbers {with_signs(units[1])}; write them so"
@@ -320,7 +376,9 @@ def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.f
     return column.numbers
 
 
-def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], source: str) -> list[str]:
+def _one_hot(
+    column: Column, spec: ColumnRecipe, out: NDArray[np.float32], source: str
+) -> list[str]:
     """Write the categories of `column` into `out` [rows, categories]; a note names those that no client trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
@@ -333,10 +391,14 @@ def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], sourc
     unknown = [repr(text) for text in sorted(names) if place[text] is None]
     if not unknown:
         return []
-    return [f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"]
+    return [
+        f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"
+    ]
 
 
-def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None, list[str]]:
+def _labels(
+    table: Table, spec: LabelRecipe, need: bool
+) -> tuple[Tensor | None, list[str]]:
     name = spec["column"]
     problem, column = "", table.columns.get(name)
     if column is None:
@@ -347,7 +409,9 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
         position = {value: j for j, value in enumerate(spec["values"])}
         spellings = spec.get("spellings", {})
         names, levels = column.levels
-        codes = np.array([position.get(spellings.get(text, text), -1) for text in names])[levels]
+        codes = np.array(
+            [position.get(spellings.get(text, text), -1) for text in names]
+        )[levels]
         if codes.min() >= 0:
             return torch.from_numpy(codes), []
         row = int(np.argmax(codes < 0))
@@ -356,23 +420,33 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
             f"{', '.join(spec['values'][:10])}"
         )
     elif column.problem is not None:
-        problem = f"{table.source}: label {name!r} {complaint(*column.problem, choice='')}"
+        problem = (
+            f"{table.source}: label {name!r} {complaint(*column.problem, choice='')}"
+        )
     elif column.numbers is None:
         problem = f"{table.source}: label {name!r} is text in data row {example(column)[0]} but must be a number"
     elif spec["above"] is not None:
         return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
     else:
         scale = ColumnRecipe(
-            name=name, kind="number", mean=spec["mean"], scale=spec["scale"], signs=spec.get("signs", [])
+            name=name,
+            kind="number",
+            mean=spec["mean"],
+            scale=spec["scale"],
+            signs=spec.get("signs", []),
         )
-        stored = _scale_numbers(_numbers_of(column, scale, table.source), scale, table.source)
+        stored = _scale_numbers(
+            _numbers_of(column, scale, table.source), scale, table.source
+        )
         return torch.from_numpy(stored.astype(np.float32)), []
     if need:
         raise InputError(f"{problem}; correct the file")
     return None, [f"{problem}: no labels were read"] if column is not None else []
 
 
-def ask_about_units(names: Sequence[str], moments: Moments, clients: Sequence[str]) -> list[str]:
+def ask_about_units(
+    names: Sequence[str], moments: Moments, clients: Sequence[str]
+) -> list[str]:
     """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
     or whose mean is many deviations away, as it is or on a log scale.
 
@@ -380,28 +454,44 @@ def ask_about_units(names: Sequence[str], moments: Moments, clients: Sequence[st
     """
     counts = moments.counts
     absent = torch.where(counts > 0, 0.0, torch.nan)
-    client_moments = torch.stack([moments.means, (moments.squares / counts).sqrt()]) + absent
+    client_moments = (
+        torch.stack([moments.means, (moments.squares / counts).sqrt()]) + absent
+    )
     # The median client: pooled moments of others in two units would be those of neither.
     typical = client_moments.nanmedian(dim=1, keepdim=True).values
     factors, spreads = (client_moments / typical).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
     # Units with another zero, such as degrees, or a smaller factor.
     means, deviations = client_moments
-    far_means = (means - typical[0]).abs() > APART * torch.maximum(deviations, typical[1])
-    in_proportion = APART * torch.maximum(deviations / means.abs(), typical[1] / typical[0].abs())
-    shifted = (far_means | (factors.log().abs() > in_proportion)) & (deviations > 0) & (factors > 0)
+    far_means = (means - typical[0]).abs() > APART * torch.maximum(
+        deviations, typical[1]
+    )
+    in_proportion = APART * torch.maximum(
+        deviations / means.abs(), typical[1] / typical[0].abs()
+    )
+    shifted = (
+        (far_means | (factors.log().abs() > in_proportion))
+        & (deviations > 0)
+        & (factors > 0)
+    )
     has_rows = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
     suspect = ((factors.log().abs() > math.log(UNIT)) & same_shape | shifted) & has_rows
     notes = []
     for j, name in enumerate(names):
         for i in suspect[:, j].nonzero().flatten().tolist()[:1]:
             times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
-            notes.append(f"{name}: numbers at {clients[i]} are about {times} those of the others; the same unit?")
+            notes.append(
+                f"{name}: numbers at {clients[i]} are about {times} those of the others; the same unit?"
+            )
     return notes
 
 
 _FEW_NOTES = 3  # columns up to which each has a note of a kind by itself
-_ENDINGS = ("the mean of all clients stands in", "name a code for missing under missing", "the same unit?")
+_ENDINGS = (
+    "the mean of all clients stands in",
+    "name a code for missing under missing",
+    "the same unit?",
+)
 
 
 def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
@@ -412,9 +502,13 @@ def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
     """
     kinds: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
-        kinds.setdefault(next((ending for ending in _ENDINGS if note.endswith(ending)), note), []).append(note)
+        kinds.setdefault(
+            next((ending for ending in _ENDINGS if note.endswith(ending)), note), []
+        ).append(note)
     return tuple(
-        text for alike in kinds.values() for text in (alike if len(alike) <= _FEW_NOTES else [_one_for_all(alike)])
+        text
+        for alike in kinds.values()
+        for text in (alike if len(alike) <= _FEW_NOTES else [_one_for_all(alike)])
     )
 
 

@@ -19,9 +19,13 @@ from coterie.data.tables.recipe import Recipe
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
-_DISTINCT = 0.9  # share of different rows at one client below which equal rows mean nothing
+_DISTINCT = (
+    0.9  # share of different rows at one client below which equal rows mean nothing
+)
 _FEWEST_LABELS = 100  # rows of which 1 % is one
-_HEAVY = 1 / 3  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
+_HEAVY = (
+    1 / 3
+)  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
 
 _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
@@ -38,38 +42,76 @@ def find_doubts(
     make results wrong, each with the setting for either answer, and nothing that is answered.
     """
     columns = _that_say_the_label([client.train for client in clients], recipe)
-    filled = [name for name in _columns_of_one_class(clients, tables, recipe) if name not in columns]
-    copied = [f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items()]
+    filled = [
+        name
+        for name in _columns_of_one_class(clients, tables, recipe)
+        if name not in columns
+    ]
+    copied = [
+        f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items()
+    ]
     doubts = {
         "says the label in all training rows; drop what is known only afterwards": columns,
         "has a value in the training rows of one class alone; drop what is known only afterwards": filled,
     }
     notes = [f"{listing(names)}: {doubt}" for doubt, names in doubts.items() if names]
-    notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"] if copied else []
+    notes += (
+        [f"rows that other clients have too: {listing(copied)}; the same patients?"]
+        if copied
+        else []
+    )
     extremes = _find_far_numbers(tables, recipe)
-    notes += [*_of_one_patient(tables, recipe), *_of_numbers(tables, recipe, extremes), *_of_codes(tables, recipe)]
+    notes += [
+        *_of_one_patient(tables, recipe),
+        *_of_numbers(tables, recipe, extremes),
+        *_of_codes(tables, recipe),
+    ]
     notes += _on_the_tail(tables, recipe)
-    return notes, ask_about(clients, tables, recipe, settings, extremes, [*dict.fromkeys([*columns, *filled])])
+    return notes, ask_about(
+        clients,
+        tables,
+        recipe,
+        settings,
+        extremes,
+        [*dict.fromkeys([*columns, *filled])],
+    )
 
 
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return a note on columns that hold nothing but 1 and 2 at every client: codes, such as of a sex, which are read as numbers."""
-    names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
-    codes = [name for name in names if all(_two_codes(table.columns[name]) == [1.0, 2.0] for table in tables)]
-    return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
+    names = [
+        column["name"] for column in recipe["columns"] if column["kind"] == "number"
+    ]
+    codes = [
+        name
+        for name in names
+        if all(_two_codes(table.columns[name]) == [1.0, 2.0] for table in tables)
+    ]
+    return (
+        [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"]
+        if codes
+        else []
+    )
 
 
 def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return a note that suggests a log scale, if 1 % of the rows are much of the variance of a label to regress on, and not on it."""
-    name, columns = recipe["label"]["column"], [table.columns[recipe["label"]["column"]].numbers for table in tables]
-    numbers = np.concatenate([column for column in columns if column is not None] or [np.zeros(0)])
+    name, columns = (
+        recipe["label"]["column"],
+        [table.columns[recipe["label"]["column"]].numbers for table in tables],
+    )
+    numbers = np.concatenate(
+        [column for column in columns if column is not None] or [np.zeros(0)]
+    )
     numbers = numbers[~np.isnan(numbers)]
     if recipe["label"]["classes"] or len(numbers) < _FEWEST_LABELS or numbers.min() < 0:
         return []
     shares = []
     for values in (numbers, np.log1p(numbers)):
         squares = np.sort((values - values.mean()) ** 2)
-        shares.append(float(squares[-(len(squares) // 100) :].sum() / max(squares.sum(), 1e-300)))
+        shares.append(
+            float(squares[-(len(squares) // 100) :].sum() / max(squares.sum(), 1e-300))
+        )
     if shares[0] < max(_HEAVY, 2 * shares[1]):
         return []
     note = f"label {name}: 1 % of the rows make up {shares[0]:.0%} of its variance and decide the squared error; on a log scale, "
@@ -83,8 +125,12 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         return []
     rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
-    suspect = bool(classes) and _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT]).any()
-    tells = _are_apart_in(rows, labels) if suspect else np.zeros(rows.shape[1], dtype=bool)
+    suspect = (
+        bool(classes) and _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT]).any()
+    )
+    tells = (
+        _are_apart_in(rows, labels) if suspect else np.zeros(rows.shape[1], dtype=bool)
+    )
     tells = tells if classes else _are_in_a_line_with(rows, labels)
     names, place = [], 0
     for column in recipe["columns"]:
@@ -92,19 +138,30 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         if column["kind"] == "number":
             names += [column["name"]] if tells[place] else []
         elif classes and width <= 2 * len(classes):
-            names += [column["name"]] if _names_the_class(rows[:, place : place + width], labels) else []
+            names += (
+                [column["name"]]
+                if _names_the_class(rows[:, place : place + width], labels)
+                else []
+            )
         place += width
     return names
 
 
-def _columns_of_one_class(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _columns_of_one_class(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe
+) -> list[str]:
     """Return columns that all training rows of one class, and no others, have a value of."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     if len(labels) < _FEWEST_ROWS or not recipe["label"]["classes"]:
         return []
     names = []
     for column in recipe["columns"]:
-        present = np.concatenate([table.columns[column["name"]].present[table.parts["train"]] for table in tables])
+        present = np.concatenate(
+            [
+                table.columns[column["name"]].present[table.parts["train"]]
+                for table in tables
+            ]
+        )
         if present.all():
             continue
         filled, empty = np.unique(labels[present]), np.unique(labels[~present])
@@ -127,7 +184,10 @@ def _are_apart_in(rows: Array, classes: Array) -> Array:
     lows = np.stack([class_rows.min(axis=0) for class_rows in of_class])
     highs = np.stack([class_rows.max(axis=0) for class_rows in of_class])
     order = lows.argsort(axis=0)
-    lows, highs = np.take_along_axis(lows, order, 0), np.take_along_axis(highs, order, 0)
+    lows, highs = (
+        np.take_along_axis(lows, order, 0),
+        np.take_along_axis(highs, order, 0),
+    )
     return np.asarray((highs[:-1] < lows[1:]).all(axis=0))
 
 
@@ -140,14 +200,23 @@ def _names_the_class(categories: Array, classes: Array) -> bool:
 
 def _find_far_numbers(tables: Sequence[Table], recipe: Recipe) -> Far:
     """Return the numbers of each column that are far from all others there, in the order of clients."""
-    names = [recipe["label"]["column"], *(column["name"] for column in recipe["columns"])]
+    names = [
+        recipe["label"]["column"],
+        *(column["name"] for column in recipe["columns"]),
+    ]
     extremes: dict[tuple[str, str], dict[float, Array]] = {}
     for table in tables:
         for name in names:
-            numbers = table.columns[name].numbers if table.columns[name].kind == "number" else None
+            numbers = (
+                table.columns[name].numbers
+                if table.columns[name].kind == "number"
+                else None
+            )
             values = [] if numbers is None else _far_off(numbers)
             if numbers is not None and values:
-                extremes[table.name, name] = {value: np.flatnonzero(numbers == value) for value in values}
+                extremes[table.name, name] = {
+                    value: np.flatnonzero(numbers == value) for value in values
+                }
     return extremes
 
 
@@ -157,7 +226,10 @@ def _may_be_far(numbers: Array) -> bool:
     """
     low, high = (numbers.min(), numbers.max()) if len(numbers) else (0.0, 0.0)
     middle, leading = low / 2 + high / 2, numbers[:_FIRST]
-    fewest = min(len({*leading[leading < middle].tolist()}), len({*leading[leading > middle].tolist()}))
+    fewest = min(
+        len({*leading[leading < middle].tolist()}),
+        len({*leading[leading > middle].tolist()}),
+    )
     negative = len({*leading[leading < 0].tolist()}) if low < 0 else len(numbers)
     return low == 0 or high <= 0 or min(fewest, negative) <= _FAR_OFF
 
@@ -174,8 +246,15 @@ def _far_off(numbers: Array) -> list[float]:
     distinct = np.unique(numbers)
     out: list[float] = []
     most = min(_FAR_OFF, len(distinct) - 2)
-    for ends in (distinct[: _FAR_OFF + 1].tolist(), distinct[: -_FAR_OFF - 2 : -1].tolist()):
-        other_end = distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item() if ends else 0.0
+    for ends in (
+        distinct[: _FAR_OFF + 1].tolist(),
+        distinct[: -_FAR_OFF - 2 : -1].tolist(),
+    ):
+        other_end = (
+            distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item()
+            if ends
+            else 0.0
+        )
         for k in range(most, 0, -1):
             is_wide = abs(ends[k - 1] - ends[k]) > abs(other_end - ends[k])
             if (is_wide or ends[k - 1] <= 0) and _is_apart_from(
@@ -186,7 +265,9 @@ def _far_off(numbers: Array) -> list[float]:
     return out
 
 
-def _is_apart_from(ends: list[float], nearest: float, other_end: float, count: int, numbers: Array) -> bool:
+def _is_apart_from(
+    ends: list[float], nearest: float, other_end: float, count: int, numbers: Array
+) -> bool:
     """Return True if `ends` are far from `count` other numbers, which lie between `nearest` and `other_end`."""
     gap, spread = abs(ends[-1] - nearest), abs(other_end - nearest)
     if count >= _ENOUGH and gap > _GAP * spread:
@@ -194,18 +275,30 @@ def _is_apart_from(ends: list[float], nearest: float, other_end: float, count: i
     if ends == [0.0]:
         rest_of_numbers = numbers[numbers != 0]
         zeros = np.count_nonzero(numbers == 0)
-        return bool(zeros > 1 and count >= _ENOUGH and rest_of_numbers.mean() > _GAP * rest_of_numbers.std())
+        return bool(
+            zeros > 1
+            and count >= _ENOUGH
+            and rest_of_numbers.mean() > _GAP * rest_of_numbers.std()
+        )
     negative = max(ends) < 0 <= min(nearest, other_end) and max(nearest, other_end) > 2
-    return (gap > spread or negative) and all(CODE.fullmatch(spell(end)) for end in ends)
+    return (gap > spread or negative) and all(
+        CODE.fullmatch(spell(end)) for end in ends
+    )
 
 
 def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
     """Questions about numbers that are far from all others of their client, and about two ways to write yes and no."""
     label = recipe["label"]["column"]
-    names = [label, *(column["name"] for column in recipe["columns"] if column["kind"] == "number")]
+    names = [
+        label,
+        *(column["name"] for column in recipe["columns"] if column["kind"] == "number"),
+    ]
     far = {key: extremes for key, extremes in far.items() if key[1] in names}
     counts = Counter(
-        (client, int(at[0])) for (client, _), extremes in far.items() for at in extremes.values() if len(at) == 1
+        (client, int(at[0]))
+        for (client, _), extremes in far.items()
+        for at in extremes.values()
+        if len(at) == 1
     )
     notes = [
         f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
@@ -220,9 +313,20 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
             if len(at) > 1 or counts[client, int(at[0])] == 1
         ]
         cure = "correct a slip, name a code for missing under missing"
-        notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
-        values = {table.name: _two_codes(table.columns[name]) for table in tables if name != label}
-        written = [[client for client, pair in values.items() if pair == codes] for codes in ([0.0, 1.0], [1.0, 2.0])]
+        notes += (
+            [f"{name}: {listing(where)} far from all other numbers there; {cure}"]
+            if where
+            else []
+        )
+        values = {
+            table.name: _two_codes(table.columns[name])
+            for table in tables
+            if name != label
+        }
+        written = [
+            [client for client, pair in values.items() if pair == codes]
+            for codes in ([0.0, 1.0], [1.0, 2.0])
+        ]
         if all(written):
             notes.append(
                 f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
@@ -232,22 +336,32 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
 
 def _two_codes(column: Column) -> list[float]:
     """Return the two numbers that a column consists of; none if there are more, or fewer."""
-    if column.numbers is None or column.kind != "number" or len({*column.numbers[:_FIRST].tolist()}) > _FAR_OFF:
+    if (
+        column.numbers is None
+        or column.kind != "number"
+        or len({*column.numbers[:_FIRST].tolist()}) > _FAR_OFF
+    ):
         return []
     codes: list[float] = np.unique(column.numbers[~np.isnan(column.numbers)]).tolist()
     return codes if len(codes) == 2 else []
 
 
 def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
-    used = {recipe["label"]["column"], *(column["name"] for column in recipe["columns"])}
+    used = {
+        recipe["label"]["column"],
+        *(column["name"] for column in recipe["columns"]),
+    }
     where: dict[str, list[str]] = {}
     for table in tables:
-        for name in (name for name in table.columns if name not in used and names_rows(name)):
+        for name in (
+            name for name in table.columns if name not in used and names_rows(name)
+        ):
             values = table.columns[name].value_names
             if 2 * len(set(values)) < len(values):  # a code of few values
                 continue
             train, test = (
-                {v for v in values[table.parts.get(part, [])] if v is not None} for part in ("train", "test")
+                {v for v in values[table.parts.get(part, [])] if v is not None}
+                for part in ("train", "test")
             )
             if train & test:
                 where.setdefault(name, []).append(table.name)
@@ -265,17 +379,25 @@ def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
     others equal one of its rows that the share must be `_SHARED` above what follows from that.
     """
     rows = {client.name: _rows(client) for client in clients}
-    different = {name: np.unique(numbers, return_counts=True) for name, numbers in rows.items()}
+    different = {
+        name: np.unique(numbers, return_counts=True) for name, numbers in rows.items()
+    }
     numbers, owners = np.unique(
-        np.concatenate([row_hashes for row_hashes, _ in different.values()]), return_counts=True
+        np.concatenate([row_hashes for row_hashes, _ in different.values()]),
+        return_counts=True,
     )
     shared, total = numbers[owners > 1], sum(map(len, rows.values()))
     shares = {}
     for name, (row_hashes, counts) in different.items():
         repeated = counts[counts > 1].sum() / len(rows[name])
-        by_chance = 1 - (1 - repeated) ** ((total - len(rows[name])) / max(1, len(rows[name]) - 1))
+        by_chance = 1 - (1 - repeated) ** (
+            (total - len(rows[name])) / max(1, len(rows[name]) - 1)
+        )
         share = float(np.isin(row_hashes, shared).mean())
-        if len(row_hashes) >= _DISTINCT * len(rows[name]) and share >= by_chance + _SHARED:
+        if (
+            len(row_hashes) >= _DISTINCT * len(rows[name])
+            and share >= by_chance + _SHARED
+        ):
             shares[name] = share
     return shares
 
@@ -284,6 +406,13 @@ def _rows(client: Client) -> Array:
     """A number for each row, the same for equal ones."""
     numbers: list[int] = []
     for _, part in client.parts():
-        rows = np.column_stack([np.asarray(column, dtype=np.float32) for column in part])
-        numbers += map(hash, rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel().tolist())
+        rows = np.column_stack(
+            [np.asarray(column, dtype=np.float32) for column in part]
+        )
+        numbers += map(
+            hash,
+            rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+            .ravel()
+            .tolist(),
+        )
     return np.array(numbers)

@@ -34,12 +34,17 @@ class MLflow(Tracker):
     def open(self, label: str, seed: int, rounds: int) -> Sink:
         """A new run of MLflow. Raises `InputError` if it is not installed, or cannot write where it is told to."""
         client, experiment = self._connect()
-        number = client.create_experiment(self.experiment) if experiment is None else experiment.experiment_id
+        number = (
+            client.create_experiment(self.experiment)
+            if experiment is None
+            else experiment.experiment_id
+        )
         run = client.create_run(number, run_name=f"{label}-{seed}").info.run_id
         for name, value in (("method", label), ("seed", seed), ("rounds", rounds)):
             client.log_param(run, name, value)
         return Sink(
-            lambda name, value, step: client.log_metric(run, name, value, step=step), lambda: client.set_terminated(run)
+            lambda name, value, step: client.log_metric(run, name, value, step=step),
+            lambda: client.set_terminated(run),
         )
 
     def _connect(self) -> tuple[Any, Any]:
@@ -49,7 +54,9 @@ class MLflow(Tracker):
             client = make(tracking_uri=self.to)
             return client, client.get_experiment_by_name(self.experiment)
         except Exception as error:  # MLflow's, or of the network
-            where = "the tracking URI of the environment" if self.to is None else self.to
+            where = (
+                "the tracking URI of the environment" if self.to is None else self.to
+            )
             raise InputError(
                 f"MLflow cannot write to {where} ({plain(' '.join(str(error).split()), 100)}); name a database, "
                 'to = "sqlite:///mlflow.db", or a tracking server; what both need has pip install "coterie[mlflow]"'

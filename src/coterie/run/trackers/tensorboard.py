@@ -40,7 +40,10 @@ class TensorBoard(Tracker):
         make = _writer()
         try:
             writer = make(str(Path(self.to) / safe_name(f"{label}-{seed}")))
-        except (OSError, ValueError) as error:  # a ValueError: a name that no folder can have
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # a ValueError: a name that no folder can have
             raise InputError(
                 f"TensorBoard cannot write to {cut(self.to)} ({plain(str(error), 100)}); name another folder"
             ) from error

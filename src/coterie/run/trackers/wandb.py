@@ -34,7 +34,9 @@ class WandB(Tracker):
         """Raise `InputError` if wandb is not installed, or would ask for a key."""
         wandb = _wandb()
         if self.mode == "online" and not wandb.login(prompt=False):
-            raise InputError('no key of Weights & Biases is on this machine: wandb login, or mode = "offline"')
+            raise InputError(
+                'no key of Weights & Biases is on this machine: wandb login, or mode = "offline"'
+            )
 
     def open(self, label: str, seed: int, rounds: int) -> Sink:
         """A new run of Weights & Biases. Raises `InputError` if it is not installed, or cannot begin one."""
@@ -49,7 +51,9 @@ class WandB(Tracker):
                 dir=self.to,
                 mode=self.mode,
                 reinit="create_new",
-                settings=wandb.Settings(silent=True),  # standard output belongs to the command's tables and JSON
+                settings=wandb.Settings(
+                    silent=True
+                ),  # standard output belongs to the command's tables and JSON
             )
         except (wandb.Error, OSError) as error:
             raise InputError(

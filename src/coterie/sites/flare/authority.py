@@ -19,7 +19,9 @@ from coterie.base.files import write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+    from cryptography.hazmat.primitives.asymmetric.types import (
+        CertificatePublicKeyTypes,
+    )
 
 AUTHORITY = "ca"
 """Folder of the kits with the key that signs sites: it stays with the operator."""
@@ -73,14 +75,20 @@ def read_request(file: Path) -> Request:
     from cryptography.x509.oid import NameOID
 
     if not file.is_file():
-        raise InputError(f"there is no file {file}; it is what coterie site request makes")
+        raise InputError(
+            f"there is no file {file}; it is what coterie site request makes"
+        )
     try:
         with zipfile.ZipFile(file) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith(".csr")]
             with archive.open(name) as content:
                 request = x509.load_pem_x509_csr(content.read(_LARGEST))
         texts = []
-        for oid in (NameOID.COMMON_NAME, NameOID.UNSTRUCTURED_NAME, NameOID.ORGANIZATION_NAME):
+        for oid in (
+            NameOID.COMMON_NAME,
+            NameOID.UNSTRUCTURED_NAME,
+            NameOID.ORGANIZATION_NAME,
+        ):
             (attribute,) = request.subject.get_attributes_for_oid(oid)
             texts.append(str(attribute.value))
         valid, key = request.is_signature_valid, key_fingerprint(request.public_key())
@@ -89,7 +97,9 @@ def read_request(file: Path) -> Request:
             f"{file} is no request of a site ({type(error).__name__}); let the site make a new one"
         ) from error
     if not valid:
-        raise InputError(f"{file} is not signed with the key that it is about; let the site make a new one")
+        raise InputError(
+            f"{file} is not signed with the key that it is about; let the site make a new one"
+        )
     return Request(texts[0], texts[1], texts[2], key)
 
 
@@ -142,7 +152,10 @@ def note_key(authority: Path, name: str, key: str) -> None:
 def note_certificate(authority: Path, name: str, certificate: x509.Certificate) -> None:
     """Note that `name` has this certificate, and its key."""
     note_key(authority, name, key_fingerprint(certificate.public_key()))
-    _write(authority / _ISSUED, {**_read(authority / _ISSUED), serial_of(certificate): name})
+    _write(
+        authority / _ISSUED,
+        {**_read(authority / _ISSUED), serial_of(certificate): name},
+    )
 
 
 def revoke_certificates(authority: Path, name: str) -> tuple[dict[str, str], Path]:
@@ -150,7 +163,9 @@ def revoke_certificates(authority: Path, name: str) -> tuple[dict[str, str], Pat
     issued, path = _read(authority / _ISSUED), authority / REVOKED
     serials = [serial for serial, holder in issued.items() if holder == name]
     if not serials:
-        raise InputError(f"the authority has issued no certificate to {name!r}; {nearest(name, set(issued.values()))}")
+        raise InputError(
+            f"the authority has issued no certificate to {name!r}; {nearest(name, set(issued.values()))}"
+        )
     _write(path, {**_read(path), **dict.fromkeys(serials, name)})
     return _read(path), path
 
@@ -168,7 +183,11 @@ def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return bool(certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc)
+    return bool(
+        certificate.not_valid_before_utc
+        <= datetime.now(UTC)
+        <= certificate.not_valid_after_utc
+    )
 
 
 def certificate_of(content: bytes) -> x509.Certificate:
@@ -182,14 +201,20 @@ def fingerprint_of(certificate: Path) -> str:
     """SHA-256 of a certificate, as FLARE and openssl print it."""
     from cryptography.hazmat.primitives import hashes
 
-    return fingerprint_text(certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256()))
+    return fingerprint_text(
+        certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256())
+    )
 
 
 def key_fingerprint(key: CertificatePublicKeyTypes) -> str:
     """SHA-256 of a public key, as `openssl pkey -pubin -outform DER | sha256sum` computes it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    return fingerprint_text(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())
+    return fingerprint_text(
+        hashlib.sha256(
+            key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        ).digest()
+    )
 
 
 def fingerprint_text(digest: bytes) -> str:

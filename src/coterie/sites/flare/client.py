@@ -29,9 +29,13 @@ class SiteClient:
         """Read the site's settings. What is wrong with them is said in reply to the first message: raising here would end the job."""
         METHODS.importable()  # settings may name their tasks
         name, root = collab.site_name, Path(collab.workspace.get_site_config_dir())
-        settings = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
+        settings = (
+            root / f"{name}.{SETTINGS_FILE}"
+        )  # where sites share a folder, as in a simulation
         folder = Path(collab.workspace.get_root_dir()) / "coterie"
-        self._site = Site(name, settings if settings.exists() else root / SETTINGS_FILE, folder)
+        self._site = Site(
+            name, settings if settings.exists() else root / SETTINGS_FILE, folder
+        )
 
     @collab.publish  # type: ignore[untyped-decorator]
     def handle(self, message: bytes) -> bytes:

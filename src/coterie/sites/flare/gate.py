@@ -35,7 +35,11 @@ def barred_sites(local: Path) -> dict[str, str]:
         local: folder of the server's kit with both lists.
     """
     revoked = _read(local, REVOKED)
-    return {name: REVOKED_WORDS for name, serial in _read(local, REGISTERED).items() if serial in revoked}
+    return {
+        name: REVOKED_WORDS
+        for name, serial in _read(local, REGISTERED).items()
+        if serial in revoked
+    }
 
 
 class Gate(FLComponent):  # type: ignore[misc]
@@ -59,7 +63,9 @@ class Gate(FLComponent):  # type: ignore[misc]
     def _watch(self, verifier: Any) -> None:
         verify = verifier.verify_common_name
 
-        def verify_and_look(*, asserted_cn: str, asserter_cert: Any, **more: Any) -> Any:
+        def verify_and_look(
+            *, asserted_cn: str, asserter_cert: Any, **more: Any
+        ) -> Any:
             valid = verify(asserted_cn=asserted_cn, asserter_cert=asserter_cert, **more)
             self.note(asserted_cn, serial_of(asserter_cert))
             return valid
@@ -73,7 +79,9 @@ class Gate(FLComponent):  # type: ignore[misc]
             if serial in _read(local, REVOKED):
                 raise InputError(f"{name} comes with the revoked certificate {serial}")
             text = json.dumps({**_read(local, REGISTERED), name: serial}, indent=1)
-            write_atomically(local / REGISTERED, lambda p: p.write_text(text, encoding="utf-8"))
+            write_atomically(
+                local / REGISTERED, lambda p: p.write_text(text, encoding="utf-8")
+            )
 
 
 def _read(local: Path, name: str) -> dict[str, Any]:

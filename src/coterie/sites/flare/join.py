@@ -32,7 +32,13 @@ from coterie.sites.flare.authority import (
     read_request,
     revoke_certificates,
 )
-from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
+from coterie.sites.flare.kits import (
+    PROJECT,
+    furnish,
+    harden,
+    need_flare,
+    organisation_of,
+)
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
 
@@ -55,14 +61,23 @@ def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
     """
     deployment = read_plan(plan_file).deployment
     if site not in deployment.sites:
-        raise InputError(f"the plan has no site {site!r}; {nearest(site, deployment.sites)}")
+        raise InputError(
+            f"the plan has no site {site!r}; {nearest(site, deployment.sites)}"
+        )
     if folder.exists():
-        raise InputError(f"{folder} exists already; it may hold a key: move it away first")
+        raise InputError(
+            f"{folder} exists already; it may hold a key: move it away first"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         participant = Path(temporary) / "site.yml"
-        participant_entry = {"name": site, "type": "client", "org": organisation_of(site)}
+        participant_entry = {
+            "name": site,
+            "type": "client",
+            "org": organisation_of(site),
+        }
         participant.write_text(
-            json.dumps({"name": PROJECT, "participants": [participant_entry]}), encoding="utf-8"
+            json.dumps({"name": PROJECT, "participants": [participant_entry]}),
+            encoding="utf-8",
         )  # JSON is YAML
         _nvflare("cert", "request", "-p", str(participant), "--out", str(folder))
     archive = folder / f"{site}.request.zip"
@@ -70,7 +85,11 @@ def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
 
 
 def sign(
-    plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None = None, authority: Path | None = None
+    plan_file: Path,
+    request_zip: Path,
+    fingerprint: str,
+    kits: Path | None = None,
+    authority: Path | None = None,
 ) -> tuple[Path, Request, str]:
     """Sign a site's request with the authority of the kits.
 
@@ -99,11 +118,15 @@ def sign(
         if request_zip.is_file():
             shutil.copy(request_zip, copy)
         else:
-            raise InputError(f"there is no file {request_zip}; it is what coterie site request makes")
+            raise InputError(
+                f"there is no file {request_zip}; it is what coterie site request makes"
+            )
         site_request = read_request(copy)
         site_request.check(deployment.sites, organisation_of(site_request.site))
         if request_zip.name != f"{site_request.site}.request.zip":
-            raise InputError(f"{request_zip} is a request of {site_request.site!r}, not of the site that its name says")
+            raise InputError(
+                f"{request_zip} is a request of {site_request.site!r}, not of the site that its name says"
+            )
         if site_request.key != _read_fingerprint(fingerprint):
             raise InputError(
                 f"the public key in {request_zip} has another SHA-256 than --fingerprint; ask the site again, by telephone: "
@@ -115,14 +138,28 @@ def sign(
         note_key(authority, site_request.site, site_request.key)
         profile = Path(temporary) / "profile.yml"
         profile.write_text(json.dumps(_profile(deployment)), encoding="utf-8")
-        options = ("-c", str(authority), "--profile", str(profile), "--valid-days", str(DAYS), "--out", str(signed))
+        options = (
+            "-c",
+            str(authority),
+            "--profile",
+            str(profile),
+            "--valid-days",
+            str(DAYS),
+            "--out",
+            str(signed),
+        )
         _nvflare("cert", "approve", str(copy), *options)
         note_certificate(authority, site_request.site, _certificates_in(signed)[1])
     return signed, site_request, fingerprint_of(authority / "rootCA.pem")
 
 
 def join(
-    signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, kit: Path, wheels: Path | None = None
+    signed_zip: Path,
+    fingerprint: str,
+    plan_file: Path,
+    requested: Path,
+    kit: Path,
+    wheels: Path | None = None,
 ) -> None:
     """Build the site's kit in the new folder `kit`.
 
@@ -146,11 +183,20 @@ def join(
     expected = _read_fingerprint(fingerprint)
     _check_authority(signed_zip, expected)
     with tempfile.TemporaryDirectory() as temporary:
-        options = ("--request-dir", str(requested), "--fingerprint", expected, "-w", temporary)
+        options = (
+            "--request-dir",
+            str(requested),
+            "--fingerprint",
+            expected,
+            "-w",
+            temporary,
+        )
         _nvflare("package", str(signed_zip), *options)
         startup = next((p.parent for p in Path(temporary).rglob("startup")), None)
         if startup is None:
-            raise InputError(f"FLARE made no kit of {signed_zip}; ask the operator to sign again")
+            raise InputError(
+                f"FLARE made no kit of {signed_zip}; ask the operator to sign again"
+            )
         shutil.copytree(startup, kit)
     harden(kit)
     add_software(kit, wheels)
@@ -160,21 +206,30 @@ def join(
 def _check_key(signed_zip: Path, requested: Path) -> None:
     """Raise `InputError` if a certificate was not signed for the key in the folder `requested`."""
     if not signed_zip.is_file():
-        raise InputError(f"there is no file {signed_zip}; it is what the operator sends back")
+        raise InputError(
+            f"there is no file {signed_zip}; it is what the operator sends back"
+        )
     if not (requested / "request.json").is_file():
         raise InputError(
             f"{requested} has no request of a site; give the folder that coterie site request made with --key"
         )
     try:
-        with zipfile.ZipFile(signed_zip) as archive, archive.open("signed.json") as file:
+        with (
+            zipfile.ZipFile(signed_zip) as archive,
+            archive.open("signed.json") as file,
+        ):
             signed = json.loads(file.read(LARGEST))["request_id"]
-        requested_id = json.loads((requested / "request.json").read_text(encoding="utf-8"))["request_id"]
+        requested_id = json.loads(
+            (requested / "request.json").read_text(encoding="utf-8")
+        )["request_id"]
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{signed_zip} or {requested} is damaged; request a new key with coterie site request"
         ) from error
     if signed != requested_id:
-        raise InputError(f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key")
+        raise InputError(
+            f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key"
+        )
 
 
 def _check_authority(signed_zip: Path, expected: str) -> None:
@@ -185,7 +240,9 @@ def _check_authority(signed_zip: Path, expected: str) -> None:
 
     try:
         authority, signed = _certificates_in(signed_zip)
-        is_authority = authority.extensions.get_extension_for_class(BasicConstraints).value.ca
+        is_authority = authority.extensions.get_extension_for_class(
+            BasicConstraints
+        ).value.ca
         signed.verify_directly_issued_by(authority)
     except (
         OSError,
@@ -210,7 +267,11 @@ def _check_authority(signed_zip: Path, expected: str) -> None:
         )
     now = datetime.now(UTC)
     for certificate in (authority, signed):
-        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        if (
+            not certificate.not_valid_before_utc
+            <= now
+            <= certificate.not_valid_after_utc
+        ):
             raise InputError(
                 f"a certificate of {signed_zip} is not valid now; compare this machine's clock, or ask the operator to sign again"
             )
@@ -219,8 +280,13 @@ def _check_authority(signed_zip: Path, expected: str) -> None:
 def _certificates_in(signed_zip: Path) -> tuple[x509.Certificate, x509.Certificate]:
     """Return the certificates of the authority and of the site in a signed file."""
     with zipfile.ZipFile(signed_zip) as archive:
-        names = ["rootCA.pem", next(name for name in archive.namelist() if name.endswith(".crt"))]
-        authority, signed = (certificate_of(archive.open(name).read(LARGEST)) for name in names)
+        names = [
+            "rootCA.pem",
+            next(name for name in archive.namelist() if name.endswith(".crt")),
+        ]
+        authority, signed = (
+            certificate_of(archive.open(name).read(LARGEST)) for name in names
+        )
     return authority, signed
 
 
@@ -248,21 +314,41 @@ def revoke(
 def _read_fingerprint(fingerprint: str) -> str:
     """Return a fingerprint that a person has typed as it is printed."""
     if not _FINGERPRINT.fullmatch(fingerprint):
-        raise InputError("the fingerprint must be 32 pairs of hexadecimal digits with colons between")
+        raise InputError(
+            "the fingerprint must be 32 pairs of hexadecimal digits with colons between"
+        )
     return "SHA256:" + fingerprint.upper().removeprefix("SHA256:")
 
 
 def _profile(deployment: Deployment) -> dict[str, Any]:
-    server = {"host": deployment.server, "fed_learn_port": deployment.port, "admin_port": deployment.port}
-    return {"name": PROJECT, "scheme": "tcp", "connection_security": "mtls", "server": server}
+    server = {
+        "host": deployment.server,
+        "fed_learn_port": deployment.port,
+        "admin_port": deployment.port,
+    }
+    return {
+        "name": PROJECT,
+        "scheme": "tcp",
+        "connection_security": "mtls",
+        "server": server,
+    }
 
 
 def _nvflare(*arguments: str) -> None:
     """Run a command of FLARE. Raises `InputError` with its reason."""
     need_flare()
     process = subprocess.run(
-        [sys.executable, "-m", "nvflare.cli", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "nvflare.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if process.returncode:
-        output = [line for line in (process.stderr + process.stdout).splitlines() if line.strip()]
-        raise InputError(f"FLARE's {' '.join(arguments[:2])} failed: {' '.join(output)[:200] or 'no reason given'}")
+        output = [
+            line
+            for line in (process.stderr + process.stdout).splitlines()
+            if line.strip()
+        ]
+        raise InputError(
+            f"FLARE's {' '.join(arguments[:2])} failed: {' '.join(output)[:200] or 'no reason given'}"
+        )

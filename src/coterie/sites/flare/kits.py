@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, explain_imports
-from coterie.sites.flare.authority import AUTHORITY, REVOKED, certificate_of, make_authority, note_certificate
+from coterie.sites.flare.authority import (
+    AUTHORITY,
+    REVOKED,
+    certificate_of,
+    make_authority,
+    note_certificate,
+)
 from coterie.sites.flare.signature import sign_plan, signature_file
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
@@ -55,22 +61,46 @@ def provision(
     sites = () if keys_at_sites else deployment.sites
     kits = folder or plan_file.parent / deployment.kits
     if kits.exists():
-        raise InputError(f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it")
+        raise InputError(
+            f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it"
+        )
     authority = authority or kits / AUTHORITY
     if authority.exists():
-        raise InputError(f"{authority} exists already; it may hold the key of an authority: give another folder")
+        raise InputError(
+            f"{authority} exists already; it may hold the key of an authority: give another folder"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         project = Path(temporary) / "project.yml"
-        project.write_text(json.dumps(_project(deployment, sites), indent=1), encoding="utf-8")  # JSON is YAML
-        command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", temporary, "--force"]
+        project.write_text(
+            json.dumps(_project(deployment, sites), indent=1), encoding="utf-8"
+        )  # JSON is YAML
+        command = [
+            sys.executable,
+            "-m",
+            "nvflare.cli",
+            "provision",
+            "-p",
+            str(project),
+            "-w",
+            temporary,
+            "--force",
+        ]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         provisioned = Path(temporary) / "coterie" / "prod_00"
         if process.returncode or not provisioned.is_dir():
-            last_line = [line for line in (process.stderr + process.stdout).splitlines() if line.strip()][-1:]
-            raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last_line) or 'no reason given'}")
+            last_line = [
+                line
+                for line in (process.stderr + process.stdout).splitlines()
+                if line.strip()
+            ][-1:]
+            raise InputError(
+                f"FLARE could not provision {plan_file}: {' '.join(last_line) or 'no reason given'}"
+            )
         shutil.copytree(provisioned, kits)
         shutil.copy(project, kits / "project.yml")
-        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", authority, PROJECT)
+        make_authority(
+            Path(temporary) / "coterie" / "state" / "cert.json", authority, PROJECT
+        )
     files = {deployment.server: "server.crt"}
     for name in (deployment.server, *deployment.admins.values(), *sites):
         certificate = kits / name / "startup" / files.get(name, "client.crt")
@@ -91,9 +121,13 @@ def furnish(kit: Path, plan: Plan, plan_file: Path) -> None:
     """Put the plan and settings to fill in into a site's kit."""
     shutil.copy(plan_file, kit / "local" / PLAN_FILE)
     if signature_file(plan_file).is_file():
-        shutil.copy(signature_file(plan_file), signature_file(kit / "local" / PLAN_FILE))
+        shutil.copy(
+            signature_file(plan_file), signature_file(kit / "local" / PLAN_FILE)
+        )
     (kit / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
-    (kit / "local" / VERSIONS_FILE).write_text(json.dumps(versions(), indent=1), encoding="utf-8")
+    (kit / "local" / VERSIONS_FILE).write_text(
+        json.dumps(versions(), indent=1), encoding="utf-8"
+    )
 
 
 _ROLES = {"submit": "lead", "disable": "org_admin", "shutdown": "project_admin"}
@@ -119,7 +153,11 @@ _RIGHTS = {
         "view": "any",
         **dict.fromkeys(("disable_client", "enable_client", "remove_client"), "any"),
     },
-    "project_admin": {**_NOTHING, "view": "any", **dict.fromkeys(("shutdown", "restart"), "any")},
+    "project_admin": {
+        **_NOTHING,
+        "view": "any",
+        **dict.fromkeys(("shutdown", "restart"), "any"),
+    },
     "member": {**_NOTHING, "view": "any"},
 }
 """The rights of each role; no role's job brings code, and no role reads files of a server or a site."""
@@ -128,20 +166,37 @@ _RIGHTS = {
 def harden(kit: Path) -> None:
     """Let jobs build coterie's classes alone and bring no code, send no log; start scripts check their interpreter and go on."""
     local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources = json.loads(
+        (local / "resources.json.default").read_text(encoding="utf-8")
+    )
     resources["class_allow_list"] = list(CLASSES)
-    resources["allow_log_streaming"] = False  # a site's log stays there: it may quote its data
-    resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+    resources["allow_log_streaming"] = (
+        False  # a site's log stays there: it may quote its data
+    )
+    resources["components"] = [
+        c for c in resources["components"] if c["id"] != "site_log_streamer"
+    ]
     if (kit / "startup" / "fed_server.json").is_file():
-        resources["components"].append({"id": "coterie_gate", "path": "coterie.sites.flare.gate.Gate", "args": {}})
-    (local / "resources.json").write_text(json.dumps(resources, indent=2), encoding="utf-8")
+        resources["components"].append(
+            {"id": "coterie_gate", "path": "coterie.sites.flare.gate.Gate", "args": {}}
+        )
+    (local / "resources.json").write_text(
+        json.dumps(resources, indent=2), encoding="utf-8"
+    )
     rights = {"format_version": "1.0", "permissions": _RIGHTS}
-    (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
+    (local / "authorization.json").write_text(
+        json.dumps(rights, indent=2), encoding="utf-8"
+    )
     for name in ("start.sh", "sub_start.sh"):
         script = kit / "startup" / name
         shebang, script_text = script.read_text(encoding="utf-8").split("\n", 1)
-        script_text = script_text.replace("$restart_count -ge 5", "$restart_count -lt 0")  # FLARE's gives up after five
-        script.write_text(f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}", encoding="utf-8")
+        script_text = script_text.replace(
+            "$restart_count -ge 5", "$restart_count -lt 0"
+        )  # FLARE's gives up after five
+        script.write_text(
+            f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}",
+            encoding="utf-8",
+        )
 
 
 _PYTHON = '"$COTERIE_PYTHON"'
@@ -165,7 +220,9 @@ def _keep_jobs(kit: Path) -> None:
     file = kit / "local" / "resources.json"
     resources = json.loads(file.read_text(encoding="utf-8"))
     storage = kit.resolve() / "storage"
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
+        storage / "snapshots"
+    )
     for component in resources["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(storage / "jobs")
@@ -187,7 +244,12 @@ def _project(deployment: Deployment, sites: Sequence[str]) -> dict[str, Any]:
     }
     clients = [{"name": s, "type": "client", "org": organisation_of(s)} for s in sites]
     admins = [
-        {"name": name, "type": "admin", "org": deployment.organisation, "role": _ROLES[right]}
+        {
+            "name": name,
+            "type": "admin",
+            "org": deployment.organisation,
+            "role": _ROLES[right],
+        }
         for right, name in deployment.admins.items()
     ]
     builders = "nvflare.lighter.impl"
@@ -198,7 +260,10 @@ def _project(deployment: Deployment, sites: Sequence[str]) -> dict[str, Any]:
         "participants": [server, *clients, *admins],
         "builders": [
             {"path": f"{builders}.workspace.WorkspaceBuilder"},
-            {"path": f"{builders}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
+            {
+                "path": f"{builders}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "tcp"},
+            },
             {"path": "coterie.sites.flare.certificates.ShortCertificates"},
             {"path": f"{builders}.signature.SignatureBuilder"},
         ],

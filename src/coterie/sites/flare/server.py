@@ -60,11 +60,23 @@ class Coordinator:
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
-        options = {**{key: plan[key] for key in ("timeout", "accept", "goes_on")}, "plan": plan["hash"]}
-        differs = partial(difference, parse_descriptions(plan["described"], plan["described"]), plan["seeds"])
+        options = {
+            **{key: plan[key] for key in ("timeout", "accept", "goes_on")},
+            "plan": plan["hash"],
+        }
+        differs = partial(
+            difference,
+            parse_descriptions(plan["described"], plan["described"]),
+            plan["seeds"],
+        )
         local = Path(collab.workspace.get_site_config_dir())
         remote = Remote(
-            link, plan["run"], watch=self._watch, barred=lambda: barred_sites(local), differs=differs, **options
+            link,
+            plan["run"],
+            watch=self._watch,
+            barred=lambda: barred_sites(local),
+            differs=differs,
+            **options,
         )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
@@ -80,14 +92,22 @@ class Coordinator:
             )
             outcome = {"status": 0, "sentence": ""}
         except CoterieError as error:
-            outcome = {"status": 2 if isinstance(error, InputError) else 1, "sentence": str(error)}
+            outcome = {
+                "status": 2 if isinstance(error, InputError) else 1,
+                "sentence": str(error),
+            }
         finally:
-            if outcome["sentence"] != ENDED:  # no site can be reached in a job that was aborted
+            if (
+                outcome["sentence"] != ENDED
+            ):  # no site can be reached in a job that was aborted
                 self._sign_heads(remote, root)
             remote.close()
             if folder.exists():
                 shutil.copytree(folder, result / RESULT, dirs_exist_ok=True)
-            write_atomically(result / OUTCOME, lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"))
+            write_atomically(
+                result / OUTCOME,
+                lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"),
+            )
             self._progress["over"] = True
         self._told.wait(LINGER)
 
@@ -96,7 +116,9 @@ class Coordinator:
         startup = root / "startup"
         if (startup / "server.key").is_file():  # a simulation has none
             heads = Log(root / "coterie" / "heads.jsonl")
-            for signed in remote.sign_heads(lambda site, head: sign_head(site, head, startup)):
+            for signed in remote.sign_heads(
+                lambda site, head: sign_head(site, head, startup)
+            ):
                 heads.write(urgent=False, **signed)
 
     def _tell(self) -> dict[str, Any]:
@@ -106,10 +128,23 @@ class Coordinator:
         return progress
 
     def _watch(self, status: Status) -> None:
-        answered = set(self._progress.get("waiting", ())) - set(status.waiting) - set(status.gone)
-        self._last.update({name: (self._progress["task"], time.time()) for name in answered})
-        state = {"ask": status.ask, "task": status.task, "waiting": list(status.waiting), "gone": list(status.gone)}
-        self._progress.update(state, last={name: list(answered) for name, answered in self._last.items()})
+        answered = (
+            set(self._progress.get("waiting", ()))
+            - set(status.waiting)
+            - set(status.gone)
+        )
+        self._last.update(
+            {name: (self._progress["task"], time.time()) for name in answered}
+        )
+        state = {
+            "ask": status.ask,
+            "task": status.task,
+            "waiting": list(status.waiting),
+            "gone": list(status.gone),
+        }
+        self._progress.update(
+            state, last={name: list(answered) for name, answered in self._last.items()}
+        )
 
     def _notify(self, event: Event) -> None:
         self._progress["event"] = list(event)

@@ -26,8 +26,12 @@ def sign_plan(plan_file: Path, kit: Path) -> Path:
     """Sign a plan with the key of the operator's kit, and return the signature's file, which travels with the plan."""
     startup, file = kit / "startup", signature_file(plan_file)
     if not (startup / "client.key").is_file():
-        raise InputError(f"{kit} has no key of the operator; make the kits with: coterie deploy {plan_file}")
-    signed = _sign(_PLAN + plan_file.read_bytes(), startup / "client.key", startup / "client.crt")
+        raise InputError(
+            f"{kit} has no key of the operator; make the kits with: coterie deploy {plan_file}"
+        )
+    signed = _sign(
+        _PLAN + plan_file.read_bytes(), startup / "client.key", startup / "client.crt"
+    )
     write_atomically(file, lambda p: p.write_text(json.dumps(signed), encoding="utf-8"))
     return file
 
@@ -40,14 +44,21 @@ def check_plan(plan_file: Path, operator: str, startup: Path) -> str:
         operator: the name of the operator.
         startup: startup of the site's kit, with the authority's certificate.
     """
-    file, cure = signature_file(plan_file), f"ask the operator to sign it: coterie sign {plan_file.name}"
+    file, cure = (
+        signature_file(plan_file),
+        f"ask the operator to sign it: coterie sign {plan_file.name}",
+    )
     if not file.is_file():
-        raise InputError(f"{plan_file} has no signature of the operator beside it ({file.name}); {cure}")
+        raise InputError(
+            f"{plan_file} has no signature of the operator beside it ({file.name}); {cure}"
+        )
     try:
         signed = json.loads(file.read_text(encoding="utf-8"))
         _verify(_PLAN + plan_file.read_bytes(), signed, operator, startup)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{file} is no signature of {operator} under this plan ({error}); {cure}") from error
+        raise InputError(
+            f"{file} is no signature of {operator} under this plan ({error}); {cure}"
+        ) from error
     return f"by {operator}, whom the authority of this kit knows"
 
 
@@ -77,7 +88,12 @@ def sign_head(site: str, head: str, startup: Path) -> dict[str, str]:
 def check_head(entry: dict[str, str], server: str, startup: Path) -> None:
     """Raise `InputError` unless the server has signed this head of a log."""
     try:
-        _verify(_head_content(entry["site"], entry["head"], entry["signed"]), entry, server, startup)
+        _verify(
+            _head_content(entry["site"], entry["head"], entry["signed"]),
+            entry,
+            server,
+            startup,
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"a head of the log is not signed by {server} ({error}); somebody has changed the file"
@@ -96,12 +112,20 @@ def _verify(content: bytes, signed: dict[str, str], name: str, startup: Path) ->
     from cryptography.x509.oid import NameOID
 
     certificate = certificate_of(signed["certificate"].encode())
-    require(issued_by(certificate, certificate_of((startup / "rootCA.pem").read_bytes())), "of another authority")
+    require(
+        issued_by(certificate, certificate_of((startup / "rootCA.pem").read_bytes())),
+        "of another authority",
+    )
     (common_name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if common_name.value != name:
         raise InputError(f"of {common_name.value!r}")
     key: Any = certificate.public_key()
     try:
-        key.verify(base64.b64decode(signed["signature"]), content, padding.PKCS1v15(), hashes.SHA256())
+        key.verify(
+            base64.b64decode(signed["signature"]),
+            content,
+            padding.PKCS1v15(),
+            hashes.SHA256(),
+        )
     except InvalidSignature as error:
         raise InputError("of another text") from error

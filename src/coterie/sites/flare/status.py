@@ -33,7 +33,11 @@ def status(plan_file: Path, kits: Path | None = None) -> list[str]:
 
 
 def _lines(
-    deployment: Deployment, connected: set[str], running: bool, progress: Mapping[str, Any], now: float
+    deployment: Deployment,
+    connected: set[str],
+    running: bool,
+    progress: Mapping[str, Any],
+    now: float,
 ) -> Iterator[str]:
     width = max(map(len, deployment.sites))
     yield f"server {deployment.server}:{deployment.port} answers; {_run(progress) if running else 'no run'}"
@@ -44,7 +48,11 @@ def _lines(
         elif name in progress.get("waiting", ()):
             state += f", asked {short(progress['task'])}"
         last_answer = progress.get("last", {}).get(name)
-        answer = f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago" if last_answer else ""
+        answer = (
+            f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago"
+            if last_answer
+            else ""
+        )
         yield f"  {name:<{width}}  {state}{answer}"
 
 

@@ -93,7 +93,9 @@ def submit(
     else:
         run = secrets.token_hex(8)
     message = {
-        "experiment": replace(plan.experiment, run=replace(plan.experiment.run, out=None)).tables(),
+        "experiment": replace(
+            plan.experiment, run=replace(plan.experiment.run, out=None)
+        ).tables(),
         "where": str(plan_file),
         "run": run,
         "resume": resume,
@@ -106,13 +108,20 @@ def submit(
         "hash": plan_hash(plan_file),
         "command": command,
     }
-    logging.disable(logging.CRITICAL)  # FLARE reports every second that a server is away
+    logging.disable(
+        logging.CRITICAL
+    )  # FLARE reports every second that a server is away
     session = None
     try:
         session = _session(plan.deployment, admin)
         _await_sites(session, plan.deployment, say)
         job = _start(session, message, len(plan.deployment.sites))
-        write_atomically(submission, lambda p: p.write_text(json.dumps({"run": run, "job": job}), encoding="utf-8"))
+        write_atomically(
+            submission,
+            lambda p: p.write_text(
+                json.dumps({"run": run, "job": job}), encoding="utf-8"
+            ),
+        )
         status = _follow(session, job, watch)
         _bring_back(session, job, status, out)
     finally:
@@ -125,14 +134,18 @@ def _operator(plan_file: Path, deployment: Deployment, kits: Path | None) -> Pat
     """The operator's kit."""
     admin = (kits or plan_file.parent / deployment.kits) / deployment.admin
     if not admin.is_dir():
-        raise InputError(f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}")
+        raise InputError(
+            f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}"
+        )
     return admin
 
 
 def open_session(plan_file: Path, deployment: Deployment, kits: Path | None) -> Any:
     """The operator's connection to the server. Raises `InputError` if the server does not let the operator in."""
     need_flare()
-    logging.disable(logging.CRITICAL)  # FLARE reports every second that a server is away
+    logging.disable(
+        logging.CRITICAL
+    )  # FLARE reports every second that a server is away
     try:
         return _session(deployment, _operator(plan_file, deployment, kits))
     finally:
@@ -159,7 +172,9 @@ def _session(deployment: Deployment, admin: Path) -> Any:
             ) from error
 
 
-def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None]) -> None:
+def _await_sites(
+    session: Any, deployment: Deployment, say: Callable[[str], None]
+) -> None:
     """Wait until every site is connected: a job that is scheduled before fails at once."""
     deadline, named = time.monotonic() + JOIN_SECONDS, ""
     while True:
@@ -184,9 +199,13 @@ def _start(session: Any, message: Mapping[str, Any], sites: int) -> str:
     from coterie.sites.flare.server import Coordinator
 
     text = json.dumps(message).encode().hex()
-    recipe = CollabRecipe("coterie", server=Coordinator(text), client=SiteClient(), min_clients=sites)
+    recipe = CollabRecipe(
+        "coterie", server=Coordinator(text), client=SiteClient(), min_clients=sites
+    )
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # FLARE takes a long hexadecimal text for a secret
+        warnings.simplefilter(
+            "ignore"
+        )  # FLARE takes a long hexadecimal text for a secret
         recipe.export(temporary)
         for code in Path(temporary).rglob("custom"):
             shutil.rmtree(code)  # sites run what they have installed
@@ -212,16 +231,22 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
             return status
         progress: dict[str, Any] = {}
         if status == "RUNNING" and not ended_at:
-            with suppress(Exception):  # the job may be beginning or ending; the status tells
+            with suppress(
+                Exception
+            ):  # the job may be beginning or ending; the status tells
                 progress = session.do_app_command(job, "coterie", {})
         if progress and watch is not None:
             event = Event(*progress["event"]) if "event" in progress else None
             lists = tuple(progress.get("waiting", ())), tuple(progress.get("gone", ()))
-            watch(Watched(event, progress.get("ask", 0), progress.get("task", ""), *lists))
+            watch(
+                Watched(event, progress.get("ask", 0), progress.get("task", ""), *lists)
+            )
         if "over" in progress:
             ended_at = time.monotonic()
         if ended_at and time.monotonic() - ended_at > END_SECONDS:
-            session.abort_job(job)  # all is done, but FLARE waits for a site that is gone
+            session.abort_job(
+                job
+            )  # all is done, but FLARE waits for a site that is gone
             ended_at = time.monotonic()
         time.sleep(1.0)
 
@@ -240,9 +265,13 @@ def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
         if result is not None:
             shutil.copytree(result, out, dirs_exist_ok=True)
         outcome = next(downloaded.rglob(OUTCOME), None)
-        outcome_values = None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
+        outcome_values = (
+            None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
+        )
     if outcome_values is None:
-        raise RunError(f"job {job} ended as {status}; start what has died, then continue with --resume")
+        raise RunError(
+            f"job {job} ended as {status}; start what has died, then continue with --resume"
+        )
     if outcome_values["status"]:
         kind = InputError if outcome_values["status"] == 2 else RunError
         raise kind(outcome_values["sentence"])
