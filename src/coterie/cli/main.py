@@ -17,7 +17,6 @@ from coterie.base.errors import LONGEST, CoterieError, InputError, shorten, writ
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 
-
 STANDARD_OUTPUT = "standard output"
 """The file name of an error of `sys.stdout`."""
 
