@@ -30,6 +30,15 @@ def is_run(folder: Path) -> bool:
     return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
 
 
+def refuse_run_directory(file: Path) -> None:
+    """Raise `InputError` for a file within a run directory, whose files are the run's alone."""
+    for folder in file.absolute().parents:
+        if is_run(folder) or (folder / RUNS).is_file():
+            raise InputError(
+                f"{file} would lie in the run directory {folder}; choose another --out"
+            )
+
+
 def choose_folder(experiment: Experiment, resume: bool) -> Path:
     """The run directory: `run.out`, or runs/NAME with a number behind it if that is taken; to resume, the newest of these.
 
