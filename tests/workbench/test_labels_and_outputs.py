@@ -327,3 +327,21 @@ def test_tensors_that_no_model_takes_are_refused(make, kind):
         ct.InputError, match="client 'b', train rows: inputs is a tensor that is"
     ):
         ct.Client("b", ct.Part(inputs, labels))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+)
+def test_labels_of_any_whole_type_fit_as_many_outputs_as_the_type_has_numbers(dtype):
+    outputs = min(torch.iinfo(dtype).max + 1, 256)
+    model = nn.Linear(4, outputs)
+
+    def fit(kind):
+        def part(rows):
+            labels = torch.arange(rows) % 4
+            return ct.Part(torch.eye(4)[labels], labels.to(kind))
+
+        clients = [ct.Client(name, part(40), None, part(20)) for name in "ab"]
+        return ct.fit("fedavg", ct.Clients(clients), model, 1).x
+
+    assert torch.equal(fit(dtype), fit(torch.int64))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, get_type_hints
 
 from coterie.base.errors import InputError, cut, plain, require
+from coterie.base.system import sync_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -224,11 +225,11 @@ def write_atomically(
         try:
             write(temporary)
             if durable:
-                _sync(temporary)
+                sync_path(temporary)
             if not (once and _linked(temporary, path)):
                 os.replace(temporary, path)
             if durable:
-                _sync(path.parent)
+                sync_path(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -279,14 +280,6 @@ def naming(path: Path) -> Iterator[None]:
         if not isinstance(number, int):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class Checkpoint(NamedTuple):

@@ -174,6 +174,14 @@ def take_rows(value: Tensor, index: Tensor | slice) -> Tensor:
     )
 
 
+def class_numbers(labels: Tensor) -> Tensor:
+    """Return labels of whole numbers, or of True and False, as int64; floats stay as they are.
+
+    In a narrower type a comparison with a number beyond its range wraps: `uint8 labels >= 256` is true of all of them.
+    """
+    return labels if labels.is_floating_point() else labels.to(torch.int64)
+
+
 def join_inputs(parts: Sequence[Held]) -> Held:
     """The rows of several behind each other; unread ones stay so. Raises `InputError` for unread rows of several sources."""
     example = parts[0]
@@ -390,7 +398,7 @@ class Rows:
         sizes = [0 if p is None else len(p) for p in parts]
         return cls(
             inputs,
-            torch.cat([p.labels for p in present]),
+            class_numbers(torch.cat([p.labels for p in present])),
             np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         )
 
@@ -411,7 +419,7 @@ class Rows:
             )
         return cls(
             inputs,
-            labels,
+            class_numbers(labels),
             np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
             index,
         )

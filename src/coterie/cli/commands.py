@@ -417,10 +417,11 @@ def _threshold(
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from coterie.base.files import write_atomically
+    from coterie.base.outputs import write_output
     from coterie.report.results import Results
     from coterie.report.scores import threshold_of
     from coterie.report.verdicts import recommend
+    from coterie.study.layout import refuse_run_directory
     from coterie.study.predict import is_final, predict
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
@@ -445,9 +446,8 @@ def _predict(args: argparse.Namespace) -> int:
     )
     table = prediction.table()
     if args.out:
-        write_atomically(
-            Path(args.out), lambda p: p.write_text(table, encoding="utf-8")
-        )
+        refuse_run_directory(Path(args.out))
+        write_output(Path(args.out), table, inputs=[Path(args.file)])
     else:
         sys.stdout.write(table)
     cut = (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut
-from coterie.base.rows import Inputs, check_plain
+from coterie.base.rows import Inputs, check_plain, class_numbers
 
 T = TypeVar("T")
 Read = tuple[Inputs, Tensor, Sequence[str]]
@@ -56,9 +56,9 @@ def as_inputs(value: Any, who: str) -> Inputs:
 def as_labels(value: Any, who: str) -> Tensor:
     """Labels as int64 (classes) or floats. Refuses negative classes: -1 and 1 are no class numbers."""
     labels = _tensor(value, f"{who}, labels")
+    labels = class_numbers(labels)
     if labels.is_floating_point():
         return labels
-    labels = labels.to(torch.int64)
     if labels.ndim == 1 and len(labels) and int(labels.min()) < 0:
         raise InputError(
             f"{who} has the label {int(labels.min())}; number the classes 0, 1, 2, ..."

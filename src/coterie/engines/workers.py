@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.base.errors import delay_interrupts, plain
+from coterie.base.errors import RunError, delay_interrupts, plain
+from coterie.base.system import attempt, require_children
 from coterie.base.vector import lasting_copy
 from coterie.compute.cohort import Shard
 from coterie.config.local import LocalSGD
@@ -38,6 +39,8 @@ from coterie.contract.wire import (
     take_apart,
 )
 
+FEWER = "use fewer workers; what was saved stays"
+"""The cure where the system gives no further process."""
 _LEAST = 1 << 14
 """Bytes below which the pipe is as fast."""
 _DTYPES = {
@@ -167,7 +170,15 @@ class Workers:
         )
         self._homes = Homes()
         self._down = Arena()
-        self._all = [Worker(shard, self._down) for _ in range(count)]
+        require_children(f"workers={count}")
+        self._all: list[Worker] = []
+        try:
+            for _ in range(count):
+                self._all.append(Worker(shard, self._down))
+        except RunError:
+            for worker in self._all:
+                worker.close()
+            raise
 
     def ask(self, ask: Ask, *, keep: bool = True) -> Answer:
         """Run the task, each client where its memory is. Unless the caller may `keep` replies, the next ask overwrites them.
@@ -364,7 +375,8 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
-        self.pipe, child_end = context.Pipe()
+        with attempt("open a pipe to a worker process", FEWER):
+            self.pipe, child_end = context.Pipe()
         self._process = context.Process(
             target=_serve,
             args=(self._shard, child_end, self.pipe, self._down, self._up),
@@ -372,8 +384,12 @@ class Worker:
         )
         gc.freeze()  # else the child's collector writes to each page that holds an object, and so copies it
         try:
-            with delay_interrupts():
+            with delay_interrupts(), attempt("start a worker process", FEWER):
                 self._process.start()
+        except RunError:
+            self.pipe.close()
+            child_end.close()
+            raise
         finally:
             gc.unfreeze()
         self._why = ""

@@ -28,7 +28,7 @@ from coterie.report.pictures import forest_picture, link, network_picture
 from coterie.report.results import Results
 from coterie.report.text import number, percent, printable, unbroken
 from coterie.report.verdicts import Verdict
-from coterie.run.files import refuse_links
+from coterie.run.files import REPORT, refuse_links
 
 TEMPLATE = "template.html.j2"
 MOST_CONTRIBUTIONS = 400
@@ -87,7 +87,7 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
         data=_json_for_script(drawn),
     )
     refuse_links(results.folder)
-    path = results.folder / "report.html"
+    path = results.folder / REPORT
     write_atomically(
         path, lambda temporary: temporary.write_text(page, encoding="utf-8")
     )

@@ -21,6 +21,7 @@ from coterie.base.files import (
     remove_leftovers,
     write_checkpoint,
 )
+from coterie.base.system import sync
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
 from coterie.run.contribution import ContributionRow
@@ -139,7 +140,7 @@ class RoundFiles:
                 self._chain = _chain_hash(self._chain, line)
             file.flush()
             if durable:
-                os.fsync(file.fileno())
+                sync(file.fileno(), self._history)
             return file.tell()
 
     def read(self, rounds: int, device: torch.device) -> Checkpoint:

@@ -31,6 +31,8 @@ ALL = "all"
 PAIRED = "paired.json"
 """Errors of paired differences that sites have told, whose rows are elsewhere."""
 
+REPORT = "report.html"
+"""The report for people, which `coterie report` writes anew."""
 RUNS = "runs.json"
 """Which runs were combined, in the folder of a combination: of each its name, the number of its table, and the seeds of its results."""
 

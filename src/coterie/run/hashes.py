@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
+from coterie.base.system import sync
 
 TABLES = Path("checkpoint") / "tables.json"
 """Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
@@ -158,7 +158,7 @@ def _seal(record: Mapping[str, Any]) -> str:
 def _hash(path: Path, *, durable: bool = False) -> str:
     with open(path, "rb") as file:
         if durable:
-            os.fsync(file.fileno())
+            sync(file.fileno(), path)
         return hashlib.file_digest(
             file, lambda: hashlib.blake2b(digest_size=16)
         ).hexdigest()

@@ -14,6 +14,7 @@ from typing import Any
 
 from coterie.base.errors import InputError, nearest, plain
 from coterie.base.files import read_toml, write_atomically
+from coterie.base.outputs import write_output
 from coterie.base.spelling import fold
 from coterie.contract.wire import HEAD
 from coterie.data.tables.description import ColumnDescription, TableDescription
@@ -189,7 +190,7 @@ def write_description(
 
     description = SiteDescription.of(describe_site(experiment, settings, site))
     text = tomli_w.dumps({"deploy": {"described": {site: asdict(description)}}})
-    write_atomically(file, lambda p: p.write_text("\n" + text, encoding="utf-8"))
+    write_output(file, text)
     return text
 
 

@@ -10,7 +10,6 @@ import csv
 import io
 import itertools
 import math
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,14 @@ from coterie.base.files import (
     write_atomically,
     write_tensors,
 )
+from coterie.base.outputs import replace_contents
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.report.text import listing
 from coterie.run.files import (
     ALL,
     PAIRED,
+    REPORT,
     RUNS,
     WRITER,
     refuse_links,
@@ -70,12 +71,12 @@ def combine_runs(runs: Sequence[Path], folder: Path, *, new_rows: bool = False) 
 
     Args:
         runs: folders of finished runs, at least two.
-        folder: where to; an earlier combination there is replaced.
+        folder: where to; an earlier combination there is replaced, and files of others stay.
         new_rows: whether runs may be of different tables, of which no patient is in two.
 
     Raises:
         InputError: settings or code of the runs differ, a seed is there twice, tables differ without `new_rows`, or `folder` holds
-            something else.
+            a file of another that is in the way.
     """
     if len(runs) < 2 or len({run.resolve() for run in runs}) < len(runs):
         raise InputError("name at least two different runs to combine")
@@ -84,21 +85,15 @@ def combine_runs(runs: Sequence[Path], folder: Path, *, new_rows: bool = False) 
         _refuse_other_settings(results[0], run)
     tables = _tables_of(results, new_rows)
     seeds = _number_seeds(results, tables)
-    if folder.exists() and not (folder / RUNS).is_file() and any(folder.iterdir()):
-        raise InputError(f"{folder} holds something already; choose another --out")
+    if is_run(folder):
+        raise InputError(f"{folder} is a run directory; choose another --out")
     refuse_links(folder)
-    place = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(place, ignore_errors=True)
-    try:
-        _write(place, results, tables, seeds)
-        shutil.rmtree(folder, ignore_errors=True)
-        place.rename(folder)
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written ({error.strerror}); choose another --out"
-        ) from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    replace_contents(
+        folder,
+        lambda place: _write(place, results, tables, seeds),
+        last=RUNS,
+        later=(REPORT,),
+    )
 
 
 def _load(run: Path) -> Results:
@@ -352,7 +347,6 @@ def _write(
 ) -> None:
     import tomli_w
 
-    place.mkdir(parents=True)
     every_seed = [seed for of_run in seeds for seed in of_run.values()]
     experiment = read_toml(results[0].folder / "experiment.toml")
     experiment["run"]["seeds"] = every_seed

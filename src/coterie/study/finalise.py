@@ -84,6 +84,8 @@ def finalise(
         )
     if experiment.attack is not None:
         raise InputError(f"{run} was made under attack; repeat it without [attack]")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise InputError(f"{out} is a link or a file; choose another --out")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} holds something already; choose another --out")
     add_metrics(experiment.run.metrics)

@@ -24,10 +24,13 @@ from coterie.base.errors import (
     end,
     write_crash,
 )
+from coterie.base.system import attempt, require_children
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
+FEWER = "use fewer --jobs; complete rounds are saved, so resume"
+"""The cure where the system gives no further process."""
 PATIENCE = 60.0
 """Seconds that a job has to end by itself, once it is told to."""
 
@@ -48,6 +51,8 @@ class Jobs:
     """
 
     def __init__(self, most: int) -> None:
+        if most > 1:
+            require_children(f"--jobs {most}")
         self._most = most
         self._running: dict[Connection, tuple[ForkProcess, Heard]] = {}
 
@@ -89,13 +94,15 @@ class Jobs:
         import multiprocessing
 
         context = multiprocessing.get_context("fork")
-        own_end, child_end = context.Pipe(duplex=False)
+        with attempt("open a pipe to the process of a run", FEWER):
+            own_end, child_end = context.Pipe(duplex=False)
         process = context.Process(target=_serve, args=(work, child_end, os.getpid()))
         with delay_interrupts(), warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # a live display has a thread, which a job never uses
-            process.start()
+            with attempt("start a process for a run", FEWER):
+                process.start()
         child_end.close()
         self._running[own_end] = process, heard
 

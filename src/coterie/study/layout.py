@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.files import json_rows, remove_leftovers
+from coterie.base.files import json_rows, remove_leftovers, write_atomically
+from coterie.base.system import NO_LOCKS, UNSUPPORTED, say_once, sync
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, RUNS, YARDSTICKS, refuse_links, seed_suffix
@@ -26,6 +28,15 @@ CHECKPOINTS = "checkpoint"
 def is_run(folder: Path) -> bool:
     """Return True if `folder` is a run directory, complete or not."""
     return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
+
+
+def refuse_run_directory(file: Path) -> None:
+    """Raise `InputError` for a file within a run directory, whose files are the run's alone."""
+    for folder in file.absolute().parents:
+        if is_run(folder) or (folder / RUNS).is_file():
+            raise InputError(
+                f"{file} would lie in the run directory {folder}; choose another --out"
+            )
 
 
 def choose_folder(experiment: Experiment, resume: bool) -> Path:
@@ -86,6 +97,28 @@ def refuse_others(folder: Path, resume: bool) -> None:
     refuse_links(folder)
 
 
+def _require_replacing(folder: Path) -> None:
+    """Raise `InputError` where a rename cannot replace a file: each round replaces the checkpoint of the one before."""
+    probe = folder / "replaced"
+    try:
+        write_atomically(probe, lambda p: p.write_text("old"))
+        write_atomically(probe, lambda p: p.write_text("new"))
+        is_new = probe.read_text() == "new"
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, *UNSUPPORTED):
+            raise
+        raise InputError(
+            f"{folder.parent}: no file can be replaced there ({error.strerror}); choose another --out"
+        ) from error
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    if not is_new:
+        raise InputError(
+            f"{folder.parent}: a rename does not replace a file there; choose another --out"
+        )
+
+
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """A run directory that no other process writes; what a killed one left half done is removed."""
@@ -100,13 +133,21 @@ def exclusive(folder: Path) -> Iterator[None]:
         ) from error
     with file:
         try:
-            fcntl.lockf(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # ends with this process, and workers do not inherit it
-        except BlockingIOError as error:
-            raise InputError(
-                f"{folder} is being written by another process; wait for it to end"
-            ) from error
+            # Ends with this process, and workers do not inherit it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Which of the two says that another process has the lock depends on the system. EACCES is also what some
+            # file systems answer that know no locks; there nobody could have one.
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise InputError(
+                    f"{folder} is being written by another process; wait for it to end"
+                ) from error
+            if error.errno not in UNSUPPORTED:
+                raise
+            say_once(NO_LOCKS, folder)
+        _require_replacing(folder / CHECKPOINTS)
+        # Asked here, before any process is forked, so that a limit is said once.
+        sync(file.fileno(), folder)
         remove_leftovers(folder)
         yield
 
