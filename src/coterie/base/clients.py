@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash, joint_fingerprint
 from coterie.base.loss import is_multi_hot
+from coterie.base.names import Names
 from coterie.base.rng import Rng
 from coterie.base.rows import Array, LabelScale, Part, Rows, describe_inputs, row_shapes
 from coterie.base.spelling import html_table
@@ -284,7 +285,7 @@ class Clients(Sequence[Client]):
         *,
         reserved: bool = False,
     ) -> None:
-        self.names = tuple(names)
+        self.names = Names(names)
         self.name, self.classes, self.recipe = name, _texts(classes, "classes"), recipe
         self.notes, self.server, self.unseen = _texts(notes, "notes"), server, unseen
         forms = _form_of(Part(self.train.inputs, self.train.labels))
@@ -302,17 +303,16 @@ class Clients(Sequence[Client]):
         self.draw: Callable[[str, int, Rng], Part] | None = None
         self.transform: Transform | None = None
         all_names = (*self.names, *(unseen.names if unseen else ()))
-        self._number = {n: i for i, n in enumerate(all_names)}
         repeated = sorted(n for n, count in Counter(all_names).items() if count > 1)
         if repeated:
             raise InputError(
                 f"client names repeat: {', '.join(repeated)}; every client needs a name of its own"
             )
-        if not reserved and "server" in self._number:
+        if not reserved and "server" in all_names:
             raise InputError(
                 "a client is called 'server', the name of the server's own rows; rename it"
             )
-        if "*" in self._number:
+        if "*" in all_names:
             raise InputError(
                 "a client is called '*', which stands for the model of all clients; rename it"
             )
@@ -325,11 +325,11 @@ class Clients(Sequence[Client]):
 
     def number(self, name: str) -> int:
         """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
-        if name not in self._number or self._number[name] >= len(self.names):
+        if name not in self.names:
             raise InputError(
                 f"there is no client {name!r}; {nearest(name, self.names)}"
             )
-        return self._number[name]
+        return self.names.place(name)
 
     @overload
     def __getitem__(self, key: int | str) -> Client: ...
@@ -426,8 +426,7 @@ class Clients(Sequence[Client]):
         for kind in PARTS:
             rows: Rows | None = getattr(self, kind)
             setattr(clients, kind, None if rows is None else rows.subset(numbers))
-        clients.names, clients.server, clients.unseen = tuple(names), None, None
-        clients._number = {n: i for i, n in enumerate(names)}
+        clients.names, clients.server, clients.unseen = Names(names), None, None
         return clients
 
     def pool_training_rows(self) -> Part:

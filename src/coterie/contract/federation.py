@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.names import Names
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.contract.engine import Engine
@@ -72,9 +72,11 @@ class Federation:
     is_evaluated: Callable[[int], bool] = lambda number: True
 
     @property
-    def everyone(self) -> tuple[str, ...]:
+    def everyone(self) -> Names:
         """All clients, participants or not, sorted; without the server."""
-        return self.engine.clients
+        names = self.engine.clients
+        # An engine of a user's own may keep a plain tuple.
+        return names if isinstance(names, Names) else Names(names)
 
     @property
     def per_round(self) -> int:
@@ -116,12 +118,11 @@ class Federation:
         return torch.tensor([self._position(name) for name in names], dtype=torch.int64)
 
     def _position(self, name: str) -> int:
-        place = bisect_left(self.everyone, name)
-        if self.everyone[place : place + 1] != (name,):
+        if name not in self.everyone:
             raise InputError(
                 f"there is no client {name!r}; {nearest(name, self.everyone)}"
             )
-        return place
+        return self.everyone.place(name)
 
     def report(self, client: str, why: str, task: Task[Any]) -> None:
         """Count a client among those that failed in this round, with the reason in words."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from coterie.base.errors import InputError, RunError, plain, require
 from coterie.base.loss import Loss, RowLoss
+from coterie.base.names import Names
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
@@ -133,7 +134,7 @@ class Remote(Engine):
         require(
             bool(link.names), "there is no site to ask; start the sites' clients first"
         )
-        self.clients = tuple(sorted(link.names))
+        self.clients = Names(sorted(link.names))
         self.unseen = ()
         self.has_server = self.sends_own = False
         self.model: nn.Module = nn.Linear(
@@ -216,7 +217,7 @@ class Remote(Engine):
         sentences += [
             f"{name} takes no part: {why}" for name, why in self.refused.items()
         ]
-        self.clients = tuple(facts)
+        self.clients = Names(facts)
         server = None if server_file is None else server_rows(server_file, recipe)
         self.has_server = server is not None
         return RemoteClients(
