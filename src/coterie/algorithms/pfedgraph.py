@@ -19,7 +19,8 @@ The minimum is the projection of p + cos / (2 lam) on the simplex. In local trai
 cos(y, m_i) is taken off the loss.
 
 Differences from the paper: the sign of that term; the authors' code adds it, which pushes models away from the mixture. Cosines
-are used as they are, where the code raises those above .9 to 1. Weights are of the clients that replied in the round; the others
+are used as they are, where the code raises those above .9 to 1. The pull is cos(y, m_i), along the mixture of directions; the code
+takes sum_j w_ij cos(y, y_j), which has the same direction and is ||m_i|| <= 1 times as strong: `pull` times ||m_i|| gives theirs. Weights are of the clients that replied in the round; the others
 keep their models.
 
 Laws:
