@@ -126,7 +126,8 @@ class Judged:
         word: the verdict.
         pooled: the mean effect over experiments, the quantities and rivals of one being averaged first, since they share its runs;
             None where there are fewer than two, or nothing is drawn.
-        substitute: each setting that is opposite was run on other data or with another model than the paper's.
+        substitute: each setting that is opposite was run on other data or with another model than the paper's: then a sentence of the
+            paper is not contradicted, but not reproduced.
     """
 
     claim: Claim
@@ -138,7 +139,7 @@ class Judged:
     @property
     def shown(self) -> str:
         """The word as readers see it."""
-        if self.word == "opposite" and self.substitute:
+        if self.word == "opposite" and self.substitute and "quote" in self.claim:
             return "not reproduced on a substitute"
         return self.word
 
@@ -364,13 +365,13 @@ class Evidence:
                 if curves
             }
         own, goals = (
-            self._curves(place._replace(method=each), prefix, goal)
+            self.curves(place._replace(method=each), prefix, goal)
             for each in (place.method, who)
         )
         return {seed: next((n for n, v in zip(*own[seed], strict=True) if v >= goals[seed][1][-1]), own[seed][0][-1] + 1)
                 for seed in own.keys() & goals.keys()}  # fmt: skip
 
-    def _curves(
+    def curves(
         self, place: Place, prefix: str, name: str
     ) -> dict[int, Sequence[Sequence[float]]]:
         """Return rounds and values by seed."""
@@ -404,7 +405,7 @@ class Evidence:
             (place, CURVES.get(place.quantity, place.quantity)) for place in sides
         ]
         seeds = set(effects).intersection(
-            *(self._curves(place, "", name) for place, name in curves)
+            *(self.curves(place, "", name) for place, name in curves)
         )
         if run.get("full") or len(seeds) < 2:
             return False
@@ -428,7 +429,7 @@ class Evidence:
     ) -> dict[float, float]:
         """Return a curve by round, mean over these seeds, or over all."""
         points: dict[float, list[float]] = {}
-        for seed, curve in self._curves(place, "", name).items():
+        for seed, curve in self.curves(place, "", name).items():
             for number, value in (
                 zip(*curve, strict=True) if seeds is None or seed in seeds else ()
             ):

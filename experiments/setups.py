@@ -101,6 +101,22 @@ def values_of(experiment: str) -> dict[str, Any]:
     return values
 
 
+def plain(value: Any) -> str:
+    """Return a constant as a reader writes it.
+
+    >>> plain([0.95, 0.98]), plain(0.5), plain("experiments/xrays.py:xrays")
+    ('.95, .98', '.5', 'xrays')
+    """
+    if isinstance(value, list):
+        return ", ".join(map(plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}".removeprefix("0") or "0"
+    path, _, name = str(value).rpartition(".py:")
+    return name if path else str(value)
+
+
 def disagreements(
     constants: Sequence[Constant], values: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
