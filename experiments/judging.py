@@ -98,7 +98,8 @@ class Pooled(NamedTuple):
     Attributes:
         effect: the mean with its interval; `seeds` counts settings, and the error has one degree of freedom less.
         spread: standard deviation of the true effects between settings.
-        low, high: where the effect of a further setting would lie with 95 %; None where there are fewer than three settings.
+        low, high: where the effect of a further setting would lie with nominally 95 %; None where there are fewer than three settings.
+            With five settings it holds nearer 90 %, since so few hardly tell their spread (tests/test_results.py simulates it).
     """
 
     effect: Interval
