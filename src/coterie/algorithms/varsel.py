@@ -265,10 +265,11 @@ class VaRSeL(Method[State]):
         )
         if self.preselect != "bernoulli" or budget < 1 or budget <= drawn:
             return ()
-        return (
+        sentence = (
             f"VaRSeL draws about {drawn:.2f} external clients a round where all are like the internal ones (Eq. 8), so its budget of "
-            f'{budget:g} hardly limits it; preselect = "smallest" takes so many',
+            f'{budget:g} hardly limits it; preselect = "smallest" takes so many'
         )
+        return (sentence,)
 
     @property
     def exempt(self) -> dict[str, str]:

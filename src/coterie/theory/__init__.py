@@ -4,6 +4,7 @@ Each function names its equation, gives units, and says where the derivation in 
 the text prints. None of them looks at data: they answer "how large may a rate be" or "what does the bound say", not "what will happen".
 """
 
-from coterie.theory import varsel
+from coterie.theory import isfl, maxfl, meritfed, varsel
+from coterie.theory.bounds import Bound
 
-__all__ = ["varsel"]
+__all__ = ["Bound", "isfl", "maxfl", "meritfed", "varsel"]

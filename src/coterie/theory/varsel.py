@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from coterie.theory.bounds import Bound, check_positive
+
 __all__ = [
     "ErrorBound",
-    "Theorem2",
-    "Theorem3",
     "drawn_external_clients",
     "error_bound",
     "largest_rate",
@@ -38,7 +38,7 @@ def drawn_external_clients(internal: int, *, unbiased: bool = False) -> float:
     >>> [round(drawn_external_clients(m), 2) for m in (2, 3, 10)]
     [0.33, 0.5, 0.82]
     """
-    _check_positive(internal=internal)
+    check_positive(internal=internal)
     return (internal if unbiased else internal - 1) / (internal + 1)
 
 
@@ -48,6 +48,9 @@ class ErrorBound(NamedTuple):
     Attributes:
         slope: A, without unit.
         level: B, a squared gradient.
+
+    >>> ErrorBound(slope=0.25, level=0.1).slope
+    0.25
     """
 
     slope: float
@@ -71,13 +74,19 @@ def error_bound(
     Args:
         internal: M >= 1.
         sigma: of assumption 1, E ||grad l_I - grad l||^2 <= sigma ||grad l||^2, > 0.
-        kappas, nus: of assumption 1 for each of the N external clients, E ||grad l_j - grad l||^2 <= kappa_j ||grad l||^2 + nu_j; nus
-            are squared gradients.
+        kappas: kappa_j of assumption 1 for each of the N external clients, E ||grad l_j - grad l||^2 <= kappa_j ||grad l||^2 + nu_j.
+        nus: nu_j of the same assumption, squared gradients.
         alignment: (1'e)^2 in (0, N], e the unit eigenvector to the least eigenvalue of the external errors' Gram matrix; N where all
             external clients err alike.
+
+    Raises:
+        ValueError: a constant is out of its range.
+
+    >>> error_bound(2, sigma=0.5, kappas=[1.0, 1.0], nus=[0.2, 0.2], alignment=2.0)
+    ErrorBound(slope=0.25, level=0.025)
     """
     external = len(kappas)
-    _check_positive(internal=internal, sigma=sigma, alignment=alignment)
+    check_positive(internal=internal, sigma=sigma, alignment=alignment)
     if not external or len(nus) != external or alignment > external:
         raise ValueError(
             "kappas and nus need one number for each external client, and alignment is at most their number"
@@ -97,21 +106,12 @@ def largest_rate(smoothness: float, convexity: float, slope: float) -> float:
         smoothness: L of assumption 2a.
         convexity: mu of assumption 3, at most L.
         slope: A of Lemma 1.
+
+    >>> largest_rate(smoothness=1.0, convexity=0.5, slope=0.25)
+    0.5
     """
-    _check_positive(smoothness=smoothness, convexity=convexity, slope=slope)
+    check_positive(smoothness=smoothness, convexity=convexity, slope=slope)
     return (1 / smoothness - slope / convexity) / (2 * math.sqrt(slope))
-
-
-class Theorem2(NamedTuple):
-    """The right-hand side of Eq. 5 after some steps, squared distances.
-
-    Attributes:
-        optimisation: (1 - eta Xi_1)^t times the first squared distance.
-        noise: Xi_2 B, which stays.
-    """
-
-    optimisation: float
-    noise: float
 
 
 def theorem_2(
@@ -121,7 +121,7 @@ def theorem_2(
     rate: float,
     steps: int,
     distance: float,
-) -> Theorem2:
+) -> Bound:
     """Return both terms of Theorem 2 (Eq. 5), the bound on E ||theta* - theta^t||^2.
 
     Xi_1 = mu - 1 / gamma_1 and Xi_2 = (eta / gamma_2 + gamma_1) / Xi_1 (appendix A.3), with gamma_2 = sqrt A, which asks least of the
@@ -129,13 +129,18 @@ def theorem_2(
 
     Args:
         bound: A and B of Lemma 1.
-        smoothness, convexity: L and mu.
+        smoothness: L.
+        convexity: mu.
         rate: eta, below `largest_rate`.
         steps: t >= 0.
         distance: ||theta* - theta^0||^2.
 
     Raises:
         ValueError: eta is not below the theorem's bound.
+
+    >>> bound = theorem_2(ErrorBound(0.25, 0.1), smoothness=1.0, convexity=0.5, rate=0.1, steps=100, distance=1.0)
+    >>> round(bound.vanishing, 3), round(bound.remaining, 3)
+    (0.106, 1.71)
     """
     limit = largest_rate(smoothness, convexity, bound.slope)
     if not 0 < rate < limit:
@@ -144,7 +149,7 @@ def theorem_2(
     first = (1 / smoothness - 2 * rate * root) / bound.slope
     speed = convexity - 1 / first
     noise = (rate / root + first) / speed * bound.level
-    return Theorem2((1 - rate * speed) ** steps * distance, noise)
+    return Bound((1 - rate * speed) ** steps * distance, noise)
 
 
 def largest_rate_of_local_steps(smoothness: float, slope: float) -> float:
@@ -156,22 +161,13 @@ def largest_rate_of_local_steps(smoothness: float, slope: float) -> float:
     Args:
         smoothness: L of assumptions 2a and 2b.
         slope: A of Lemma 1; from 1 on there is no such rate, and the result is not positive.
+
+    >>> round(largest_rate_of_local_steps(smoothness=1.0, slope=0.25), 3)
+    0.444
     """
-    _check_positive(smoothness=smoothness, slope=slope)
+    check_positive(smoothness=smoothness, slope=slope)
     root = math.sqrt(slope)
     return 2 * (1 - root) / (smoothness * (1 + root) ** 2)
-
-
-class Theorem3(NamedTuple):
-    """The right-hand side of Theorem 3, squared gradients.
-
-    Attributes:
-        optimisation: (l(theta^0) - l(theta*)) / (eta Gamma_3 tau T), which falls with the number of rounds.
-        noise: Gamma_1 Gamma_2 / (Gamma_3 tau), which stays.
-    """
-
-    optimisation: float
-    noise: float
 
 
 def theorem_3(
@@ -183,7 +179,7 @@ def theorem_3(
     rounds: int,
     excess: float,
     slack: float = 0.1,
-) -> Theorem3:
+) -> Bound:
     """Return both terms of Theorem 3, the bound on the mean squared gradient over tau T steps (appendix B.2).
 
     Args:
@@ -198,8 +194,12 @@ def theorem_3(
 
     Raises:
         ValueError: no constants of the proof exist for this rate and slack.
+
+    >>> bound = theorem_3(ErrorBound(0.25, 0.1), 1.0, 1.0, rate=0.01, local_steps=3, rounds=1000, excess=1.0)
+    >>> round(bound.vanishing, 3), round(bound.remaining, 3)
+    (0.072, 0.257)
     """
-    _check_positive(rate=rate, local_steps=local_steps, rounds=rounds, slack=slack)
+    check_positive(rate=rate, local_steps=local_steps, rounds=rounds, slack=slack)
     limit = largest_rate_of_local_steps(smoothness, bound.slope)
     root = math.sqrt(bound.slope)
     start = (1 - root / 2) - (1 + root) * smoothness * rate / 2  # Gamma_0
@@ -212,12 +212,4 @@ def theorem_3(
     tau = local_steps
     drift = (smoothness * rate * gradient) ** 2 * (2 * tau**3 - 3 * tau**2 + tau)
     second = (1 + slack) * tau * bound.level + (2 / 3) * (1 + 1 / slack) * drift
-    return Theorem3(
-        excess / (rate * third * tau * rounds), first * second / (third * tau)
-    )
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0; got {value}")
+    return Bound(excess / (rate * third * tau * rounds), first * second / (third * tau))
