@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation mean-printed byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -88,6 +88,9 @@ mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (a
 	$(BIN)/python benchmarks/run.py mean_estimation
 	$(BIN)/python -m experiments.page
 
+mean-printed: $(VENV)/.dev  ## the same with the loss and the steps that are printed, another seed (about half an hour of a core; finished seeds are kept)
+	$(BIN)/python benchmarks/run.py mean_printed --minutes '$(or $(MINUTES),60)'
+
 byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients, another seed (about 5 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py byzantine
 	$(BIN)/python -m experiments.page
@@ -105,7 +108,7 @@ papers-again: $(VENV)/.dev  ## the same experiments in a second program, plain P
 rivals: $(VENV)/.dev  ## run what is missing of all methods on six problems, tuned alike, and write docs/results/rivals.md (about an hour; MINUTES=30 begins nothing later; ONLY=hospitals)
 	$(BIN)/python -m experiments.rivals --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)'
 
-rivals-page: $(VENV)/.dev  ## write docs/results/rivals.md, and the README's sentences about rivals, from experiments/results
+rivals-page: $(VENV)/.dev  ## write docs/results/rivals.md and rivals.csv from experiments/results
 	$(BIN)/python -m experiments.rivals_page
 
 results: $(VENV)/.dev  ## write docs/results.md, and the papers' pages, from experiments/results and benchmarks/results

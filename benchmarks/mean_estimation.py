@@ -165,8 +165,9 @@ def settle(
     seed: int,
     attack: Any = None,
     drawn: int | None = None,
+    loss: Any = "auto",
 ) -> Settled:
-    """Run a method on clients whose mean is estimated."""
+    """Run a method on clients whose mean is estimated; by default the loss is averaged over the coordinates."""
     distances, gaps = list[float](), list[float]()
 
     def watch(
@@ -183,7 +184,7 @@ def settle(
     done = ct.fit(
         replace_round(method, watch), clients, ct.models.Mean(), rounds, seed, attack=attack,
         settings=ct.RunSettings(
-            clients_per_round=drawn, evaluate=rounds, metrics=(), merge_validation=False, strict_wire=False
+            clients_per_round=drawn, evaluate=rounds, metrics=(), loss=loss, merge_validation=False, strict_wire=False
         ),
     )  # fmt: skip
     late = distances[-max(1, rounds // 5) :]

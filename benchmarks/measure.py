@@ -32,7 +32,7 @@ LIMIT = 2.5
 class Settings(NamedTuple):
     """What the command line says: tiny sizes that only show that the code runs; minutes for a long benchmark; few pairs.
 
-    `earlier` are the runs that a long benchmark finished before.
+    `earlier` are the runs that a long benchmark finished before, `jobs` how many run at once.
     """
 
     quick: bool = False
@@ -41,6 +41,7 @@ class Settings(NamedTuple):
     patience: float = 60.0
     short: bool = False
     earlier: Sequence[Mapping[str, Any]] = ()
+    jobs: int = 2
 
 
 class Seconds(NamedTuple):
@@ -204,14 +205,14 @@ def over_seeds(
     settings: Settings,
     most: int,
 ) -> Iterator[dict[str, Any]]:
-    """Do the jobs of seed 0, 1, ..., each in one of two processes, while the minutes last; yield all that is done after each seed.
+    """Do the jobs of seed 0, 1, ... in `settings.jobs` processes, while the minutes last; yield all that is done after each seed.
 
     A job (a named tuple) whose fields are those of an earlier run is not done again. At least one seed that was not done before
     is begun; a further one only if it may be expected to end in time.
     """
     begun, load, worked = time.perf_counter(), os.getloadavg()[0], 0
     runs = list(settings.earlier)
-    processes = min(2, os.cpu_count() or 1)
+    processes = min(settings.jobs, os.cpu_count() or 1)
     with ProcessPoolExecutor(
         processes, multiprocessing.get_context("spawn"), _one_thread
     ) as pool:

@@ -23,6 +23,7 @@ LONG = (
     "scale",
     "growth",
     "mean_estimation",
+    "mean_printed",
     "byzantine",
     "contribution",
     "many_targets",
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"how long {', '.join(LONG)} may begin another case or seed",
     )
     parser.add_argument(
+        "--jobs", type=int, default=2, help="how many seeds' runs go at once (2)"
+    )
+    parser.add_argument(
         "--anew",
         action="store_true",
         help=f"forget the cases and seeds that {', '.join(LONG)} finished earlier",
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = (
         measure.Settings(given.quick, given.minutes, 1, 0.0)
         if given.quick
-        else measure.Settings(minutes=given.minutes)
+        else measure.Settings(minutes=given.minutes, jobs=given.jobs)
     )
     for name in given.names or SPEED:
         module: Any = importlib.import_module(f"benchmarks.{name}")

@@ -27,6 +27,9 @@ import reference  # noqa: E402 - files beside this one
 import symbols  # noqa: E402
 
 ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+from experiments import sentences  # noqa: E402
+
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
 PICTURE, SETTING = (
     re.compile(rf"^<!-- {mark} (\S+) -->$", re.M) for mark in ("picture", "setting")
@@ -78,6 +81,9 @@ def write_pages(docs: Path) -> list[Path]:
     }
     texts |= {
         f"reference/api/{name}.md": text for name, text in reference_pages().items()
+    }
+    texts |= {
+        f"results/sentences/{name}.md": text for name, text in sentences.pages().items()
     }
     for name, text in texts.items():
         file = docs / name

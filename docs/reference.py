@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Rng", "register", "testing",
     ),
     "Solvers": ("solvers",),
+    "Theory": ("theory",),
     "Errors": ("CoterieError", "InputError", "RunError"),
 }  # fmt: skip
 """Public names as a reader looks for them. Methods come from their registry; a module stands for what it offers."""

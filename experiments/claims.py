@@ -12,18 +12,24 @@ from typing import Any, NamedTuple
 from scipy.stats import spearmanr
 
 from coterie.base.files import read_json, read_toml
+from experiments import setups
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read
 from experiments.judging import (
     Agreement,
     Interval,
+    Pooled,
     Setting,
     Word,
     compare,
     interval,
     judge,
+    judge_pooled,
+    judge_readings,
     moves,
+    pool,
     too_short,
 )
+from experiments.setups import Constant
 
 FILE = ROOT / "experiments" / "claims.toml"
 EXPERIMENTS = ROOT / "experiments"
@@ -103,13 +109,39 @@ class Pair:
         return tuple(sum(values.values()) / len(values) for values in self.values)  # type: ignore[return-value]
 
 
+FEWEST_POOLED = 3
+"""Experiments from which on the mean effect over them gives a general sentence its word; two say nothing of a third."""
+SUBSTITUTED = ("data.name", "model.name")
+"""Constants whose change makes a run a substitute for the paper's, not a repetition."""
+UNDECIDED = ("no verdict", "early training", "cannot show here")
+
+
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its settings and its word."""
+    """A claim with its settings and its word.
+
+    Attributes:
+        claim: the table of the file of claims.
+        pairs: its settings.
+        word: the verdict.
+        pooled: the mean effect over experiments, the quantities and rivals of one being averaged first, since they share its runs;
+            None where there are fewer than two, or nothing is drawn.
+        substitute: each setting that is opposite was run on other data or with another model than the paper's: then a sentence of the
+            paper is not contradicted, but not reproduced.
+    """
 
     claim: Claim
     pairs: Sequence[Pair]
     word: Word
+    pooled: Pooled | None = None
+    substitute: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The word as readers see it."""
+        if self.word == "opposite" and self.substitute and "quote" in self.claim:
+            return "not reproduced on a substitute"
+        return self.word
 
     @property
     def deciding(self) -> Pair | None:
@@ -138,15 +170,29 @@ class Evidence:
     Attributes:
         documents: by experiment; of second computations under "independent/NAME".
         papers, runs, claims: tables of the file.
+        constants: the set-ups, beside the papers'.
+        substitutes: experiments on other data or with another model than the paper's.
     """
 
     documents: Mapping[str, Document]
     papers: Sequence[Mapping[str, Any]]
     runs: Mapping[str, Mapping[str, Any]]
     claims: Sequence[Claim]
+    constants: Sequence[Constant] = ()
     judged: Mapping[str, Judged] = field(init=False)
+    substitutes: Collection[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        substitutes = {
+            experiment
+            for constant in self.constants
+            if constant.key in SUBSTITUTED
+            and constant.is_stated
+            and not constant.is_same
+            for name in constant.experiments
+            for experiment in (name, f"independent/{name}")
+        }
+        object.__setattr__(self, "substitutes", substitutes)
         pairs = {
             claim["key"]: [self._measure(claim, pair) for pair in self._pairs(claim)]
             for claim in self.claims
@@ -165,11 +211,26 @@ class Evidence:
                                     and (not only or (pair.b if isinstance(pair.b, Place) else pair.a).method in only))
             for pair in pairs
         ]  # fmt: skip
-        word, words = judge(settings, claim["over"])
+        if claim.get("readings"):
+            by_reading: dict[str, list[Setting | None]] = {}
+            for pair, setting in zip(pairs, settings, strict=True):
+                by_reading.setdefault(pair.a.experiment, []).append(setting)
+            word, words = judge_readings(by_reading, claim["over"])
+        else:
+            word, words = judge(settings, claim["over"])
+        judged = [
+            replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)
+        ]
+        by_experiment = _effects_by_experiment(claim, judged)
+        pooled = pool(by_experiment) if not claim.get("computed") else None
+        general = claim["over"] == "most" and "not run" not in words
+        if pooled and general and len(by_experiment) >= FEWEST_POOLED:
+            word = judge_pooled(pooled, claim["direction"], margin_of(claim))
+        opposite = {pair.a.experiment for pair in judged if pair.word == "opposite"}
+        if not opposite:  # then it is the mean over all that is opposite
+            opposite = {pair.a.experiment for pair in judged}
         return Judged(
-            claim,
-            [replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)],
-            word,
+            claim, judged, word, pooled, bool(opposite) and opposite <= self.substitutes
         )
 
     def _pairs(self, claim: Claim) -> Iterator[Pair]:
@@ -304,13 +365,13 @@ class Evidence:
                 if curves
             }
         own, goals = (
-            self._curves(place._replace(method=each), prefix, goal)
+            self.curves(place._replace(method=each), prefix, goal)
             for each in (place.method, who)
         )
         return {seed: next((n for n, v in zip(*own[seed], strict=True) if v >= goals[seed][1][-1]), own[seed][0][-1] + 1)
                 for seed in own.keys() & goals.keys()}  # fmt: skip
 
-    def _curves(
+    def curves(
         self, place: Place, prefix: str, name: str
     ) -> dict[int, Sequence[Sequence[float]]]:
         """Return rounds and values by seed."""
@@ -344,7 +405,7 @@ class Evidence:
             (place, CURVES.get(place.quantity, place.quantity)) for place in sides
         ]
         seeds = set(effects).intersection(
-            *(self._curves(place, "", name) for place, name in curves)
+            *(self.curves(place, "", name) for place, name in curves)
         )
         if run.get("full") or len(seeds) < 2:
             return False
@@ -368,7 +429,7 @@ class Evidence:
     ) -> dict[float, float]:
         """Return a curve by round, mean over these seeds, or over all."""
         points: dict[float, list[float]] = {}
-        for seed, curve in self._curves(place, "", name).items():
+        for seed, curve in self.curves(place, "", name).items():
             for number, value in (
                 zip(*curve, strict=True) if seeds is None or seed in seeds else ()
             ):
@@ -403,6 +464,22 @@ def _effects(claim: Claim, one: Values, two: Values) -> Values:
     }
 
 
+def _effects_by_experiment(claim: Claim, pairs: Sequence[Pair]) -> list[Interval]:
+    """Return an effect for each experiment: by seed the mean over the settings in it that could decide."""
+    effects: dict[str, list[Values]] = {}
+    for pair in pairs:
+        if pair.effect and pair.word not in UNDECIDED:
+            of_pair = _effects(claim, *pair.values)
+            effects.setdefault(pair.a.experiment, []).append(of_pair)
+    found = []
+    for several in effects.values():
+        seeds = sorted(set.intersection(*(set(one) for one in several)))
+        if len(seeds) > 1:
+            means = [fmean(one[seed] for one in several) for seed in seeds]
+            found.append(interval(means))
+    return found
+
+
 def load() -> Evidence:
     """Read the claims and everything that was measured."""
     tables = read_toml(FILE)
@@ -420,7 +497,7 @@ def load() -> Evidence:
         documents[name] = _plateaus(
             name, read_json(BENCHMARKS / f"{name.replace('-', '_')}.json", dict)
         )
-    return Evidence(documents, tables["papers"], runs, tables["claims"])
+    return Evidence(documents, tables["papers"], runs, tables["claims"], setups.load())
 
 
 def _plateaus(name: str, result: Any) -> Document:
@@ -437,6 +514,10 @@ def _plateaus(name: str, result: Any) -> Document:
             n_train=1000,
             n_test=0,
             values=values,
+            curves={
+                f"{name}, {condition}": curve
+                for name, curve in run.get("curves", {}).items()
+            },
         )
         for run, condition in runs
         for each in (

@@ -7,10 +7,12 @@ and of what it is compared with; their paired difference, with the claimed side 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 
 Word = Literal[
@@ -90,6 +92,62 @@ def _around(mean: float, error: float, seeds: int) -> Interval:
     return Interval(mean, mean - half, mean + half, error, seeds)
 
 
+class Pooled(NamedTuple):
+    """The mean effect over settings, as if they were drawn from all that the sentence could be about (random effects).
+
+    Attributes:
+        effect: the mean with its interval; `seeds` counts settings, and the error has one degree of freedom less.
+        spread: standard deviation of the true effects between settings.
+        low, high: where the effect of a further setting would lie with nominally 95 %; None where there are fewer than three settings.
+            With five settings it holds nearer 90 %, since so few hardly tell their spread (tests/test_results.py simulates it).
+    """
+
+    effect: Interval
+    spread: float
+    low: float | None
+    high: float | None
+
+
+def pool(effects: Sequence[Interval]) -> Pooled | None:
+    """Return the pooled effect of settings; None for fewer than two, or where one has no error.
+
+    The variance between settings is that of Paule and Mandel (1982): the weighted sum of squares around the pooled mean is then k - 1.
+    The interval is that of Hartung and Knapp (2001), with a t quantile of k - 1 degrees and never narrower than the usual one, since
+    with few settings the usual one is too short.
+    """
+    errors = np.array([effect.error for effect in effects])
+    if len(effects) < 2 or not (errors > 0).all():
+        return None
+    means = np.array([effect.mean for effect in effects])
+    between = _variance_between(means, errors**2)
+    weights = 1 / (errors**2 + between)
+    mean = float(weights @ means / weights.sum())
+    excess = float(weights @ (means - mean) ** 2) / (len(means) - 1)
+    error = math.sqrt(max(1.0, excess) / float(weights.sum()))
+    effect = _around(mean, error, len(means))
+    if len(means) < 3:
+        return Pooled(effect, math.sqrt(between), None, None)
+    quantile = float(stdtrit(len(means) - 1, 1 - LEVEL / 2))
+    reach = quantile * math.sqrt(between + error**2)
+    return Pooled(effect, math.sqrt(between), mean - reach, mean + reach)
+
+
+def _variance_between(
+    means: NDArray[np.float64], variances: NDArray[np.float64]
+) -> float:
+    """Return the variance between settings at which the weighted sum of squares is its expectation, 0 if it is below without one."""
+
+    def surplus(between: float) -> float:
+        weights = 1 / (variances + between)
+        mean = weights @ means / weights.sum()
+        return float(weights @ (means - mean) ** 2) - (len(means) - 1)
+
+    if surplus(0.0) <= 0:
+        return 0.0
+    # The sum falls as the variance grows; at k times the plain variance of the means it is far below k - 1.
+    return float(brentq(surplus, 0.0, len(means) * float(means.var()) + 1e-300))
+
+
 class Setting(NamedTuple):
     """What was measured of a sentence in one setting.
 
@@ -146,6 +204,28 @@ def judge(
         return "not clear", words
     undecided = [word for word in words if word != "confirmed"]
     return max(undecided, key=undecided.count), words
+
+
+def judge_readings(
+    settings: Mapping[str, Sequence[Setting | None]],
+    over: Literal["all", "most", "one"],
+) -> tuple[Word, list[Word]]:
+    """Return the word of a sentence over several readings of one set-up, and that of each setting, reading by reading.
+
+    The text and the authors' code may read a set-up differently, and neither is the paper more than the other. So the sentence has a
+    word that it has by each reading, and is not clear where they disagree.
+    """
+    by_reading = [judge(several, over) for several in settings.values()]
+    words = [word for _, of_settings in by_reading for word in of_settings]
+    found = {word for word, _ in by_reading}
+    if len(found) == 1:
+        return found.pop(), words
+    return "not run" if "not run" in found else "not clear", words
+
+
+def judge_pooled(pooled: Pooled, direction: Direction, margin: float) -> Word:
+    """Return the word of a general sentence from the mean effect over settings."""
+    return judge([Setting(pooled.effect, direction, margin)], "all")[0]
 
 
 def _word_before(setting: Setting) -> Word | None:

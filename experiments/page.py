@@ -1,4 +1,7 @@
-"""docs/results.md, a page and two pictures for each paper, a page of ours and the table of all settings, from results alone."""
+"""docs/results.md, a page and pictures for each paper, a page of ours and the table of all settings, from results alone.
+
+The pages of single sentences are not tracked: `make docs` writes them from the table of settings (`experiments/sentences.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,25 @@ import csv
 import io
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from coterie.base.files import read_toml, write_atomically
-from experiments.claims import (
-    CURVES,
-    FILE,
-    Evidence,
-    Judged,
-    Pair,
-    Place,
-    load,
-    margin_of,
-)
-from experiments.documents import ROOT, Row
+from experiments import pictures
+from experiments.claims import FILE, Evidence, Judged, Pair, Place, load
+from experiments.documents import ROOT
 from experiments.judging import Interval, Word
+from experiments.sentences import ON_FIRST_PAGE
+from experiments.setups import plain
 
 MARGINS = {"half of it": 0.5, "twice as much": 2.0}
-DOCS, README = ROOT / "docs", ROOT / "README.md"
-MARKS = {"confirmed": ("o", "black", "black"), "opposite": ("X", "black", "black"), "not clear": ("s", "white", "black")}  # fmt: skip
+DOCS = ROOT / "docs"
+COLUMNS = (
+    "paper", "figure", "claim", "word", "notes", "pooled", "experiment", "quantity", "method", "against", "setting", "first", "second",
+    "effect", "seeds", "room", "second computation", "verdict", "rows", "commits", "machines", "seconds",
+)  # fmt: skip
 
 
 def pages(evidence: Evidence | None = None) -> dict[Path, str]:
@@ -37,27 +38,26 @@ def pages(evidence: Evidence | None = None) -> dict[Path, str]:
         DOCS / "results" / "ours.md": own_page(evidence),
         DOCS / "results" / "claims.csv": table_of_settings(evidence),
     }
+    for figure in read_toml(FILE)["figures"]:
+        files[DOCS / picture_of(figure)] = pictures.draw(evidence, figure)
     for paper in evidence.papers:
         files[DOCS / "results" / f"{paper['key']}.md"] = paper_page(evidence, paper)
-        for kind, drawing in (
-            ("forest", forest(evidence, paper)),
-            ("curves", curves(evidence, paper)),
-        ):
-            if drawing:
-                files[DOCS / "images" / "results" / f"{paper['key']}-{kind}.svg"] = (
-                    drawing
-                )
         explained = DOCS / "explanation" / f"{paper['key']}.md"
-        lines = _wrap(_advice_for(evidence, paper), "")
         files[explained] = between_marks(
-            explained.read_text(encoding="utf-8"), "advice", lines
+            explained.read_text(encoding="utf-8"),
+            "advice",
+            _wrap(advice(evidence, paper), ""),
         )
-    return {
-        **files,
-        README: between_marks(
-            README.read_text(encoding="utf-8"), "advice", advice(evidence)
-        ),
-    }
+    choose = DOCS / "howto" / "choose.md"
+    files[choose] = between_marks(
+        choose.read_text(encoding="utf-8"), "choose isfl", _choices(evidence), "   "
+    )
+    return files
+
+
+def picture_of(figure: Mapping[str, Any]) -> str:
+    """Return where the picture of a figure lies, below docs."""
+    return f"images/results/{figure['paper']}-{figure['key']}.svg"
 
 
 def write(files: Mapping[Path, str]) -> None:
@@ -70,101 +70,107 @@ def write(files: Mapping[Path, str]) -> None:
         )
 
 
-def between_marks(text: str, mark: str, lines: str) -> str:
+def between_marks(text: str, mark: str, lines: str, indent: str = "") -> str:
     """Return a text that is not written here with these lines between its marks."""
     before, begin, after = text.partition(f"<!-- {mark} -->")
     _, end, after = after.partition(f"<!-- /{mark} -->")
     if not end:
         raise ValueError(f"there are no lines <!-- {mark} --> and <!-- /{mark} -->")
-    return f"{before}{begin}\n\n{lines}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{lines}\n\n{indent}{end}{after}"
 
 
-def advice(evidence: Evidence) -> str:
-    """Return what the results mean for a user, a line per paper."""
-    return "\n".join(
-        _wrap(f"- **{paper['name']}.** {_advice_for(evidence, paper)}")
-        for paper in evidence.papers
+def advice(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    """Return what the results mean for a user of a paper's method."""
+    return (
+        " ".join(_holding(evidence, paper["advice"]))
+        or "Our runs do not yet decide what to advise."
     )
 
 
-def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+def _choices(evidence: Evidence) -> str:
+    """Return the lines of the page on choosing a method for label skew, which follow from the same words as the advice."""
+    (isfl,) = (paper for paper in evidence.papers if paper["key"] == "isfl")
+    lines = _holding(evidence, isfl["choose"])
+    return "\n".join(textwrap.indent(_wrap(f"- {line}"), "   ") for line in lines)
+
+
+def _holding(evidence: Evidence, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the texts of those lines whose claims have the words that they ask for."""
     words = {key: judged.word for key, judged in evidence.judged.items()}
-    sentences = [
-        line["text"]
-        for line in paper["advice"]
-        if line["when"].items() <= words.items()
-    ]
-    return " ".join(sentences) or "Our runs do not yet decide what to advise."
+    return [line["text"] for line in lines if line["when"].items() <= words.items()]
 
 
 def first_page(evidence: Evidence) -> str:
     """Return docs/results.md."""
-    texts = read_toml(FILE)["page"]
-    parts = [
-        texts["head"].strip(),
+    tables = read_toml(FILE)
+    texts = tables["page"]
+    parts = [texts["head"].strip()]
+    for paper in evidence.papers:
+        parts += ["", f"## {paper['name']}", ""]
+        for figure in _pictures(tables["figures"], paper)[:ON_FIRST_PAGE]:
+            seen = pictures.describe(evidence, figure)
+            parts.append(f"![{seen}]({picture_of(figure)})")
+        rows = [
+            _line(evidence, line)
+            for line in tables["lines"]
+            if line["paper"] == paper["key"]
+        ]
+        parts += ["", *_table(("the paper says", "we see", "how sure"), rows), ""]
+        link = f"[Set-ups and sentences](results/{paper['key']}.md)"
+        parts += [_wrap(f"**For users.** {advice(evidence, paper)} {link}", "")]
+    parts += [
+        "",
+        "## What the words mean",
         "",
         _counts(evidence, texts["counts"]),
         "",
         texts["legend"].strip(),
+        "",
+        texts["made"].strip(),
     ]
-    for paper in evidence.papers:
-        parts += [
-            "",
-            f"## {paper['name']}",
-            "",
-            f"**For users.** {_advice_for(evidence, paper)}",
-            "",
-        ]
-        rows = [
-            _line(paper, figures, claims)
-            for figures, claims in _figures(evidence, paper).items()
-        ]
-        parts += [
-            f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)",
-            "",
-        ]
-        parts += _table(
-            (
-                "figure",
-                "the paper says, what we see, and the deciding effect",
-                "verdicts",
-            ),
-            rows,
-        )
-    parts += ["", texts["opposite"].strip(), ""]
-    for paper in evidence.papers:
-        line = texts["line"].replace("PAPER", paper["name"])
-        parts += [
-            _opposite(evidence, judged, line)
-            for judged in _own(evidence, paper)
-            if judged.word == "opposite"
-        ]
-    costs = _table(
-        ("what", "cost"),
-        [(line["what"], line["cost"]) for line in read_toml(FILE)["costs"]],
-    )
-    first, second = (sum(row.seconds for name, one in evidence.documents.items() for row in one.rows
-                         if "rivals-" not in name and ("independent/" in name) == again) / 3600 for again in (False, True))  # fmt: skip
-    made = texts["made"].strip().format(first=first, second=second)
-    return "\n".join([*parts, "", texts["costs"].strip(), "", *costs, "", made]) + "\n"
+    return "\n".join(parts) + "\n"
+
+
+def _pictures(
+    figures: Sequence[Mapping[str, Any]], paper: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    return [figure for figure in figures if figure["paper"] == paper["key"]]
+
+
+def _line(evidence: Evidence, line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line of the first page. Raises `ValueError` where its claims have other words than those it was written for."""
+    for key, word in line["when"].items():
+        if evidence.judged[key].word != word:
+            raise ValueError(
+                f"{key} is {evidence.judged[key].word}; write the line {line['says']!r} anew"
+            )
+    deciding = evidence.judged[next(iter(line["when"]))]
+    return f"{line['figures']}: {line['says']}", line["sees"], sure(deciding)
+
+
+def sure(judged: Judged) -> str:
+    """Return how sure a sentence is: its word, in how many settings it is confirmed, and the seeds of the one that decides."""
+    settings = len(judged.pairs)
+    confirmed = sum(pair.word == "confirmed" for pair in judged.pairs)
+    seeds = judged.deciding.effect.seeds if judged.deciding else 0
+    share = f" ({confirmed} of {settings})" if settings > 1 else ""
+    return f"{judged.shown}{share}, {seeds} seeds"
 
 
 def _counts(evidence: Evidence, line: str) -> str:
-    """Return how many figures have a line, how many sentences which word, and how many intervals miss by chance."""
+    """Return how many figures have a line, and how many sentences which word."""
     figures = [
         len(numbers(which))
         for paper in evidence.papers
         for which in _figures(evidence, paper)
     ]
     claims = [judged for paper in evidence.papers for judged in _own(evidence, paper)]
-    intervals = sum(
-        bool(pair.effect and pair.effect.half_width)
-        for judged in claims
-        for pair in judged.pairs
-    )
     needed = sum(paper["figures"] for paper in evidence.papers)
-    return _wrap(line.format(have=sum(figures), needed=needed, claims=len(claims), words=_count_words(claims),
-                             intervals=intervals, missing=round(intervals / 20)), "")  # fmt: skip
+    words = _count_words(claims)
+    return _wrap(
+        line.format(have=sum(figures), needed=needed, claims=len(claims), words=words),
+        "",
+    )
 
 
 def numbers(figures: str) -> list[str]:
@@ -176,14 +182,6 @@ def numbers(figures: str) -> list[str]:
         if last
         else [f"{kind} {span}"]
     )
-
-
-def _opposite(evidence: Evidence, judged: Judged, line: str) -> str:
-    """Return a line with all that a reader with the paper at hand needs to check a sentence that came out opposite."""
-    claim, pair = judged.claim, judged.deciding
-    room = f"{pair.room:+.3g}" if pair.room else claim["no_ceiling"]
-    return _wrap(line.format(claim=claim, run=evidence.runs[pair.a.experiment], effect=format_effect(claim, pair),
-                             seeds=pair.effect.seeds, room=room, second=_second(claim, pair)))  # fmt: skip
 
 
 def _wrap(text: str, indent: str = "  ") -> str:
@@ -214,40 +212,9 @@ def _figures(evidence: Evidence, paper: Mapping[str, Any]) -> dict[str, list[Jud
 
 
 def _count_words(claims: Sequence[Judged]) -> str:
-    return ", ".join(
-        f"{n} {word}"
-        for word in get_args(Word)
-        if (n := sum(one.word == word for one in claims))
-    )
-
-
-def _line(
-    paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]
-) -> tuple[str, ...]:
-    anchor = figures.lower().replace(". ", "-").replace(" ", "-")
-    seen = "<br>".join(
-        f"{judged.claim['says']}: **{judged.word}**{_share(judged)}"
-        for judged in claims
-    )
-    return (
-        f"[{figures}](results/{paper['key']}.md#{anchor})",
-        seen,
-        _count_words(claims),
-    )
-
-
-def _share(judged: Judged) -> str:
-    """Return the deciding effect and how many settings are confirmed, or what the missing ones would take."""
-    words, missing = (
-        [pair.word for pair in judged.pairs],
-        {p.a.experiment for p in judged.pairs if p.effect is None},
-    )
-    if judged.word == "not run":
-        return f" ({judged.claim.get('not_run', 'no row yet of ' + ', '.join(sorted(missing)))})"
-    effect = format_effect(judged.claim, judged.deciding)
-    return f", {effect}" + (
-        f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else ""
-    )
+    counts = Counter(judged.shown for judged in claims)
+    order = [*get_args(Word)[:2], "not reproduced on a substitute", *get_args(Word)[2:]]
+    return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
 
 
 def format_effect(
@@ -292,100 +259,106 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
-    """Return the page of a paper: every sentence with its quotation, setting, differences and numbers."""
+    """Return the page of a paper: how its set-ups differ from ours, each sentence with its word, and what was not run."""
+    tables = read_toml(FILE)
+    key = paper["key"]
     parts = [
-        f"# {paper['name']}: sentence by sentence",
+        f"# {paper['name']}: set-ups and sentences",
         "",
-        read_toml(FILE)["page"]["paper"].strip(),
+        tables["page"]["paper"].strip().replace("PAPER", key),
         "",
+        _wrap(f"*{paper['title']}.* {paper['note']}", ""),
     ]
-    parts += [_wrap(f"*{paper['title']}.* {paper['note']}", "")]
-    beside = _own(evidence, paper, ours="beside")
+    parts += ["", "## What differs", "", *_differences(evidence, paper)]
+    parts += ["", "## Sentences", ""]
     for figures, claims in _figures(evidence, paper).items():
-        parts += _section(
-            evidence,
-            figures,
-            [*claims, *(one for one in beside if one.claim["figures"] == figures)],
-        )
-    if _panels(evidence, paper):
-        parts += [
-            "",
-            "## Curves",
-            "",
-            f"![means over seeds, by round](../images/results/{paper['key']}-curves.svg)",
-        ]
+        said = "; ".join(f"{one.claim['says']}: *{one.shown}*" for one in claims)
+        parts.append(_wrap(f"- **{figures}**: {said}."))
+    parts += ["", "## Not run", ""]
+    for cost in tables["costs"]:
+        if cost["paper"] == key:
+            parts.append(_wrap(f"- {cost['what']}: {cost['cost']}."))
+    parts += ["", "```{toctree}", ":hidden:", "", f"sentences/{key}", "```"]
     return "\n".join(parts) + "\n"
+
+
+def _differences(evidence: Evidence, paper: Mapping[str, Any]) -> list[str]:
+    """Return a table of the constants that the paper or the authors' code has otherwise than we, with the experiments."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    seen: set[str] = set()
+    for constant in evidence.constants:
+        other_code = constant.code is not None and constant.code != constant.ours
+        other_print = constant.is_stated and not constant.is_same
+        if constant.paper != paper["key"] or not (other_code or other_print):
+            continue
+        if all(name.endswith("ceiling") for name in constant.experiments):
+            continue
+        if constant.is_same and constant.what in seen:
+            continue  # the same constant in another reading
+        seen.add(constant.what)
+        printed = plain(constant.printed) if constant.is_stated else "not stated"
+        code = "" if constant.code is None else plain(constant.code)
+        row = (constant.what, printed, code, plain(constant.ours))
+        rows.setdefault(row, []).extend(constant.experiments)
+    lines = [(*row, families(names)) for row, names in rows.items()]
+    return _table(("what", "paper", "authors' code", "ours", "in"), lines)
+
+
+def families(experiments: Sequence[str]) -> str:
+    """Return experiments in short: without the paper's name and the numbers behind; their number where they are many.
+
+    >>> families(["meritfed-groups-50", "meritfed-groups-70", "mean-estimation"])
+    'groups, mean estimation'
+    """
+    short: dict[str, None] = {}
+    for name in experiments:
+        words = name.removeprefix("independent/").split("-")
+        if words[0] in ("meritfed", "varsel", "isfl", "maxfl"):
+            words = words[1:]
+        while len(words) > 1 and words[-1].isdigit():
+            words = words[:-1]
+        short[" ".join(words)] = None
+    return ", ".join(short) if len(short) <= 2 else f"{len(short)} experiments"
 
 
 def own_page(evidence: Evidence) -> str:
     """Return the page of what we compare and no sentence of a paper does."""
-    claims = {
-        paper["name"]: _own(evidence, paper, ours=True) for paper in evidence.papers
-    }
-    sections = [
-        line
-        for name, own in claims.items()
-        if own
-        for line in _section(evidence, name, own)
-    ]
-    return "\n".join([read_toml(FILE)["page"]["ours"].strip(), *sections]) + "\n"
+    parts = [read_toml(FILE)["page"]["ours"].strip()]
+    for paper in evidence.papers:
+        own = _own(evidence, paper, ours=True) + _own(evidence, paper, ours="beside")
+        parts += ["", f"## {paper['name']}", ""]
+        for one in own:
+            said = f"- {one.claim['figures']}: {one.claim['says']}: *{one.shown}*."
+            parts.append(_wrap(said))
+    parts += ["", "```{toctree}", ":hidden:", "", "sentences/ours", "```"]
+    return "\n".join(parts) + "\n"
 
 
-def _section(evidence: Evidence, head: str, claims: Sequence[Judged]) -> list[str]:
-    lines = [line for judged in claims for line in _sentence(evidence, judged)]
-    return ["", f"## {head}", *lines, "", *_settings_of(evidence, claims)]
-
-
-def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
+def _notes(evidence: Evidence, judged: Judged) -> str:
+    """Return which word half or twice a margin would give."""
     claim = judged.claim
-    where = (
-        f'"{claim["quote"]}" ({claim["place"]})'
-        if "quote" in claim
-        else f"Ours, {claim['figures']}"
-    )
-    margin = f" by {claim['margin']:g}" if "margin" in claim else ""
-    why = f"; {claim['why']}" if "why" in claim else ""
-    about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} setting{'s' * (claim['over'] != 'one')}."
-    others = {share: claim["margin"] ** factor if claim.get("ratio") else claim["margin"] * factor
-              for share, factor in MARGINS.items() if margin}  # fmt: skip
-    words = {
-        share: evidence.judge({**claim, "margin": other}, judged.pairs).word
-        for share, other in others.items()
-    }
-    notes = [
-        f"With {share}: {word}." for share, word in words.items() if word != judged.word
-    ]
-    notes += [
-        f"{_upper(claim[name])}."
-        for name in ("read_again", "no_verdict", "not_run")
-        if name in claim
-    ]
-    lines = [
-        "",
-        f"**{_upper(claim['says'])}: {judged.word}.** {where}.",
-        "",
-        " ".join([about, *notes]),
-    ]
-    if judged.pairs:
-        head = (
-            "setting",
-            "first",
-            "second",
-            "effect",
-            "seeds",
-            "room",
-            "second computation",
-            "verdict",
-        )
-        lines += [
-            "",
-            *_table(head, [_row(evidence, claim, pair) for pair in judged.pairs]),
-        ]
-    return lines
+    if "margin" not in claim:
+        return ""
+    notes = []
+    for share, factor in MARGINS.items():
+        margin = claim["margin"]
+        other = margin**factor if claim.get("ratio") else margin * factor
+        word = evidence.judge({**claim, "margin": other}, judged.pairs).word
+        if word != judged.word:
+            notes.append(f"With {share}: {word}.")
+    return " ".join(notes)
 
 
-def _upper(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _pooled(judged: Judged) -> str:
+    """Return the mean effect over three experiments or more with its interval, and where a further one would lie."""
+    claim, pooled = judged.claim, judged.pooled
+    if pooled is None or pooled.low is None or pooled.high is None:
+        return ""
+    effect = format_effect(claim, None, pooled.effect)
+    text = f"{effect} over {pooled.effect.seeds} experiments"
+    further = pooled.effect._replace(low=pooled.low, high=pooled.high)
+    _, _, reach = format_effect(claim, None, further).partition("[")
+    return f"{text}; a further one would lie in [{reach}"
 
 
 def _row(evidence: Evidence, claim: Mapping[str, Any], pair: Pair) -> tuple[str, ...]:
@@ -430,168 +403,52 @@ def _second(claim: Mapping[str, Any], pair: Pair) -> str:
     return "; ".join(answers) or "computed once"
 
 
-def _settings_of(evidence: Evidence, claims: Sequence[Judged]) -> list[str]:
-    """Return our setting, the paper's, what differs, and where the rows come from."""
-    lines, names = (
-        [],
-        dict.fromkeys(
-            name for judged in claims for name in judged.claim["experiments"]
-        ),
-    )
-    for run in {
-        id(evidence.runs[name]): evidence.runs[name] for name in names
-    }.values():
-        documents = [
-            evidence.documents.get(name) for name in run["experiments"] if name in names
-        ]
-        rows = [row for document in documents if document for row in document.rows]
-        lines.append(f"- Here: {run['here']}. The paper: {run['paper']}. What differs: {run['differs']}. "
-                     f"Rates: {run['rates']}. {_origin(rows)}")  # fmt: skip
-    return lines
-
-
-def _origin(rows: Sequence[Row]) -> str:
-    if not rows:
-        return "No row yet."
-    commits = ", ".join(sorted({row.commit for row in rows}))
-    machines = ", ".join(
-        sorted({f"{row.machine}, PyTorch {row.torch}" for row in rows})
-    )
-    return f"{len(rows)} rows of {commits}; {machines}; {sum(row.seconds for row in rows):,.0f} s."
+def _origin(evidence: Evidence, pair: Pair) -> tuple[str, ...]:
+    """Return number, commits, machines and seconds of the rows that a setting rests on."""
+    document = evidence.documents.get(pair.a.experiment)
+    methods = {pair.a.method}
+    if isinstance(pair.b, Place):
+        methods.add(pair.b.method)
+    everybody = pair.a.method == "all methods"
+    rows = [
+        row
+        for row in (document.rows if document else ())
+        if everybody or row.method in methods
+    ]
+    commits = " ".join(sorted({row.commit for row in rows}))
+    machines = {f"{row.machine}, PyTorch {row.torch}" for row in rows}
+    seconds = sum(row.seconds for row in rows)
+    return str(len(rows)), commits, "; ".join(sorted(machines)), f"{seconds:.0f}"
 
 
 def table_of_settings(evidence: Evidence) -> str:
-    """Return every setting of every claim as CSV."""
+    """Return every setting of every claim as CSV, a claim without settings too."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("paper", "figure", "claim", "experiment", "quantity", "method", "against", "first", "second", "effect",
-                     "seeds", "room", "second computation", "verdict"))  # fmt: skip
+    writer.writerow(COLUMNS)
     for judged in evidence.judged.values():
+        claim = judged.claim
+        about = (
+            claim["paper"],
+            claim["figures"],
+            claim["key"],
+            judged.shown,
+            _notes(evidence, judged),
+            _pooled(judged),
+        )
+        if not judged.pairs:
+            empty = [""] * (len(COLUMNS) - len(about))
+            writer.writerow((*about, *empty))
         for pair in judged.pairs:
-            _, one, two, effect, _, room, second, word = _row(
-                evidence, judged.claim, pair
+            label, one, two, effect, seeds, room, second, word = _row(
+                evidence, claim, pair
             )
             against = (
                 " ".join(map(str, pair.b)) if isinstance(pair.b, Place) else pair.b
             )
-            writer.writerow((judged.claim["paper"], judged.claim["figures"], judged.claim["key"], *pair.a[:3], against, one, two,
-                             effect, pair.effect.seeds if pair.effect else 0, room, second, word))  # fmt: skip
+            made = _origin(evidence, pair)
+            writer.writerow((*about, *pair.a[:3], against, label, one, two, effect, seeds, room, second, word, *made))  # fmt: skip
     return text.getvalue()
-
-
-def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
-    """Return a picture of the deciding effect of each claim in units of its half-width, the claimed side to the right."""
-    claims = [
-        judged
-        for judged in _own(evidence, paper)
-        if judged.deciding and judged.deciding.effect.half_width
-    ]
-    plt = _pyplot()
-    figure, axes = plt.subplots(
-        figsize=(7.5, 0.8 + 0.24 * len(claims)), layout="constrained"
-    )
-    for height, judged in enumerate(reversed(claims)):
-        effect, (marker, face, ink) = (
-            judged.deciding.effect,
-            MARKS.get(judged.word, ("D", "white", "0.6")),
-        )
-        margin = (
-            margin_of(judged.claim)
-            if judged.claim["direction"] not in ("higher", "lower")
-            else 0
-        )
-        mean, bar = (
-            max(-6.0, min(6.0, effect.mean / effect.half_width)),
-            -margin / effect.half_width,
-        )
-        axes.plot([mean - 1, mean + 1], [height, height], color=ink, linewidth=1.2)
-        axes.plot(mean, height, marker, color=ink, markersize=4, markerfacecolor=face)
-        if -7 < bar < 0:
-            axes.plot(
-                [bar, bar], [height - 0.3, height + 0.3], color="0.6", linewidth=1
-            )
-    axes.axvline(0, color="black", linewidth=0.6)
-    labels = [
-        f"{judged.claim['figures']}: {judged.claim['says']}"
-        for judged in reversed(claims)
-    ]
-    axes.set_yticks(range(len(claims)), labels, fontsize=7)
-    axes.set_xlim(-7.5, 7.5)
-    axes.set_xlabel("deciding effect in half-widths (at most 6); right: as the paper says\n"
-                    "● confirmed   ✖ opposite   □ not clear   grey ◇ no verdict   grey | margin", fontsize=7, loc="right")  # fmt: skip
-    axes.tick_params(axis="x", labelsize=7)
-    return _svg(plt, figure)
-
-
-def _panels(
-    evidence: Evidence, paper: Mapping[str, Any]
-) -> dict[tuple[str, str], dict[str, None]]:
-    """Return the methods that are compared, by experiment and curve."""
-    panels: dict[tuple[str, str], dict[str, None]] = {}
-    for judged in _own(evidence, paper):
-        for a, b in (
-            (pair.a, pair.b)
-            for pair in judged.pairs
-            if pair.effect and isinstance(pair.b, Place)
-        ):
-            name = CURVES.get(a.quantity, "unseen")
-            if "unseen" not in name and b.experiment == a.experiment:
-                panels.setdefault((a.experiment, name), {}).update(
-                    {a.method: None, b.method: None}
-                )
-    return panels
-
-
-def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
-    """Return a panel per experiment with the curve of each method, mean over seeds."""
-    panels = _panels(evidence, paper)
-    if not panels:
-        return ""
-    plt = _pyplot()
-    rows = -(-len(panels) // 3)
-    figure, grid = plt.subplots(
-        rows, 3, figsize=(9, 2.3 * rows), layout="constrained", squeeze=False
-    )
-    for axes, ((experiment, name), methods) in zip(
-        grid.flat, panels.items(), strict=False
-    ):
-        for method, style in zip(methods, ("-", "--", ":", "-.") * 4, strict=False):
-            points = evidence.curve(Place(experiment, "", method), name)
-            kept = sorted(number for number in points if number > 0)
-            axes.plot(
-                kept,
-                [points[number] for number in kept],
-                style,
-                linewidth=1.2,
-                label=method,
-            )
-        axes.set_title(f"{evidence.label(experiment)}: {name}", fontsize=7)
-        axes.tick_params(labelsize=6)
-        axes.legend(fontsize=5)
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.set_axis_off()
-    return _svg(plt, figure)
-
-
-def _pyplot() -> Any:
-    from matplotlib import pyplot
-
-    pyplot.switch_backend("svg")
-    pyplot.rcParams.update(
-        {
-            "svg.hashsalt": "coterie",
-            "svg.fonttype": "path",
-            "font.family": "DejaVu Sans",
-        }
-    )
-    return pyplot
-
-
-def _svg(plt: Any, figure: Any) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
 if __name__ == "__main__":

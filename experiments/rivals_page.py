@@ -1,10 +1,12 @@
-"""docs/results/rivals.md and what the README says of rivals, from the rows of `experiments.rivals` alone.
+"""docs/results/rivals.md, and its numbers as CSV, from the rows of `experiments.rivals` alone.
 
 `make results` does not import this: who wins where is another work than the evidence about the papers.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import statistics
@@ -18,7 +20,7 @@ from scipy.special import stdtrit
 
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.judging import LEVEL, Interval
-from experiments.page import DOCS, README, between_marks
+from experiments.page import DOCS
 from experiments.page import write as write_files
 from experiments.rivals import ACCURACY, LOSS, Problem, chosen, problems
 
@@ -175,12 +177,10 @@ def over_seeds(
 
 
 def pages() -> dict[Path, str]:
-    """Return the page of rivals, and the README with its sentences about them."""
+    """Return the page of rivals and the table of its numbers."""
     found = tables()
-    sentences = between_marks(
-        README.read_text(encoding="utf-8"), "rivals", readme(found)
-    )
-    return {DOCS / "results" / "rivals.md": page(found), README: sentences}
+    folder = DOCS / "results"
+    return {folder / "rivals.md": page(found), folder / "rivals.csv": numbers(found)}
 
 
 def write() -> None:
@@ -189,10 +189,10 @@ def write() -> None:
 
 
 def page(found: Sequence[Table]) -> str:
-    """Return docs/results/rivals.md: who wins where, then the numbers and settings of each problem."""
+    """Return docs/results/rivals.md: who wins where."""
     if not found:
         return f"{TITLE}\n\n{NO_ROWS}\n\n{MADE}\n"
-    return "\n\n".join([_ranks(found), *_all_numbers(found), MADE]) + "\n"
+    return "\n\n".join([_ranks(found), _left_out(found), MADE]) + "\n"
 
 
 def _ranks(found: Sequence[Table]) -> str:
@@ -203,9 +203,9 @@ def _ranks(found: Sequence[Table]) -> str:
         _wrap(
             "How do the methods of this library compare on what each client cares for, its own test rows? Each method had 8 "
             f"trials with seed 99, judged on validation rows, and then {found[0].seeds} seeds with its best setting. Ranks are by "
-            "test log-loss, mean over clients, with 95 % intervals; 1 is best. Seeds split the same rows anew, and the intervals "
-            "allow for that. A mean with brackets is over so many problems alone, those on which the method runs: do not compare it "
-            "with the others. [Losses, accuracies and settings](#numbers-and-settings) are below."
+            "test log-loss, mean over clients; 1 is best. A mean with brackets is over so many problems alone, those on which the "
+            "method runs: do not compare it with the others. [rivals.csv](rivals.csv) has losses, accuracies and intervals, which "
+            "allow for seeds that split the same rows anew, and settings."
         ),
         "",
     ]
@@ -239,11 +239,7 @@ def _ranks(found: Sequence[Table]) -> str:
 
 
 def _cell(standing: Standing | None) -> str:
-    return (
-        "-"
-        if standing is None
-        else f"{standing.rank.mean:.1f} [{max(1.0, standing.rank.low):.0f}, {standing.rank.high:.0f}]"
-    )
+    return "-" if standing is None else f"{standing.rank.mean:.1f}"
 
 
 def _mean_rank(found: Sequence[Table], label: str) -> float:
@@ -280,114 +276,68 @@ def _upper(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _all_numbers(found: Sequence[Table]) -> list[str]:
-    """Return what the columns mean, and a table for each problem."""
-    columns = _wrap(
-        "Read this before you quote a number. Log-loss and accuracy are those of each client's test rows, each client counting "
-        "once. *Better than ours* is the log-loss of MeritFed less that of the method, with an interval whose level is shared "
-        "among all rivals (Bonferroni). *Worse than alone* is the share of clients whose log-loss is higher than that of training "
-        "alone."
-    )
-    problem_by_problem = [
-        "\n".join([f"### {_upper(t.problem.title)}", "", *_numbers(t)]) for t in found
-    ]
-    return ["## Numbers and settings", columns, *problem_by_problem]
+def _left_out(found: Sequence[Table]) -> str:
+    """Return which methods were not run on which problem, and why."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for table in found:
+        for label, why in table.problem.left_out.items():
+            by_reason.setdefault(why, {})[label] = None
+    sentences = [f"{_names(list(of))} ({why})" for why, of in by_reason.items()]
+    return _wrap(f"Not run everywhere: {'; '.join(sentences)}.") if sentences else ""
 
 
-def _numbers(table: Table) -> list[str]:
-    head = (
-        "method",
-        "log-loss",
-        "accuracy",
-        "rank",
-        "better than ours",
-        "worse than alone",
-        "setting",
-    )
-    lines = [_row(head), _row(["---"] * len(head))]
-    for s in table.standings:
-        gain = "-" if s.label == table.ours else _interval(s.gain, "+.3f")
-        setting = ", ".join(
-            f"{key} = {json.dumps(value)}" for key, value in s.setting.items()
+def numbers(found: Sequence[Table]) -> str:
+    """Return a row for each method on each problem as CSV.
+
+    Log-loss and accuracy are those of each client's test rows, each client counting once. "Better than ours" is the log-loss of
+    MeritFed less that of the method, with an interval whose level is shared among all rivals (Bonferroni). "Worse than alone" is the
+    share of clients whose log-loss is higher than that of training alone.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        (
+            "problem",
+            "method",
+            "log-loss",
+            "accuracy",
+            "rank",
+            "better than ours",
+            "worse than alone",
+            "setting",
+            "rounds",
+            "commits",
+            "machines",
         )
-        harmed = "-" if s.label == ALONE else f"{100 * s.harmed:.0f} %"
-        lines.append(
-            _row(
+    )
+    for table in found:
+        rounds = table.problem.experiment.run.rounds
+        for s in table.standings:
+            own = [row for row in table.rows if row.method == s.label]
+            setting = ", ".join(f"{k} = {json.dumps(v)}" for k, v in s.setting.items())
+            machines = {f"{r.machine}, PyTorch {r.torch}" for r in own if r.machine}
+            writer.writerow(
                 (
-                    f"`{s.label}`",
+                    table.problem.name,
+                    s.label,
                     _interval(s.loss, ".3f"),
                     f"{s.accuracy:.3f}",
-                    _cell(s),
-                    gain,
-                    harmed,
+                    _interval(s.rank, ".1f"),
+                    "" if s.label == table.ours else _interval(s.gain, "+.3f"),
+                    "" if s.label == ALONE else f"{s.harmed:.2f}",
                     setting,
+                    rounds,
+                    " ".join(sorted({row.commit for row in own})),
+                    "; ".join(sorted(machines)),
                 )
             )
-        )
-    by_reason: dict[str, list[str]] = {}
-    for label, why in table.problem.left_out.items():
-        by_reason.setdefault(why, []).append(label)
-    left_out = [
-        f"Not run: {_names(labels)} ({why})." for why, labels in by_reason.items()
-    ]
-    run, seconds = table.problem.experiment.run, sum(row.seconds for row in table.rows)
-    commits = ", ".join(sorted({row.commit for row in table.rows}))
-    machines = ", ".join(
-        sorted(
-            {f"{row.machine}, PyTorch {row.torch}" for row in table.rows if row.machine}
-        )
-    )
-    origin = f"{run.rounds} rounds; {len(table.rows)} runs of {commits}; {machines}; {seconds:,.0f} s of CPU, trials not counted."
-    return [*lines, "", _wrap(" ".join([*left_out, origin]))]
+    return text.getvalue()
 
 
 def _interval(effect: Interval, form: str) -> str:
     if not math.isfinite(effect.mean):
         return "diverged"
     return f"{effect.mean:{form}} [{effect.low:{form}}, {effect.high:{form}}]"
-
-
-def readme(found: Sequence[Table]) -> str:
-    """Return the sentences of the README that name the best rival; empty without results."""
-    if not found:
-        return ""
-    labels = {s.label for table in found for s in table.standings}
-    everywhere = [
-        label
-        for label in labels
-        if all(any(s.label == label for s in t.standings) for t in found)
-    ]
-    ranked = sorted(everywhere, key=lambda label: (_mean_rank(found, label), label))
-    best, ours = (
-        next(label for label in ranked if (label in OURS) == is_ours)
-        for is_ours in (False, True)
-    )
-    won = "; ".join(
-        table.problem.title for table in found if table.standings[0].label in OURS
-    )
-    over = (
-        f"one problem ({found[0].problem.title})"
-        if len(found) == 1
-        else f"{len(found)} problems"
-    )
-    fewest, most = (
-        min(len(t.standings) for t in found),
-        max(len(t.standings) for t in found),
-    )
-    contestants = f"{fewest} to {most}" if fewest < most else str(most)
-    text = (
-        f"Over {over}, with {contestants} methods tuned alike, the best rival is `{best}`: its mean rank is "
-        f"{_mean_rank(found, best):.1f}, that of `{ours}` {_mean_rank(found, ours):.1f}. MeritFed ranks first on "
-        f"{won if len(found) > 1 and won else 'it' if won else 'none'}."
-    )
-    if lost := "; ".join(
-        table.problem.title
-        for table in found
-        if any(s.gain.low > 0 for s in table.standings)
-    ):
-        text += f" Rivals are clearly better than MeritFed on {lost}."
-    text += " [Who wins where](docs/results/rivals.md)."
-    return _wrap(text)
 
 
 def _wrap(text: str, indent: str = "") -> str:

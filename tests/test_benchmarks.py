@@ -26,6 +26,7 @@ NAMES = (
     "scale",
     "growth",
     "mean_estimation",
+    "mean_printed",
     "byzantine",
     "contribution",
     "many_targets",

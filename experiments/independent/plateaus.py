@@ -2,13 +2,16 @@
 
 The loss of a vector x [d] is ||x - s||^2 averaged over its coordinates and the samples s, so that all a round needs of a client is the
 mean of its batch. All methods of a seed see the same batches. A plateau is the mean of ||x||^2 over the last fifth of the rounds.
+
+"mean-printed" is mean estimation as the newer text prints it: the loss is the sum over the coordinates, 50 steps of mirror descent a
+round, and the printed means. "mean-steps" goes over steps of mirror descent under both losses, to find which of them gain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,14 +21,18 @@ from experiments.independent.common import Values, generator
 from experiments.independent.meritfed import gompertz
 
 MEAN, ATTACKED, OWN = "mean-estimation", "byzantine", "own-mean-estimation"
+PRINTED, STEPS = "mean-printed", "mean-steps"
 DIM, SAMPLES, BATCH, SERVER_RATE = 10, 1000, 100, 0.01
 DESCENTS, RADIUS = 10, 0.01
-"""Steps of mirror descent a round, and the distance of its loss queries."""
+PRINTED_DESCENTS = 50
+"""Steps of mirror descent a round, the distance of its loss queries, and the steps that the newer text prints."""
 STEP = {0.001: 3.5, 0.01: 4.5, 0.1: 12.5}
 """Its step by the distance mu of the second group."""
 GROUPS = (5, 95, 50)
 HONEST, MALICIOUS = 5, 50
-ROUNDS = {MEAN: 5000, ATTACKED: 4000, OWN: 5000}
+NORMALISED, SUMMED = 1 / DIM, 1.0
+"""What the squared distance is multiplied by: the mean over coordinates of the authors' code, and the sum that is printed."""
+ROUNDS = {MEAN: 5000, ATTACKED: 4000, OWN: 5000, PRINTED: 3000, STEPS: 5000}
 OWN_MU = 0.01
 """The distance of the second group where samples are drawn here."""
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,20 +43,23 @@ Slope = Callable[[Tensor], Tensor]
 """Gradient of the target's loss."""
 
 
-def gradient(x: Tensor, mean: Tensor) -> Tensor:
+def gradient(x: Tensor, mean: Tensor, scale: float = NORMALISED) -> Tensor:
     """Of the loss on samples with this mean; one for each row of `mean`."""
-    return 2 / DIM * (x - mean)
+    return 2 * scale * (x - mean)
 
 
 def plateau(
-    means: Tensor, weigh: Weigh, attack: Callable[[Tensor], Tensor] | None = None
+    means: Tensor,
+    weigh: Weigh,
+    attack: Callable[[Tensor], Tensor] | None = None,
+    scale: float = NORMALISED,
 ) -> float:
     """Where ||x||^2 settles if client i's batch in round t has the mean means[t, i]."""
     x = torch.full((DIM,), DIM**-0.5, dtype=torch.float64)
     weights = torch.full((means.shape[1],), 1 / means.shape[1], dtype=torch.float64)
     distances = []
     for batch in means:
-        updates = -gradient(x, batch)
+        updates = -gradient(x, batch, scale)
         if attack is not None:
             updates = torch.cat([updates[:HONEST], attack(updates)])
         weights = weigh(x, updates, weights)
@@ -75,12 +85,12 @@ def drawn(count: int, random: torch.Generator) -> Weigh:
     return weigh
 
 
-def descent(step: float, slopes: Weigh) -> Weigh:
+def descent(step: float, slopes: Weigh, steps: int = DESCENTS) -> Weigh:
     """MeritFed: entropic mirror descent from the weights of the round before."""
 
     def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
         logs = weights.clamp(min=1e-300).log()
-        for _ in range(DESCENTS):
+        for _ in range(steps):
             logs = (logs - step * slopes(x, updates, logs.exp())).log_softmax(0)
         return logs.exp()
 
@@ -160,7 +170,11 @@ ATTACKS: Mapping[str, Attack] = {
 
 @lru_cache(maxsize=len(STEP))
 def batches(
-    seed: int, mu: float, groups: tuple[int, int, int], rounds: int
+    seed: int,
+    mu: float,
+    groups: tuple[int, int, int],
+    rounds: int,
+    printed: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Mean of each client's batch in each round [rounds, clients, d], and the target's validation samples."""
     clients = ct.data.load(
@@ -170,6 +184,7 @@ def batches(
         groups=list(groups),
         samples=SAMPLES,
         test=0,
+        printed=printed,
     )
     samples = torch.stack([client.train.inputs for client in clients]).double()
     random = generator(seed, f"batches {mu}")
@@ -254,6 +269,61 @@ def _settled_own(label: str, seed: int) -> Values:
     return {f"plateau, mu = {OWN_MU:g}": plateau(means[:, :members], weigh)}
 
 
+def _settled_as_printed(label: str, seed: int) -> Values:
+    found = {}
+    for mu, step in STEP.items():
+        means, validation = batches(seed, mu, GROUPS, ROUNDS[PRINTED], printed=True)
+        mean = validation.mean(0)
+        weigh = weighing(label, step, validation, generator(seed, f"{label} {mu}"))
+        if label == "MeritFed":
+            slopes = by_gradient(lambda x, mean=mean: gradient(x, mean, SUMMED))
+            weigh = descent(step, slopes, PRINTED_DESCENTS)
+        members = GROUPS[0] if label == "SGD Ideal" else sum(GROUPS)
+        found[f"plateau, mu = {mu:g}"] = plateau(
+            means[:, :members], weigh, scale=SUMMED
+        )
+    return found
+
+
+class Descent(NamedTuple):
+    """How MeritFed descends: what the loss is multiplied by, steps a round, and their size; no step is SGD Ideal."""
+
+    scale: float
+    steps: int
+    size: float
+
+    @property
+    def label(self) -> str:
+        """Its name among the methods."""
+        loss = "mean" if self.scale == NORMALISED else "sum"
+        if not self.steps:
+            return f"SGD Ideal, {loss}"
+        return f"MeritFed, {loss}, {self.steps} steps of {self.size:g}"
+
+
+TRIED = [
+    Descent(scale, steps, size)
+    for scale in (NORMALISED, SUMMED)
+    for steps in (DESCENTS, PRINTED_DESCENTS)
+    for size in (3.5, 0.35, 0.035, 0.0035)
+]
+TRIED += [Descent(scale, 0, 0.0) for scale in (NORMALISED, SUMMED)]
+
+
+def _settled_by(tried: Descent, seed: int) -> Values:
+    near = min(STEP)
+    means, validation = batches(seed, near, GROUPS, ROUNDS[STEPS], printed=True)
+    mean = validation.mean(0)
+    if tried.steps:
+        slopes = by_gradient(lambda x: gradient(x, mean, tried.scale))
+        weigh = descent(tried.size, slopes, tried.steps)
+    else:
+        means, weigh = means[:, : GROUPS[0]], evenly
+    if tried.scale == SUMMED:  # a round goes ten times as far
+        means = means[: ROUNDS[PRINTED]]
+    return {f"plateau, mu = {near:g}": plateau(means, weigh, scale=tried.scale)}
+
+
 def _attacked(label: str, seed: int) -> Values:
     means, validation = batches(seed, 0.0, (HONEST + MALICIOUS, 0, 0), ROUNDS[ATTACKED])
     if label == "ideal group":
@@ -276,11 +346,19 @@ LABELS = {
            "MeritFed, stochastic", "MeritFed, losses alone"),
     ATTACKED: ("MeritFed", "MeritFed, fresh validation", "averaging", "FedAdp", "TAWT", "MeritFed, stochastic", "ideal group"),
     OWN: ("MeritFed", "SGD Full", "SGD Ideal"),
+    PRINTED: ("MeritFed", "SGD Full", "SGD Ideal", "FedAvg of 5", "FedAvg of 10", "FedAdp", "TAWT"),
+    STEPS: tuple(tried.label for tried in TRIED),
 }  # fmt: skip
 METHODS = {
     name: {label: partial(of, label) for label in LABELS[name]}
-    for name, of in ((MEAN, _settled), (ATTACKED, _attacked), (OWN, _settled_own))
+    for name, of in (
+        (MEAN, _settled),
+        (ATTACKED, _attacked),
+        (OWN, _settled_own),
+        (PRINTED, _settled_as_printed),
+    )
 }
+METHODS[STEPS] = {tried.label: partial(_settled_by, tried) for tried in TRIED}
 TABLES: Mapping[str, Mapping[str, Any]] = {
     name: {
         "run": {"rounds": rounds},

@@ -13,6 +13,7 @@ _PUBLIC: dict[str, str] = {
     "report": "coterie.report",
     "solvers": "coterie.solvers",
     "testing": "coterie.testing",
+    "theory": "coterie.theory",
     "Attack": "coterie.contract.method:Attack",
     "Callback": "coterie.run.callbacks:Callback",
     "ClassShareSampler": "coterie.samplers.pj_is:ClassShareSampler",

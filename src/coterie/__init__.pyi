@@ -6,6 +6,7 @@ from coterie import models as models
 from coterie import report as report
 from coterie import solvers as solvers
 from coterie import testing as testing
+from coterie import theory as theory
 from coterie.algorithms.apfl import APFL as APFL
 from coterie.algorithms.centralised import Centralised as Centralised
 from coterie.algorithms.cfl import CFL as CFL

@@ -26,7 +26,7 @@ from mutants import declared, mutated
 LEVELS = [
     {"base"},
     {"config"},
-    {"solvers"},
+    {"solvers", "theory"},
     {"contract"},
     {"compute"},
     {"algorithms", "attacks", "data", "filters", "models", "samplers"},
@@ -41,6 +41,7 @@ LEVELS = [
 
 ONLY = {
     "solvers": {"solvers"},
+    "theory": {"theory"},
     "engines": {"base", "config", "contract", "compute", "engines"},
     "report": {
         "report",
@@ -52,7 +53,7 @@ ONLY = {
         "run.files",
     },
 }
-"""Rooms that know less than their level would let them: solvers no federated learning, engines neither data nor methods, and
+"""Rooms that know less than their level would let them: solvers and theory no federated learning, engines neither data nor methods, and
 reports the files of a run."""
 
 

@@ -12,7 +12,7 @@ from coterie.base.errors import InputError
 from coterie.config.registry import DATASETS
 from coterie.data import load
 from coterie.data.sets.fashion_mnist import DEBIAN, read_idx
-from coterie.data.sets.mean_estimation import means
+from coterie.data.sets.mean_estimation import means, printed_means
 from coterie.run.tables import read_experiment
 
 needs_fashion = pytest.mark.skipif(
@@ -291,6 +291,22 @@ def test_mean_estimation_is_the_task_of_the_paper():
     assert not torch.equal(
         clients["d1-000"].train.inputs, clients["d1-000"].validation.inputs
     )
+
+
+def test_printed_means_are_those_of_the_text_and_leave_the_target_its_samples():
+    near, far = printed_means(0.1, 10, 3)[1:]
+    assert np.allclose(near, 0.1)
+    assert np.linalg.norm(far) == pytest.approx(1)
+    assert not np.allclose(far, printed_means(0.1, 10, 4)[2])
+    code, text = (
+        load("mean-estimation", seed=3, mu=0.1, samples=5, printed=p)
+        for p in (False, True)
+    )
+    assert torch.equal(code["d1-000"].train.inputs, text["d1-000"].train.inputs)
+    moved = text["d2-000"].train.inputs - code["d2-000"].train.inputs
+    assert np.allclose(moved, near - means(0.1)[1], atol=1e-6)
+    with pytest.raises(InputError, match="printed = 1 must be true or false"):
+        load("mean-estimation", printed=1)
 
 
 def test_a_client_of_mean_estimation_depends_on_nobody_else():

@@ -409,6 +409,34 @@ def test_an_empty_pool_skips_the_round_and_says_so():
     assert {n for n, *_ in found.weight_rows if n > 2} == set()
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (
+            MaxFL(
+                ONE,
+                requirements=dict.fromkeys(CENTRES, 1e-6),
+                flexible=True,
+                mandatory_rounds=1,
+            ),
+            {},
+        ),
+        (
+            FedAvg(ONE, lr=40.0),
+            {"appeal": Appeal(warmup_steps=50, leave=True, mandatory_rounds=1)},
+        ),
+    ],
+)
+def test_that_nobody_is_left_is_said_once(caplog, method, settings):
+    run(method, quadratic(CENTRES), 4, **settings)
+    said = [r.getMessage() for r in caplog.records if "appeals to no client" in r.msg]
+    assert len(said) == 1
+    assert said[0].startswith(f"{type(method).__name__}: in round 2 ")
+    caplog.clear()
+    run(MaxFL(ONE), quadratic(CENTRES), 2)
+    assert "appeals to no client" not in caplog.text
+
+
 def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
     problem = logistic()
     found = run(

@@ -210,6 +210,27 @@ def test_smallest_takes_the_nearest_and_bernoulli_as_many_as_eq_8_says():
     assert 0 < max(counts) < 4
 
 
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({}, "0.33"),
+        ({"budget": 10}, "0.33"),
+        ({"unbiased_variance": True}, "0.67"),
+        ({"internal_splits": 2}, "0.60"),
+        ({"budget": 0.3}, None),
+        ({"budget": 0}, None),
+        ({"preselect": "smallest", "budget": 10}, None),
+    ],
+)
+def test_a_budget_that_eq_8_hardly_reaches_is_noted(options, drawn):
+    names = tuple(f"client-{i:02d}" for i in range(30))
+    notes = VaRSeL(internal=names[:2], **options).notes(names)
+    assert len(notes) == (drawn is not None)
+    for note in notes:
+        assert f"draws about {drawn} external clients" in note
+        assert len(note) <= 300
+
+
 def test_debias_trusts_external_clients_more_and_the_unbiased_variance_too():
     problem = logistic()
     plain, unbiased, debiased = (

@@ -122,6 +122,7 @@ class MaxFL(Method[State]):
             of your own, {client: loss}; clients that are not named keep that of their warm-up (all warm up, for xhat_k of the metrics).
         flexible: after the mandatory rounds only those to whom the model appeals (F_k(x) < rho_k) may be drawn, anew in every round
             (Section 3, "Appeal-based Flexible Client Participation"): the run's clients_per_round (m of line 6), or all if fewer.
+            If it appeals to nobody, nobody trains, and the model stays as it is for good; the log says when.
         mandatory_rounds: rounds in which all clients may be drawn, with `flexible` (10 of 200 in Tables 1 and 2).
         tuning_steps: local steps from x before the gap is computed (Table 3; 0: none).
         surrogate: h for "does not appeal" (Eq. 3), sigmoid, relu, exp, log or linear; the weights are q_k = h'(gap_k) (Eq. 4). With

@@ -18,9 +18,10 @@ m_i = sum_j w_ij y_j / ||y_j||.
 The minimum is the projection of p + cos / (2 lam) on the simplex. In local training, from the second round on, `pull` times
 cos(y, m_i) is taken off the loss.
 
-Differences from the paper: the sign of that term; the authors' code adds it, which pushes models away from the mixture. Cosines
-are used as they are, where the code raises those above .9 to 1. Weights are of the clients that replied in the round; the others
-keep their models.
+Differences from the paper: the sign of that term; the authors' code adds it, which pushes models away from the mixture. The pull is
+cos(y, m_i), along the mixture of directions; the code takes sum_j w_ij cos(y, y_j), which has the same direction and is ||m_i|| <= 1
+times as strong, so that `pull` times ||m_i|| gives theirs. Cosines are used as they are, where the code raises those above .9 to 1.
+Weights are of the clients that replied in the round; the others keep their models.
 
 Laws:
 - a large lam without a pull is FedAvg:

@@ -20,6 +20,10 @@ an empty S leaves g_I. `internal_splits`, `unbiased_variance`, `debias` and `pre
 training (dropout on); a model with batch norm, or any setting beyond one plain step, goes through local training, whose buffers are
 averaged with the same weights. A chosen client sends the gradient that it has noted; if it was lost, it computes the same once more.
 
+The budget seldom binds. Eq. 8 draws few external clients: where their gradients differ from the true one only by the noise of their
+rows, it draws (M - 1) / (M + 1) of them in expectation whatever K and N are (`coterie.theory.varsel.drawn_external_clients`), .33 of a
+client for M = 2. So compare with `budget = 0`, the internal clients alone, before a gain over FedAvg is put down to the weights.
+
 Logged: sum of w*, |S|, V and Phi(w*) / Phi(0), which with `debias` is an estimate that can be negative. Individual updates are needed,
 which excludes secure aggregation.
 
@@ -60,6 +64,7 @@ from coterie.contract.method import Log, Method, Sampler
 from coterie.contract.requests import Among, Asks, asks
 from coterie.contract.task import Form, Holds, OneModel, Size, task
 from coterie.solvers.variance import exact_weights, objective, surrogate_weights
+from coterie.theory.varsel import drawn_external_clients
 
 
 class LocalUpdates(NamedTuple):
@@ -177,7 +182,8 @@ class VaRSeL(Method[State]):
 
     Attributes:
         internal: name or names of the internal clients (1..M, line 3); the model is evaluated on them only.
-        budget: K >= 0, largest sum of external weights, and so of clients that send a gradient (Eq. 3); None: all N external ones.
+        budget: K >= 0, largest sum of external weights, and so of clients that send a gradient (Eq. 3); None: all N external ones. It
+            seldom binds: Eq. 8 draws about (M - 1) / (M + 1) clients by itself.
         local: settings of local training; `Steps(1)` is tau = 1 of Algorithm 1, a gradient on a batch; tau > 1 as in Theorem 3.
         lr: learning rate eta > 0 of the step of line 16; None: that of `local`, so that models are averaged as in Theorem 3.
         internal_splits: each internal client counts as so many virtual ones, with disjoint parts of its batch (3 in Section 5.3).
@@ -247,6 +253,23 @@ class VaRSeL(Method[State]):
             raise InputError(
                 'VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"'
             )
+
+    def notes(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """Say where the budget is so large that Eq. 8 hardly ever reaches it."""
+        internal = match_clients(self, "internal", everyone)
+        external = len(everyone) - len(internal)
+        budget = external if self.budget is None else self.budget
+        unbiased = self.debias or self.unbiased_variance
+        drawn = drawn_external_clients(
+            len(internal) * self.internal_splits, unbiased=unbiased
+        )
+        if self.preselect != "bernoulli" or budget < 1 or budget <= drawn:
+            return ()
+        sentence = (
+            f"VaRSeL draws about {drawn:.2f} external clients a round where all are like the internal ones (Eq. 8), so its budget of "
+            f'{budget:g} hardly limits it; preselect = "smallest" takes so many'
+        )
+        return (sentence,)
 
     @property
     def exempt(self) -> dict[str, str]:

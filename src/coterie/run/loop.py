@@ -108,6 +108,7 @@ class _Loop:
             self.federation, self.attempt, settings.metrics, settings.evaluation
         )
         self.record, self.divergence = Record(), Divergence()
+        self.pool_was_empty = False
         self.contributions: Contributions | None = None
         if settings.contribution is not None and not method.is_reference:
             check_estimator(settings.contribution, self.per_round)
@@ -213,6 +214,7 @@ class _Loop:
         due = self._is_due(number)
         if not pool:
             self.record.add(number, log)
+            self._notice_empty_pool(number, log)
             if due:
                 self._evaluate(
                     state, self.federation.view(view.clients, number, self.attempt)
@@ -248,6 +250,7 @@ class _Loop:
             ),
         }
         self.record.add(number, log, with_weights=due)
+        self._notice_empty_pool(number, log)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
             orders = Rng.named(self.seed, "contribution", number)
@@ -258,6 +261,18 @@ class _Loop:
         if due:
             self._evaluate(new_state, honest)
         return new_state
+
+    def _notice_empty_pool(self, number: int, log: Log) -> None:
+        """Say once that no client is left: nobody trains, so the model cannot win anybody back."""
+        if not log.get("skipped") or self.pool_was_empty:
+            return
+        self.pool_was_empty = True
+        logger.warning(
+            "%s: in round %d the model appeals to no client; nobody trains it, so it stays as it is in all later rounds. "
+            "Raise mandatory_rounds, or let requirements be easier",
+            self.own,
+            number,
+        )
 
     def _refuse_infinite(self, models: Mapping[str, Tensor], number: int) -> None:
         for name, x in models.items():

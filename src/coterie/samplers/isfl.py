@@ -8,10 +8,15 @@ Sends: d + 1 up, d down (local_update); d up, 0 down (local_models); 0 up, C dow
 Memory: 2 C numbers, and the last local model for a moment.
 Use: clients hold different classes, and the server has some labelled rows of its own.
 Avoid: the server has no rows, or labels are not classes.
-Formula: q_k = \operatorname{argmin}_q \Bigl( 1 + \sum_i (p_i - q_i)^2 \Bigr) \sum_i q_i L_{k,i}^2
+Formula: q_k = p + \Gamma_k a_k, \quad a_{k,i} \propto 1 - \frac{C L_{k,i}^2}{\sum_j L_{k,j}^2}, \quad \|a_k\| = 1, \quad
+\Gamma_k = \min_{i : a_{k,i} < 0} \frac{p_i - \varpi \, p_{k,i}}{-a_{k,i}}
 
 Symbols: x = the new average, x_k = local models, D_L = rows held by the server, lipschitz = L_{k,i} (Eq. 8), p and p_k = global and
 local class shares, floor = varpi, gamma and a of Theorem 3 in `solvers/waterfill.py`, q_k = p_k w^k = sampling probabilities.
+
+The formula is the paper's closed form (Theorem 3, Algorithm 1), the default. It aims at the least rho(q) = (1 + sum_i (p_i - q_i)^2)
+sum_i q_i L_{k,i}^2 (Eq. 13) and does not reach it: where the logarithms of the constants spread by .5, its rho is about twice the
+least. `exact` finds the least rho.
 
 Differences from the paper: the average's gradients are shared by all clients, (K + 1) |D_L| instead of 2 K |D_L|; `exact`; q_k is
 renormalised over the classes that a client has; absent clients keep their q_k. The server asks for x_k once more, which lets the

@@ -3,8 +3,8 @@
 A client has samples xi of its own distribution; the loss of a vector x [d] is ||x - xi||^2 averaged over d. The target
 wants the mean of D1 = N(0, I), which 5 clients share; 95 have D2 = N(m2, I) close by, 50 have D3 = N(m3, I) far away.
 
-The papers print m2 = mu * (1, ..., 1) and a random unit vector m3. Here as in the authors' code, on which the reference
-numbers rest, |m2| = mu, so m2 = mu * (1, ..., 1) / sqrt d, and m3 = (0, 1, 0, 1, ...) of norm 1.
+The papers print m2 = mu * (1, ..., 1) and a random unit vector m3: `printed = true`. Otherwise the means are those of the authors'
+code, on which the reference numbers rest: |m2| = mu, so m2 = mu * (1, ..., 1) / sqrt d, and m3 = (0, 1, 0, 1, ...) of norm 1.
 
 `centres` makes the toy of the MaxFL paper (appendix A) instead: two or three clients (or more), each with one sample of
 N(centre, 1), which stands for its empirical mean and is what its local training ends with. Its one test row is the true
@@ -36,7 +36,7 @@ TARGET = "d1-000"
 
 
 def means(mu: float, dim: int = 10) -> NDArray[np.float64]:
-    """The means of D1, D2 and D3, [3, dim].
+    """The means of D1, D2 and D3 in the authors' code, [3, dim].
 
     >>> [round(float(np.linalg.norm(m)), 3) for m in means(.01)]
     [0.0, 0.01, 1.0]
@@ -51,6 +51,16 @@ def means(mu: float, dim: int = 10) -> NDArray[np.float64]:
     )
 
 
+def printed_means(mu: float, dim: int, seed: int) -> NDArray[np.float64]:
+    """The means of D1, D2 and D3 as section 4.1 prints them, [3, dim]; the third is uniform on the sphere.
+
+    >>> [round(float(np.linalg.norm(m)), 3) for m in printed_means(.01, 10, 0)]
+    [0.0, 0.032, 1.0]
+    """
+    far = generator(seed, "mean-estimation", "third mean").standard_normal(dim)
+    return np.stack([np.zeros(dim), mu * np.ones(dim), far / np.linalg.norm(far)])
+
+
 def mean_estimation(
     *,
     seed: int = 0,
@@ -61,6 +71,7 @@ def mean_estimation(
     validation: int = 1000,
     test: int = 1000,
     dim: int = 10,
+    printed: bool = False,
     centres: Sequence[float] | None = None,
 ) -> Clients:
     """Clients d1-000 (the target), d1-001, ..., d2-000, ..., d3-000, ...; inputs and labels are both the samples.
@@ -70,12 +81,13 @@ def mean_estimation(
     Args:
         seed: seed of the samples; a client's samples depend on nothing but seed and name.
         split: only its key `seed` applies.
-        mu: norm of the mean of D2.
+        mu: norm of the mean of D2, or, with `printed`, each of its coordinates.
         groups: number of clients with D1, D2 and D3.
         samples: training rows per client.
         validation: more rows of the target, for choosing weights.
         test: more rows per client, for evaluation; 0 for none.
         dim: dimension d of a sample, at least 2.
+        printed: take the means of D2 and D3 as the papers print them, not as in the authors' code.
         centres: true means of clients with one scalar sample each (client-0, ...); the other options do not apply.
     """
     rule = Split.parse(split, natural="mean-estimation")
@@ -95,7 +107,11 @@ def mean_estimation(
             "dim": (dim, 2),
         },
     )
-    centre = means(mu, dim).astype(np.float32)
+    if not isinstance(printed, bool):
+        raise InputError(f"printed = {printed!r} must be true or false")
+    split_seed = rule.seed_for(seed)
+    three_means = printed_means(mu, dim, split_seed) if printed else means(mu, dim)
+    centre = three_means.astype(np.float32)
     names = [f"d{g + 1}-{i:03d}" for g, size in enumerate(groups) for i in range(size)]
     if max(groups) > 1000:
         names.sort()
@@ -103,7 +119,6 @@ def mean_estimation(
     def draw(part: str, sizes: Sequence[int]) -> Rows | None:
         if not sum(sizes):
             return None
-        split_seed = rule.seed_for(seed)
         rows = [
             generator(split_seed, "mean-estimation", part, n).standard_normal(
                 (size, dim), dtype=np.float32
@@ -189,6 +204,7 @@ DATASET = Dataset(
         "validation": 1000,
         "test": 1000,
         "dim": 10,
+        "printed": False,
         "centres": None,
     },
 )
