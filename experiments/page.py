@@ -25,7 +25,7 @@ from experiments.documents import ROOT, Row
 from experiments.judging import Interval, Word
 
 MARGINS = {"half of it": 0.5, "twice as much": 2.0}
-DOCS, README = ROOT / "docs", ROOT / "README.md"
+DOCS = ROOT / "docs"
 MARKS = {"confirmed": ("o", "black", "black"), "opposite": ("X", "black", "black"), "not clear": ("s", "white", "black")}  # fmt: skip
 
 
@@ -48,16 +48,11 @@ def pages(evidence: Evidence | None = None) -> dict[Path, str]:
                     drawing
                 )
         explained = DOCS / "explanation" / f"{paper['key']}.md"
-        lines = _wrap(_advice_for(evidence, paper), "")
+        lines = _wrap(advice_for(evidence, paper), "")
         files[explained] = between_marks(
             explained.read_text(encoding="utf-8"), "advice", lines
         )
-    return {
-        **files,
-        README: between_marks(
-            README.read_text(encoding="utf-8"), "advice", advice(evidence)
-        ),
-    }
+    return files
 
 
 def write(files: Mapping[Path, str]) -> None:
@@ -79,15 +74,8 @@ def between_marks(text: str, mark: str, lines: str) -> str:
     return f"{before}{begin}\n\n{lines}\n\n{end}{after}"
 
 
-def advice(evidence: Evidence) -> str:
-    """Return what the results mean for a user, a line per paper."""
-    return "\n".join(
-        _wrap(f"- **{paper['name']}.** {_advice_for(evidence, paper)}")
-        for paper in evidence.papers
-    )
-
-
-def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+def advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    """Return what the results mean for a user of this paper's method."""
     words = {key: judged.word for key, judged in evidence.judged.items()}
     sentences = [
         line["text"]
@@ -112,7 +100,7 @@ def first_page(evidence: Evidence) -> str:
             "",
             f"## {paper['name']}",
             "",
-            f"**For users.** {_advice_for(evidence, paper)}",
+            f"**For users.** {advice_for(evidence, paper)}",
             "",
         ]
         rows = [

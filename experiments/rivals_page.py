@@ -1,4 +1,4 @@
-"""docs/results/rivals.md and what the README says of rivals, from the rows of `experiments.rivals` alone.
+"""docs/results/rivals.md, from the rows of `experiments.rivals` alone.
 
 `make results` does not import this: who wins where is another work than the evidence about the papers.
 """
@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.judging import LEVEL, Interval
-from experiments.page import DOCS, README, between_marks
+from experiments.page import DOCS
 from experiments.page import write as write_files
 from experiments.rivals import ACCURACY, LOSS, Problem, chosen, problems
 
@@ -175,16 +175,12 @@ def over_seeds(
 
 
 def pages() -> dict[Path, str]:
-    """Return the page of rivals, and the README with its sentences about them."""
-    found = tables()
-    sentences = between_marks(
-        README.read_text(encoding="utf-8"), "rivals", readme(found)
-    )
-    return {DOCS / "results" / "rivals.md": page(found), README: sentences}
+    """Return the page of rivals."""
+    return {DOCS / "results" / "rivals.md": page(tables())}
 
 
 def write() -> None:
-    """Write both."""
+    """Write it."""
     write_files(pages())
 
 
@@ -345,49 +341,6 @@ def _interval(effect: Interval, form: str) -> str:
     if not math.isfinite(effect.mean):
         return "diverged"
     return f"{effect.mean:{form}} [{effect.low:{form}}, {effect.high:{form}}]"
-
-
-def readme(found: Sequence[Table]) -> str:
-    """Return the sentences of the README that name the best rival; empty without results."""
-    if not found:
-        return ""
-    labels = {s.label for table in found for s in table.standings}
-    everywhere = [
-        label
-        for label in labels
-        if all(any(s.label == label for s in t.standings) for t in found)
-    ]
-    ranked = sorted(everywhere, key=lambda label: (_mean_rank(found, label), label))
-    best, ours = (
-        next(label for label in ranked if (label in OURS) == is_ours)
-        for is_ours in (False, True)
-    )
-    won = "; ".join(
-        table.problem.title for table in found if table.standings[0].label in OURS
-    )
-    over = (
-        f"one problem ({found[0].problem.title})"
-        if len(found) == 1
-        else f"{len(found)} problems"
-    )
-    fewest, most = (
-        min(len(t.standings) for t in found),
-        max(len(t.standings) for t in found),
-    )
-    contestants = f"{fewest} to {most}" if fewest < most else str(most)
-    text = (
-        f"Over {over}, with {contestants} methods tuned alike, the best rival is `{best}`: its mean rank is "
-        f"{_mean_rank(found, best):.1f}, that of `{ours}` {_mean_rank(found, ours):.1f}. MeritFed ranks first on "
-        f"{won if len(found) > 1 and won else 'it' if won else 'none'}."
-    )
-    if lost := "; ".join(
-        table.problem.title
-        for table in found
-        if any(s.gain.low > 0 for s in table.standings)
-    ):
-        text += f" Rivals are clearly better than MeritFed on {lost}."
-    text += " [Who wins where](docs/results/rivals.md)."
-    return _wrap(text)
 
 
 def _wrap(text: str, indent: str = "") -> str:

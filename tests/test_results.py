@@ -284,17 +284,6 @@ left_out = { fedper = "the head is the whole model" }
     for text in (ranks, numbers):
         assert all(f"`{s.label}`" in text for s in table.standings)
     assert rivals_page.NO_ROWS in rivals_page.page([])
-    assert "the best rival is" in rivals_page.readme([table])
-    for low, is_better in ((0.05, True), (-0.05, False)):
-        standings = [
-            s._replace(gain=judging.Interval(0.1, low, 0.25, 0.05, 3))
-            for s in table.standings
-        ]
-        said = rivals_page.readme([table._replace(standings=standings)])
-        assert (
-            "are clearly better than MeritFed on four hospitals"
-            in said.replace("\n", " ")
-        ) == is_better
     assert "Without all runs yet" not in rivals_page.page([table])
     other = table.problem._replace(name="other", title="another problem")
     monkeypatch.setattr(rivals_page, "problems", lambda: [table.problem, other])
@@ -725,20 +714,6 @@ def test_what_no_paper_says_stands_on_a_page_of_ours_or_beside_its_figure():
     assert "after 1,000 rounds" in section
 
 
-def test_the_readme_advises_what_the_page_does_and_nothing_else():
-    readme, first = (
-        (ROOT / name).read_text(encoding="utf-8")
-        for name in ("README.md", "docs/results.md")
-    )
-    block = readme.partition("<!-- advice -->")[2].partition("<!-- /advice -->")[0]
-    said = [
-        re.sub(r"\s+", " ", line).strip()
-        for line in re.split(r"^- \*\*\w+\.\*\*", block, flags=re.M)[1:]
-    ]
-    assert said == re.findall(r"^\*\*For users\.\*\* (.*)$", first, re.M)
-    assert len(said) == len(EVIDENCE.papers)
-
-
 def test_no_rule_of_the_page_takes_many_lines():
     """What of this repository `make results` has imported beside the package once it is done, also within functions."""
     code = """
@@ -808,14 +783,14 @@ HIGH, LOW = [0.90, 0.91, 0.92, 0.90], [0.80, 0.80, 0.83, 0.79]
 def test_numbers_decide_a_claim_and_what_follows_from_it():
     good = tiny_evidence(HIGH, LOW)
     assert good.judged["k"].word == "confirmed"
-    assert page.advice(good) == "- **P.** Take one."
+    assert page.advice_for(good, good.papers[0]) == "Take one."
     assert (
         "| one is better: **confirmed**, +0.103 [+0.0873, +0.118] | 1 confirmed |"
         in page.first_page(good)
     )
     lower = tiny_evidence(HIGH, LOW, direction="lower")
     assert lower.judged["k"].word == "opposite"
-    assert "decide what to advise" in page.advice(lower)
+    assert "decide what to advise" in page.advice_for(lower, lower.papers[0])
     assert (
         tiny_evidence(
             HIGH, [v * 1.05 for v in HIGH], direction="as high", margin=1.1, ratio=True

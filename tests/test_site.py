@@ -17,14 +17,17 @@ from site_viewer import looked_at, searched
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-ENGINES = ("deployment", "ray")
-EXTRAS = {"lora": ("peft", "transformers")}
+ENGINES = ("deployment", "scale")
+EXTRAS = {"personalise": ("peft", "transformers")}
 SESSIONS = [
     pytest.param(
         page, marks=[pytest.mark.engines] * (page.stem in ENGINES), id=page.stem
     )
-    for folder in ("tutorials", "howto")
-    for page in sorted((DOCS / folder).glob("*.md"))
+    for page in (
+        ROOT / "README.md",
+        *sorted((DOCS / "tutorials").glob("*.md")),
+        *sorted((DOCS / "howto").glob("*.md")),
+    )
 ]
 AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 BROWSER = next(
