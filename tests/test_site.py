@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -133,6 +134,17 @@ def test_a_page_loads_nothing_from_elsewhere(site):
         for name in page.loaded
         if "//" in name
     ] == []
+
+
+def test_no_page_shows_machinery_or_marks_of_markdown(site):
+    machinery = re.compile(r"Rule\(|<function|<locals>| at 0x[0-9a-f]{6}")
+    marks = re.compile(r"\*\*[A-Z][\w ,.:-]*\*\*")
+    assert marks.search("**Zeros that mean** a gap")
+    found = []
+    for file, page in site.items():
+        for pattern in (machinery, marks):
+            found += [f"{file.name}: {hit}" for hit in pattern.findall(page.text)]
+    assert found == []
 
 
 def test_each_method_preset_and_command_is_found_on_its_page(site):
