@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "howto" / "extend.md").read_text(encoding="utf-8")
 METHOD = ROOT / "examples" / "packages" / "method" / "fedalign.py"
 FILE = re.compile(r"^```\{code-block\} \w+\n:caption: (\S+)\n\n(.*?)^```$", re.M | re.S)
-STEP = re.compile(r"^\| `(\S+\.py)` \| `(src/\S+)` \| `([A-Z]+)` \| `(.+)` \|$", re.M)
+STEP = re.compile(r"^\| `(\S+\.py)` \| `(\S+/\S+)` \| `([A-Z]+)` \| `(.+)` \|$", re.M)
 
 pytestmark = pytest.mark.programs
 
@@ -38,9 +38,10 @@ def extended(tmp_path_factory):
         **dict(FILE.findall(PAGE)),
         METHOD.name: METHOD.read_text(encoding="utf-8"),
     }
-    registry = top / "src" / "coterie" / "config" / "registry.py"
+    package = top / "src" / "coterie"
+    registry = package / "config" / "registry.py"
     for file, place, table, line in STEP.findall(PAGE):
-        (top / place).write_text(files[file], encoding="utf-8")
+        (package / place).write_text(files[file], encoding="utf-8")
         text = registry.read_text(encoding="utf-8")
         registry.write_text(with_line(text, table, line), encoding="utf-8")
     return top
