@@ -26,7 +26,7 @@ ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT)]
 import reference  # noqa: E402 - files beside this one
 import symbols  # noqa: E402
-from benchmarks import pages as measured  # noqa: E402
+from benchmarks import measured  # noqa: E402
 
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
 PICTURE, SETTING = (

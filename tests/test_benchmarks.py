@@ -68,9 +68,9 @@ def test_equal_batches_give_l0_and_the_library_the_same_model(written, name):
 
 @pytest.mark.programs
 def test_the_page_of_the_site_has_a_table_of_each_result(written):
-    from benchmarks import pages
+    from benchmarks import measured
 
-    page = pages.page(written)
+    page = measured.page(written)
     for cell in CELLS:
         assert page.count(cell) == 1, cell
 
@@ -83,10 +83,10 @@ def test_the_page_of_speed_has_the_table_of_the_results():
 
 
 def test_every_section_of_the_site_has_numbers():
-    from benchmarks import pages
+    from benchmarks import measured
 
-    page = pages.page()
-    titles = [section.title for section in pages.sections()]
+    page = measured.page()
+    titles = [section.title for section in measured.sections()]
     assert [title for title in titles if f"## {title}\n" not in page] == []
     assert len(titles) > 10
 
