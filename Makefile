@@ -70,13 +70,13 @@ $(OLDEST)/.ready: pyproject.toml tests/oldest.py
 test-oldest: $(OLDEST)/.ready  ## the fast tests with the oldest version of each package that pyproject.toml allows
 	$(OLDEST)/bin/python -m pytest tests -n 2 --dist worksteal -q
 
-torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into docs/reliability.md (MINUTES=60)
+torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into benchmarks/results/torture.json (MINUTES=60)
 	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),60)
 
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
-claims: $(VENV)/.dev  ## what the README says of four hospitals, over 21 runs of the demo with other folds (15 minutes; finished runs are kept)
+claims: $(VENV)/.dev  ## what the demo says of four hospitals, over 21 runs with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation, and what rivals answer (about 40 minutes; finished federations are kept)
@@ -114,13 +114,13 @@ rivals-page: $(VENV)/.dev  ## write docs/results/rivals.md and rivals.csv from e
 results: $(VENV)/.dev  ## write docs/results.md, and the papers' pages, from experiments/results and benchmarks/results
 	$(BIN)/python -m experiments.page
 
-sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print; then make notebooks
-	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md
+sessions: $(ENGINES)/.ready  ## run the commands of the README, the tutorials and the how-to pages again, and write what they print; then make notebooks
+	$(ENGINES)/bin/python docs/console.py README.md docs/tutorials/*.md docs/howto/*.md
 
 notebooks: $(VENV)/.dev  ## run the notebooks of the tutorials again and write them into examples/ (5 minutes)
 	$(BIN)/python docs/notebooks.py
 
-pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report of the demo (a minute; needs chromium; RUN=its run directory)
+pictures: $(VENV)/.dev  ## the picture of the README, the report of the demo (a minute; needs chromium; RUN=its run directory)
 	$(BIN)/python docs/screenshots.py $(RUN)
 
 lint: $(VENV)/.dev  ##! style, types (of the code on the pages, too) and spelling, as pre-commit runs them, wording and density
@@ -139,7 +139,7 @@ format: $(VENV)/.dev  ##! format the code
 docs: $(VENV)/.dev  ##! the documentation as a site in site/, with warnings and broken links as errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs docs site
 
-bench: $(VENV)/.dev  ## speed as ratios against the barest loop, and what grows around a step; writes benchmarks/results and docs/performance.md
+bench: $(VENV)/.dev  ## speed as ratios against the barest loop, and what grows around a step; writes benchmarks/results and the table of docs/performance.md
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/run.py scale --anew --minutes 30
 
@@ -149,10 +149,10 @@ bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop
 bench-peers: $(VENV)/.dev  ## four works against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 45 minutes)
 	$(BIN)/python -m benchmarks.peers
 
-agreement: $(VENV)/.dev  ## server rules beside Flower, NVIDIA FLARE, pfl-research, FedLab, ByzFL: docs/explanation/frameworks.md (needs 2 GB)
+agreement: $(VENV)/.dev  ## server rules beside Flower, NVIDIA FLARE, pfl-research, FedLab, ByzFL (needs 2 GB)
 	$(BIN)/python -m benchmarks.agreement
 
-attacks: $(VENV)/.dev  ## how many rows a dishonest server finds at a site, by method, model and noise: docs/trust.md (1 minute)
+attacks: $(VENV)/.dev  ## how many rows a dishonest server finds at a site, by method, model and noise (1 minute)
 	$(BIN)/python -m benchmarks.red_team
 
 attacks-generated: $(VENV)/.dev  ## 10,000 generated requests to a site, and 1,000 generated descriptions and replies of one (5 minutes)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 import coterie as ct
-from benchmarks import measure, pages
+from benchmarks import measure
 from benchmarks.measure import ROOT
 from benchmarks.peers import TORCH, VENVS, NotMeasuredError, Peer, install
 from coterie.base.vector import Layout
@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask all code bases; write benchmarks/results/agreement.json and the table of docs/explanation/frameworks.md."""
+    """Ask all code bases; write benchmarks/results/agreement.json."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.agreement", description="Rules of other code bases."
     )
@@ -64,9 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "agreement", WHAT.strip(), {"rows": rows, "not_run": problem}
     )
     measure.write(ROOT / "benchmarks" / "results" / "agreement.json", result)
-    pages.between(
-        ROOT / "docs" / "explanation" / "frameworks.md", table(result), "agreement"
-    )
     return 0
 
 

@@ -1,11 +1,10 @@
-"""What the README says of four hospitals, measured: `coterie compare heart-disease` again and again, each time with two repeats.
+"""What the demo says of four hospitals, measured: `coterie compare heart-disease` again and again, each time with two repeats.
 
 Every claim is a paired difference with its 95 % interval over patients and repeats, judged by the rule of docs/statistics.md, over
-all repeats of ten runs of the demo. It must hold on both sets of ten; one that fails is printed, and its sentence leaves the README.
+all repeats of ten runs of the demo. It must hold on both sets of ten; one that fails is printed, and its sentence leaves the page.
 What the hospitals are told is counted over the runs: none may be told to join in more than one run and to stay alone in more than
-one. Writes benchmarks/results/heart_disease.json and what stands between the `claims` markers of README.md. Runs are kept in
-build/claims, so that a measurement that was stopped goes on. Settings come from src/coterie/run/presets/heart-disease.toml, which
-were chosen on validation rows.
+one. Writes benchmarks/results/heart_disease.json, which the site shows. Runs are kept in build/claims, so that a measurement that was
+stopped goes on. Settings come from src/coterie/run/presets/heart-disease.toml, which were chosen on validation rows.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from benchmarks.pages import between
 from coterie.base.files import write_atomically
 from coterie.report.results import Results
 from coterie.report.text import number, with_sign, wrap
@@ -241,7 +239,6 @@ def main() -> int:
     write_atomically(
         RESULTS, lambda p: p.write_text(json.dumps(found, indent=1) + "\n")
     )
-    between(ROOT / "README.md", page(found), "claims")
     both_ways = contradicted([run for name in SETS for run in found[name]["words"]])
     for client in both_ways:
         print(

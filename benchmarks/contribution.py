@@ -273,7 +273,7 @@ def _is_clear(interval: Sequence[float]) -> bool:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """What docs/explanation/contribution.md says of these numbers."""
+    """Return the tables of the site."""
     pairs = [line for line in result["summary"] if "target" in line]
     clear = [line for line in pairs if _is_clear(line["retrained"])]
     seeds = next(line["seeds"] for line in result["summary"] if "planted" in line)

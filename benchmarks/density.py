@@ -105,7 +105,7 @@ GOALS: dict[str, tuple[Any, bool, str]] = {
         False,
         "size with all features kept when the diet ends; growth by a feature is said in its note",
     ),
-    "docs words": ((0, 125_900), True, "aim 45,000: pages written by hand"),
+    "docs words": ((0, 92_700), True, "aim 45,000: pages written by hand"),
     # Shown: a gate on any of these would be met in a way that reads worse.
     "tokens per statement": ((0, 11.5), False, "[12.7]"),
     "statements over 40 tokens %": ((0, 1.0), False, "[3.0]"),

@@ -107,7 +107,7 @@ def _memory(small: bool, device: str, kernel: str) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the tables of docs/howto/gpu.md."""
+    """Return the tables of the site."""
     lines = [
         "| work | `kernel` | of the bare loop's speed on this GPU | seconds of a turn |",
         "| --- | --- | --- | --- |",

@@ -37,7 +37,7 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the two tables of docs/performance.md."""
+    """Return the two tables of the site."""
     lines: list[str] = []
     for axis, sizes in SIZES.items():
         heads = [f"{size:,}" for size in sizes] + [f"{ON_PAPER[axis]:,}, on paper"]

@@ -139,7 +139,7 @@ def _of_all(errors: Sequence[float]) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the table of docs/performance.md."""
+    """Return the table of the site."""
     lines = [
         "| mu | form of MeritFed | row gradients | row losses | error x 1,000 by group | times the paper form's | of the worst group |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -148,8 +148,8 @@ def read_arguments(
     arguments: Sequence[str] | None,
     kind: str,
     names: Collection[str],
-) -> tuple[argparse.Namespace, Path, Path | None]:
-    """Read a command line with names of this kind; also the folder of results, and that of the pages, if they are written."""
+) -> tuple[argparse.Namespace, Path]:
+    """Read a command line with names of this kind; also the folder of results."""
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     parser.add_argument(
         "--quick",
@@ -159,11 +159,6 @@ def read_arguments(
     parser.add_argument(
         "--out", type=Path, help="folder of the JSON results (benchmarks/results)"
     )
-    parser.add_argument(
-        "--docs",
-        type=Path,
-        help="folder of the pages with tables (docs; none with --out)",
-    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in names]
     if unknown:
@@ -172,8 +167,7 @@ def read_arguments(
         )
     if options.quick and options.out is None:
         parser.error("numbers of --quick are no results; give --out FOLDER")
-    docs = options.docs or (None if options.out else ROOT / "docs")
-    return options, options.out or ROOT / "benchmarks" / "results", docs
+    return options, options.out or ROOT / "benchmarks" / "results"
 
 
 def on_a_quiet_machine(
@@ -256,7 +250,7 @@ def decisive(found: Mapping[str, Any]) -> float:
 def row(
     work: str, measured: str, goal: str, met: bool, found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A line of the table in docs/performance.md."""
+    """A line of the table of speeds."""
     return {
         "work": work,
         "measured": measured,

@@ -1,63 +1,93 @@
-"""Pages of the documentation whose numbers are written by benchmarks, between markers like `<!-- results -->`."""
+"""Tables of the documentation from the results of benchmarks, and the one that stands within docs/performance.md."""
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.base.files import write_atomically
 
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SPEED = ("w1", "w2", "w3", "w4", "w5", "start", "tables", "heart")
+"""In the order of the table of speeds."""
 
-def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
-    """Write the tables of the results that exist."""
-    if any(name in results for name in speed):
-        between(
-            docs / "performance.md",
-            speed_table([results[n] for n in speed if n in results]),
-        )
-    if "scale" in results:
-        from benchmarks.scale import table as growth
 
-        between(docs / "performance.md", growth(results["scale"]), "scale")
-    if "growth" in results:
-        from benchmarks.growth import table as curves
+def read(path: Path) -> Any:
+    """Return a result: what its JSON says, or the rows of a CSV file."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        return list(csv.reader(text.splitlines()))
+    return json.loads(text)
 
-        between(docs / "performance.md", curves(results["growth"]), "growth")
-    if "row_costs" in results:
-        from benchmarks.row_costs import table as row_costs
 
-        between(docs / "performance.md", row_costs(results["row_costs"]), "row_costs")
-    if "many_targets" in results:
-        from benchmarks.many_targets import table as many_targets
+PEERS = {
+    "pfl": "pfl-research",
+    "fedjax": "fedjax",
+    "fedlab": "FedLab",
+    "flower": "Flower",
+    "flower2": "Flower, two clients at a time",
+}
+"""Frameworks by their names in peers.json."""
 
-        between(
-            docs / "performance.md",
-            many_targets(results["many_targets"]),
-            "many_targets",
-        )
-    if "engines" in results:
-        from benchmarks.engines import table as costs
+WORKS = {
+    "w1": "FedAvg, 10 of 100 clients, MLP, 30 steps (W1)",
+    "w2": "FedAvg, 60 clients, logistic regression, 5 steps (W2)",
+    "w3": "MeritFed, 150 clients, mean estimation (W3)",
+    "w4": "two convolutions, batches of 128 (W4)",
+    "w5": "MeritFed, 20 clients, MLP, 10 descent steps (W5)",
+    "cnn": "FedAvg, 10 of 100 clients, CNN, 15 steps",
+    "lstm": "FedAvg, 10 of 100 clients, LSTM, 15 steps",
+    "small": "FedAvg, 100 of 10,000 clients with six rows each",
+}
+"""What the works of the summary are."""
 
-        between(docs / "performance.md", costs(results["engines"]), "engines")
-    if "gpu" in results:
-        from benchmarks.gpu import table as gpu
 
-        between(docs / "howto" / "gpu.md", gpu(results["gpu"]), "gpu")
-    if "functional" in results:
-        from benchmarks.functional import table as functional
+def write_summary(docs: Path = ROOT / "docs") -> None:
+    """Write the table of docs/performance.md."""
+    between(docs / "performance.md", summary(), "speed")
 
-        between(
-            docs / "performance.md", functional(results["functional"]), "functional"
-        )
-    if "contribution" in results:
-        from benchmarks.contribution import table as truth
 
-        between(
-            docs / "explanation" / "contribution.md",
-            truth(results["contribution"]),
-            "contribution",
-        )
+def summary(folder: Path = RESULTS) -> str:
+    """Return the table of works: coterie's speed by that of the barest loop, and by that of the fastest other framework."""
+    peers = read(folder / "peers.json")["peers"]
+    lines = [
+        "| work, one worker | speed / barest loop | speed / fastest other framework |",
+        "| --- | ---: | ---: |",
+    ]
+    for work, title in WORKS.items():
+        loop, other = "-", "-"
+        if (folder / f"{work}.json").exists():
+            loop = f"{read(folder / f'{work}.json')['ratio']:.2f}"
+        ratios = {
+            found["ratio"]: PEERS[key.split()[1]]
+            for key, found in peers.items()
+            if key.split()[0] == work and "ratio" in found
+        }
+        if ratios:
+            other = f"{min(ratios):.1f} ({ratios[min(ratios)]})"
+        lines.append(f"| {title} | {loop} | {other} |")
+    return "\n".join(lines)
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:
+    """Write rows, the first with the names of the columns."""
+
+    def write_to(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+    write_atomically(path, write_to)
+
+
+def csv_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows of a CSV file as a Markdown table."""
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def between(page: Path, text: str, name: str = "results") -> None:

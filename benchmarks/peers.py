@@ -155,7 +155,7 @@ TITLES = {"w1": "W1", "cnn": "CNN", "lstm": "LSTM", "small": "10,000 small clien
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the peers named on the command line, all if none is; write benchmarks/results/peers.json and the table."""
+    """Measure the peers named on the command line, all if none is; write benchmarks/results/peers.json."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
         description="Other frameworks on the same work.",
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=3,
         help="how often a pair is measured while the machine is busy",
     )
-    given, folder, docs = measure.read_arguments(parser, arguments, "peer", PEERS)
+    given, folder = measure.read_arguments(parser, arguments, "peer", PEERS)
     path = folder / "peers.json"
     settings = (
         Settings(True, attempts=1, patience=0.0)
@@ -209,8 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 }
                 measure.write(path, result)
                 print(" | ".join(_cells(key, before[key])))
-                if docs is not None:
-                    pages.between(docs / "performance.md", table(result), "peers")
+    if given.out is None:
+        pages.write_summary()
     return 0
 
 

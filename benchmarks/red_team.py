@@ -1,4 +1,4 @@
-"""How many rows the red team finds at one hospital, for methods, models and noise: the table of docs/trust.md (`make attacks`)."""
+"""How many rows the red team finds at one hospital, for methods, models and noise: benchmarks/results/red_team.csv (`make attacks`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 import coterie.compute.metrics  # noqa: F401 - it registers its tasks
-from benchmarks.pages import between
+from benchmarks.pages import RESULTS, write_csv
 from coterie.base.errors import RunError
 from coterie.config.registry import METHODS
 from coterie.data.sets.heart_disease import FOLDER
@@ -33,7 +33,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 SIGMAS = (0.01, 0.1)
 """Of secret noise behind a bound of 1."""
-PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
 
 
 def measure(
@@ -83,8 +82,8 @@ def in_cells(findings: list[Finding]) -> tuple[str, str]:
     return found, f"{told.found / told.of:.0%}, {told.luck / told.luck_of:.0%}"
 
 
-def table() -> str:
-    """Return the table of the page."""
+def table() -> list[list[str]]:
+    """Return the rows of the table, the first with the names of its columns."""
     noisy = [f"noise {sigma:g}" for sigma in SIGMAS]
     heads = [
         "method",
@@ -94,7 +93,7 @@ def table() -> str:
         "members told as it is",
         *noisy,
     ]
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    rows = [heads]
     for method in CASES:
         for name, model in MODELS.items():
             exact = METHODS.find(method["name"])().needs_exact_uploads
@@ -108,14 +107,14 @@ def table() -> str:
                     else in_cells(measure(method, model, filters))
                 )
             cells = [cell for column in zip(*pairs, strict=True) for cell in column]
-            lines.append(f"| `{method['name']}` | {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([f"`{method['name']}`", name, *cells])
+    return rows
 
 
 def main() -> None:
-    """Write the table into docs/trust.md."""
+    """Write the table."""
     METHODS.importable()
-    between(PAGE, table(), "red team")
+    write_csv(RESULTS / "red_team.csv", table())
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def _largest(runs: list[dict[Any, float]], reference: list[dict[Any, float]]) ->
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the three tables of docs/performance.md."""
+    """Return the three tables of the site."""
     lines = ["| method | row gradients | row losses |", "| --- | --- | --- |"]
     lines += [
         f"| {m['method']} | {m['row_gradients']:.2f} | {m['row_losses']:.2f} |"

@@ -1,4 +1,4 @@
-"""Run benchmarks: `python benchmarks/run.py [NAME ...]`. Writes benchmarks/results/NAME.json and the tables of the documentation."""
+"""Run benchmarks: `python benchmarks/run.py [NAME ...]`. Writes benchmarks/results/NAME.json, of which the site makes tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if (
 ):  # `python benchmarks/run.py` puts this folder there, not its parent
     sys.path.insert(0, str(ROOT))
 
-SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "tables", "scaling", "heart")
-"""In the order of the table of docs/performance.md."""
+from benchmarks import measure, pages  # noqa: E402 - found by the path above
+from benchmarks.pages import SPEED  # noqa: E402
 
 LONG = (
     "scale",
@@ -30,7 +30,7 @@ LONG = (
 )
 """Case by case, or seed by seed; each that is finished is written and kept."""
 
-BENCHMARKS = (*SPEED, "engines", "row_costs", "gpu", "functional", *LONG)
+BENCHMARKS = (*SPEED, "engines", "row_costs", "gpu", *LONG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,11 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"forget the cases and seeds that {', '.join(LONG)} finished earlier",
     )
 
-    from benchmarks import measure, pages
-
-    given, folder, docs = measure.read_arguments(
-        parser, arguments, "benchmark", BENCHMARKS
-    )
+    given, folder = measure.read_arguments(parser, arguments, "benchmark", BENCHMARKS)
     settings = (
         measure.Settings(given.quick, given.minutes, 1, 0.0)
         if given.quick
@@ -82,13 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         for line in result.get("summary", ()):
             print(", ".join(f"{key} {value}" for key, value in line.items()))
-    if docs is not None:
-        results = {
-            n: json.loads(p.read_text())
-            for n in BENCHMARKS
-            if (p := folder / f"{n}.json").exists()
-        }
-        pages.write(docs, results, SPEED)
+    if given.out is None:
+        pages.write_summary()
     return 0
 
 

@@ -252,7 +252,7 @@ def _rows(
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The table of docs/performance.md."""
+    """The table of the site."""
     lines = [
         "| work | at 6d50194 | must | aim | now | reached | commit |",
         "| --- " * 7 + "|",

@@ -1,4 +1,4 @@
-"""Pages that follow from the code: one per method, preset and command. A new method file brings its own page."""
+"""Pages that follow from the code: one per method, preset and command, and one with what was measured."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from coterie.config.schema import explanations, options_of
 from coterie.contract.task import find_task, task_names
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS), str(ROOT)]
 import reference  # noqa: E402 - files beside this one
 import symbols  # noqa: E402
+from benchmarks import measured  # noqa: E402
 
-ROOT = DOCS.parent
-sys.path.insert(0, str(ROOT))
 from experiments import sentences  # noqa: E402
 
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
@@ -85,6 +85,7 @@ def write_pages(docs: Path) -> list[Path]:
     texts |= {
         f"results/sentences/{name}.md": text for name, text in sentences.pages().items()
     }
+    texts["measured/index.md"] = measured.page()
     for name, text in texts.items():
         file = docs / name
         file.parent.mkdir(exist_ok=True, parents=True)

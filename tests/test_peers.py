@@ -179,15 +179,11 @@ def test_peers_with_a_number_and_without_stand_in_the_result_and_in_the_table(
             ),
         },
     )
-    page = scripts / "performance.md"
-    page.write_text("before\n\n<!-- peers -->\n\n<!-- /peers -->\n\nafter\n")
     arguments = [
         "--quick",
         "--venvs",
         str(scripts / "venvs"),
         "--out",
-        str(scripts),
-        "--docs",
         str(scripts),
         "--work",
         "w1",
@@ -202,9 +198,7 @@ def test_peers_with_a_number_and_without_stand_in_the_result_and_in_the_table(
         result["peers"]["w1 broken"]["absent"] == "it ended with status 1: no such luck"
     )
     assert result["peers"]["w1 missing"]["absent"] == "it is not installed"
-    text = page.read_text()
-    assert text.startswith("before\n\n<!-- peers -->\n\n| work")
-    assert text.endswith("<!-- /peers -->\n\nafter\n")
+    text = peers.table(result)
     assert f"| W1 | Fixed, numpy {np.__version__} |" in text
     assert (
         "| W1 | Broken | not measured: it ended with status 1: no such luck |" in text

@@ -197,6 +197,7 @@ LIES = {
 }
 
 
+@pytest.mark.promise("replies as declared")
 def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet):
     ended, unnamed, others, told_badly, count = [], [], [], [], 0
     for number, method in enumerate(METHODS):
@@ -289,6 +290,7 @@ def sizes(value):
     return altered(lie)
 
 
+@pytest.mark.promise("replies as declared")
 @pytest.mark.parametrize("value", [1e9, -1.0, 0.0])
 def test_sizes_are_those_of_the_facts(quiet, value):
     quiet.begin(0)
@@ -314,6 +316,7 @@ def test_metrics_lie_in_their_range_and_rows_are_those_of_the_facts(
     assert list(replies.failed) == [LIAR]
 
 
+@pytest.mark.promise("replies as declared")
 def test_one_update_cannot_be_far_longer_than_the_others(quiet):
     play = quiet.begin(0)
     honest = play(0).models - quiet.engine.x
@@ -336,6 +339,7 @@ def test_one_control_cannot_be_far_longer_than_the_others(quiet):
     assert list(play(1).failures) == [LIAR]
 
 
+@pytest.mark.promise("replies as declared")
 def test_a_reply_is_not_read_if_it_is_longer_than_its_task_declares(quiet, monkeypatch):
     quiet.begin(0)
     read = []
@@ -464,6 +468,7 @@ BEGINNINGS = {
 }
 
 
+@pytest.mark.promise("a start without one site")
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
     fresh, kind
@@ -491,6 +496,7 @@ def fresh(three_sites):
     three_sites.goes_on = False
 
 
+@pytest.mark.promise("a start without one site")
 def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
     fresh.open()
     fresh.lie = of("prepare", lambda values: {**values, "facts": "{}"})
@@ -499,6 +505,7 @@ def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
     assert "its reply to prepare is refused" in after.failures[LIAR]
 
 
+@pytest.mark.promise("a start without one site")
 def test_a_site_that_fails_before_a_later_method_is_left_out_of_it(fresh):
     fresh.open()
     assert not fresh.begin(0)(1).failures
@@ -561,6 +568,7 @@ def test_a_plan_that_goes_on_begins_without_the_site_and_names_it(fresh, kind):
     assert torch.isfinite(after.models).all()
 
 
+@pytest.mark.promise("a start without one site")
 @pytest.mark.parametrize(
     ("field", "value"), [("means", lambda v: v + 1e4), ("squares", lambda v: v * 1e6)]
 )
@@ -594,6 +602,7 @@ def test_columns_of_two_values_are_averaged_in_whatever_a_mean_says(low):
     assert [apart.key for apart in moments_apart(lie, ["sex"])] == [f"{SITES[2]}:sex"]
 
 
+@pytest.mark.promise("a start without one site")
 def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
     """Well-formed descriptions of another content ended the job with a KeyError or a TypeError, and named nobody."""
     import random

@@ -115,6 +115,7 @@ WAYS = (
 )
 
 
+@pytest.mark.promise("the plan and nothing else")
 def test_five_ways_to_rows_give_none(tmp_path):
     reconstructed = {}
     for number, way in enumerate(WAYS):

@@ -46,6 +46,7 @@ def test_what_the_plan_says_is_answered(hospital):
     )
 
 
+@pytest.mark.promise("the plan and nothing else")
 def test_a_task_of_another_method_is_refused(hospital):
     refused("does not ask 'weighted:class_counts'", hospital.ask, class_counts)
     refused(
@@ -131,6 +132,7 @@ def test_rounds_and_seeds_beyond_the_plan_are_refused(hospital, where):
     )
 
 
+@pytest.mark.promise("the plan and nothing else")
 def test_another_seed_method_or_plan_is_refused(hospital):
     refused("no such method and seed", hospital.say, "prepare", pair="meritfed-0")
     refused("another plan than the one", hospital.say, "open", seed=0, plan="0" * 64)
@@ -147,6 +149,7 @@ def test_another_label_or_other_columns_are_refused(hospital):
     refused("sums are given of", hospital.ask, moments, schema='["age"]', more=1)
 
 
+@pytest.mark.promise("the plan and nothing else")
 def test_a_recipe_of_other_features_is_refused(hospital):
     recipe = hospital.recipe()
     other = {**recipe, "label": {**recipe["label"], "column": "age"}}
@@ -164,6 +167,7 @@ CLASSES = {"name": None, "folder": "x", "label": "num", "task": "classification"
 OF_AGES = {"values": [str(age) for age in range(28, 67)], "classes": ["young", "old"]}
 
 
+@pytest.mark.promise("the plan and nothing else")
 @pytest.mark.parametrize(
     ("data", "change"),
     [
@@ -200,6 +204,7 @@ def test_a_column_that_the_plan_takes_as_categories_is_no_number(hospital):
     )
 
 
+@pytest.mark.promise("the plan and nothing else")
 def test_a_recipe_of_a_finer_scale_than_the_stated_rows_can_have_is_refused(tmp_path):
     """As it was: on a scale 10^5 times as fine, a row's update fills the bound, and noise is small beside it."""
     from coterie.sites.descriptions import SiteDescription, describe_site
@@ -224,6 +229,7 @@ def test_a_recipe_of_a_finer_scale_than_the_stated_rows_can_have_is_refused(tmp_
     )
 
 
+@pytest.mark.promise("the plan and nothing else")
 @pytest.mark.parametrize(
     "field",
     [
@@ -273,6 +279,7 @@ def test_a_recipe_of_more_classes_than_the_plans_is_refused(hospital):
     refused("101 classes", hospital.say, "encode", recipe=json.dumps(recipe))
 
 
+@pytest.mark.promise("one budget")
 def test_the_same_request_to_other_features_is_another_request(tmp_path):
     hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1}).begin()
     recipe = hospital.recipe()
@@ -303,6 +310,7 @@ def test_a_site_that_has_approved_nothing_or_another_plan_answers_nothing(tmp_pa
     )
 
 
+@pytest.mark.promise("one budget")
 def test_the_budget_counts_distinct_models_and_outlives_a_restart(tmp_path):
     hospital = Hospital(tmp_path, rounds=2, deploy={"runs": 2}).begin()
     for number in range(2):
@@ -330,6 +338,7 @@ def test_the_budget_counts_distinct_models_and_outlives_a_restart(tmp_path):
     )  # and other rounds
 
 
+@pytest.mark.promise("one budget")
 def test_the_same_request_to_another_model_is_another_request(tmp_path):
     hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1}).begin()
     hospital.ask(local_update, x=hospital.x, local=local())
@@ -339,6 +348,7 @@ def test_the_same_request_to_another_model_is_another_request(tmp_path):
     )
 
 
+@pytest.mark.promise("one budget")
 def test_a_request_about_many_models_is_paid_for_by_model_and_not_by_request(tmp_path):
     """A request about as many models as fit into it gave most rows in five requests."""
     method = {"name": "meritfed", "targets": ["hungary"], "local": FEDAVG["local"]}
@@ -363,6 +373,7 @@ def test_a_request_about_many_models_is_paid_for_by_model_and_not_by_request(tmp
     )
 
 
+@pytest.mark.promise("one budget")
 def test_a_request_that_was_refused_is_not_paid_for(tmp_path):
     hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1}).begin()
     refused(

@@ -153,6 +153,7 @@ def made(pristine, monkeypatch):
     METRICS.pop("always", None)
 
 
+@pytest.mark.promise("files of others run nothing")
 def test_a_report_imports_nothing_that_the_run_names(made):
     assert main(["report", str(made.run)]) == 0
     assert made.traces() == []
@@ -173,6 +174,7 @@ def predicted(made, *flags):
     )
 
 
+@pytest.mark.promise("files of others run nothing")
 def test_predict_builds_no_method_metric_or_attack_and_no_model_of_others(made, capsys):
     assert predicted(made) == 2
     assert made.traces() == []
@@ -243,6 +245,7 @@ def test_resuming_does_not_import_what_a_run_directory_names(made, capsys):
     assert "which is not named now" in capsys.readouterr().err
 
 
+@pytest.mark.promise("files of others run nothing")
 @pytest.mark.parametrize("name", ["checkpoint/lock", "checkpoint/fedavg-0"])
 def test_links_in_a_run_directory_are_not_followed_for_writing(tmp_path, name):
     target = tmp_path / "dear"
@@ -358,6 +361,7 @@ OWN_IN_PLANS = {
 }
 
 
+@pytest.mark.promise("files of others run nothing")
 @pytest.mark.parametrize("part", OWN_IN_PLANS)
 def test_reading_a_plan_imports_nothing(tmp_path, part):
     trace, file = tmp_path / "trace", tmp_path / f"{part}_in_a_plan.py"

@@ -147,6 +147,7 @@ def can_be_said(send):
     return say
 
 
+@pytest.mark.promise("a start without one site")
 @pytest.mark.parametrize("goes_on", [False, True], ids=["end", "continue"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_no_generated_beginning_ends_a_job_without_a_name(sites, count, goes_on):
@@ -176,6 +177,7 @@ def test_no_generated_beginning_ends_a_job_without_a_name(sites, count, goes_on)
     assert honest.clients == SITES
 
 
+@pytest.mark.promise("replies as declared")
 @pytest.mark.parametrize("count", COUNTS)
 def test_no_generated_reply_ends_a_job_in_its_rounds(sites, count):
     drawn, wrong = random.Random(count), []

@@ -197,6 +197,7 @@ def sent(site, ask):
     return site.rows.outcome
 
 
+@pytest.mark.promise("the plan and nothing else")
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_nothing_beside_the_declarations_runs_and_what_a_run_asks_does(run, count):
     site, link = run

@@ -270,6 +270,7 @@ FORGED = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("identities")
 @pytest.mark.parametrize("claim", FORGED)
 def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(
     kits, tmp_path, monkeypatch, claim
@@ -341,6 +342,7 @@ def test_only_certificates_of_a_sites_own_type_are_signed(tmp_path):
             Request("hungary", kind, "hungary", "").check(("hungary",), "hungary")
 
 
+@pytest.mark.promise("identities")
 def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_elses(
     kits, tmp_path, monkeypatch
 ):
@@ -561,6 +563,7 @@ def copied(kits, tmp_path):
     return tmp_path / "kits"
 
 
+@pytest.mark.promise("revocation")
 def test_whoever_holds_a_revoked_certificate_is_neither_registered_nor_asked(
     copied, capsys
 ):
@@ -638,6 +641,7 @@ def rights(kits, role, right, submitter="somebody"):
     )[0]
 
 
+@pytest.mark.promise("rights of three kits")
 def test_submitting_disabling_and_shutting_down_are_rights_of_three_people(kits):
     allowed = {
         "lead": {"submit_job"}, "org_admin": {"disable_client", "enable_client"}, "project_admin": {"shutdown", "restart"},
@@ -656,6 +660,7 @@ def test_submitting_disabling_and_shutting_down_are_rights_of_three_people(kits)
         assert role in subject
 
 
+@pytest.mark.promise("rights of three kits")
 def test_the_authoritys_key_lies_where_the_operator_wants_it(tmp_path, capsys):
     from hospital import plan_file
 
@@ -686,6 +691,7 @@ def test_the_authoritys_key_lies_where_the_operator_wants_it(tmp_path, capsys):
     )
 
 
+@pytest.mark.promise("what was read is approved")
 def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(
     copied, capsys
 ):
@@ -722,6 +728,7 @@ def test_a_site_approves_a_plan_that_the_operator_has_signed_and_no_other(
         shutil.rmtree(copied / "operator@coterie.org")
 
 
+@pytest.mark.promise("what was read is approved")
 def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(
     copied, own_key, capsys
 ):
@@ -749,6 +756,7 @@ def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(
     assert "of another authority" in capsys.readouterr().err
 
 
+@pytest.mark.promise("an audit")
 def test_the_server_signs_how_a_log_ends_and_a_cut_is_noticed(copied, capsys):
     """Cutting the end of a log left a chain in order."""
     from coterie.cli.main import main

@@ -51,6 +51,7 @@ def described(hospital):
     )
 
 
+@pytest.mark.promise("no row leaves")
 def test_identifiers_never_leave_chosen_or_not(tmp_path):
     names = table(
         tmp_path, ROWS, name=lambda i: f"Kovács {i}", record_number=lambda i: 10_000 + i
@@ -66,6 +67,7 @@ def test_identifiers_never_leave_chosen_or_not(tmp_path):
     assert not {"name", "record_number"} & set(json.loads(said)["columns"])
 
 
+@pytest.mark.promise("no row leaves")
 def test_rare_categories_stay_at_the_site_and_leave_no_trace_in_its_features(tmp_path):
     rare = table(
         tmp_path,
@@ -156,6 +158,7 @@ def test_a_split_is_the_same_whenever_it_is_opened_and_many_seeds_are_refused(tm
     refused("the plan has 104 seeds", many.say, "open", seed=0)
 
 
+@pytest.mark.promise("one budget")
 def test_sums_of_all_seeds_do_not_solve_for_rows(tmp_path):
     """Three sums of each allowed seed are far fewer equations than rows; asking again adds none."""
     hospital = Hospital(tmp_path, seeds=5)
@@ -173,6 +176,7 @@ def test_sums_of_all_seeds_do_not_solve_for_rows(tmp_path):
     assert torch.linalg.matrix_rank(torch.stack(equations)) <= 5 < len(ROWS) / 10
 
 
+@pytest.mark.promise("no row leaves")
 def test_moments_have_no_centre_about_which_a_server_could_solve_for_rows(tmp_path):
     """About a centre of shape [rows] a sum of squares is one equation a row: as many asks as rows gave every row."""
     hospital = Hospital(tmp_path)
@@ -188,6 +192,7 @@ def test_moments_have_no_centre_about_which_a_server_could_solve_for_rows(tmp_pa
     assert not sums
 
 
+@pytest.mark.promise("minima")
 def test_a_batch_of_few_rows_is_refused_even_if_the_plan_allows_it(tmp_path):
     one = {"name": "fedavg", "local": {"steps": 1, "batch_size": 1, "minimum_batch": 1}}
     hospital = Hospital(tmp_path, methods=[one]).begin()
@@ -243,6 +248,7 @@ def test_a_small_last_batch_is_left_out_as_in_one_process(tmp_path):
     assert set(sizes) == {16}
 
 
+@pytest.mark.promise("minima")
 def test_few_validation_rows_do_not_train_one_method_alone(tmp_path):
     """As it was: the loss of training rows with them less that without them was the loss of five rows."""
     chooses = {
@@ -270,6 +276,7 @@ def test_few_validation_rows_do_not_train_one_method_alone(tmp_path):
             hospital.begin()
 
 
+@pytest.mark.promise("minima")
 def test_a_part_of_few_rows_has_no_loss_no_metric_and_no_size(tmp_path):
     parts = {"train": 280 / 294, "test": 14 / 294}
     hospital = Hospital(tmp_path, {"minimum_cell": 20}, run={"evaluate": 1})
@@ -308,12 +315,14 @@ def test_too_few_training_rows_refuse_everything_whatever_failed_before(tmp_path
     refused("were not read yet", hospital.say, "encode", recipe="{}")
 
 
+@pytest.mark.promise("minima")
 def test_an_open_that_fails_leaves_no_rows_behind(tmp_path):
     hospital = Hospital(tmp_path, deploy={"columns": ["age", "pulse"]})
     refused("has no column pulse", hospital.say, "open", seed=0)
     refused("were not read yet", described, hospital)
 
 
+@pytest.mark.promise("keyed fingerprints")
 def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
     from coterie.sites.secret_noise import site_key
     from coterie.sites.tables import fingerprint_of
@@ -359,6 +368,7 @@ def test_a_damaged_key_is_named_and_not_used(tmp_path, content):
     assert (tmp_path / "log.key").read_bytes() == content
 
 
+@pytest.mark.promise("no row leaves")
 def test_a_recipe_is_no_oracle_for_cells(tmp_path):
     """A recipe that fails above a value gave the extremes of each column, and its fingerprint which cells are equal."""
     odd = table(
@@ -427,6 +437,7 @@ def test_a_changed_cell_is_another_fingerprint(tmp_path):
     assert len(marks) == 2
 
 
+@pytest.mark.promise("no row leaves")
 def test_sentences_of_errors_quote_no_cell(tmp_path):
     from coterie.sites.child import serve_message
 

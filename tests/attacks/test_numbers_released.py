@@ -42,6 +42,7 @@ def test_beginnings_count_too(tmp_path):
     assert released(hospital) == before + 3
 
 
+@pytest.mark.promise("an audit")
 def test_the_total_outlives_a_restart_a_plan_and_a_file_of_the_log(tmp_path):
     hospital = Hospital(tmp_path).begin()
     hospital.ask(local_update, x=hospital.x, local=local())
@@ -85,6 +86,7 @@ def test_a_restart_reads_the_lines_after_the_index_alone(tmp_path, monkeypatch):
     assert released(hospital) == before + 7
 
 
+@pytest.mark.promise("an audit")
 @pytest.mark.parametrize("change", ["numbers", "models", "garbage"])
 def test_an_index_that_somebody_has_changed_is_not_believed(tmp_path, change):
     import hashlib

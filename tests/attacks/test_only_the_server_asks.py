@@ -28,6 +28,7 @@ def logged(site):
     return [line for line in lines if "caller" in line]
 
 
+@pytest.mark.promise("only the server asks")
 def test_another_site_is_refused_and_named_in_the_log(site):
     ask = encode({"do": "open", "seed": 0, "plan": site._hash, "run": "r", "serial": 1})
     reply = decode(site.handle(ask, "switzerland"))
@@ -40,6 +41,7 @@ def test_another_site_is_refused_and_named_in_the_log(site):
     assert site._child is None  # nothing was read
 
 
+@pytest.mark.promise("only the server asks")
 def test_another_site_cannot_lock_the_server_out(site):
     site.handle(encode({"do": "open", "serial": 2**53}), "switzerland")
     assert site._newest == -1
@@ -57,6 +59,7 @@ def test_another_site_is_not_told_whether_a_site_is_free(site):
     assert logged(site)[-1]["caller"] == "switzerland"
 
 
+@pytest.mark.promise("only the server asks")
 def test_whoever_calls_without_end_fills_no_disk(site, monkeypatch):
     """Each refused call was a line: two to three gigabytes a day, and on a full disk the site refused the server."""
     import coterie.sites.site
@@ -85,6 +88,7 @@ def test_whoever_calls_without_end_fills_no_disk(site, monkeypatch):
     )
 
 
+@pytest.mark.promise("only the server asks")
 def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
     import errno
     import os
@@ -116,6 +120,7 @@ def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
     assert [line["caller"] for line in logged(site)] == ["server"]
 
 
+@pytest.mark.promise("only the server asks")
 def test_the_caller_is_the_one_that_flare_has_authenticated(site):
     api = pytest.importorskip(
         "nvflare.collab.api.context", reason="engine FLARE is not installed"

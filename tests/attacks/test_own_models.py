@@ -85,6 +85,7 @@ def test_metrics_at_sites_are_those_of_one_process(runs):
     assert all(row["own_model"] for row in rows)
 
 
+@pytest.mark.promise("own models stay")
 def test_no_reply_holds_the_own_model_of_a_site(runs):
     folder, _, replies = runs
     own = [

@@ -83,6 +83,7 @@ def test_models_made_for_it_find_rows_where_no_secret_noise_is_added(tmp_path, f
     assert reconstructed(hospital(tmp_path, *filters)) >= 10
 
 
+@pytest.mark.promise("secret noise")
 def test_models_made_for_it_find_no_row_behind_secret_noise(tmp_path):
     assert reconstructed(hospital(tmp_path, CLIP, SECRET)) == 0
 
@@ -100,6 +101,7 @@ def test_secret_noise_has_the_plans_deviation_and_a_stream_for_each_model(tmp_pa
     assert float((between - torch.eye(len(models))).abs().max()) < 0.95
 
 
+@pytest.mark.promise("secret noise")
 def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
     from coterie.sites.rows import SiteRows
 
@@ -118,6 +120,7 @@ def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
 TOWN = {"deploy": {"sites": ["hungary", "a", "b", "c"], "runs": 3}}
 
 
+@pytest.mark.promise("secret noise")
 def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
     """T copies of a model in one request, each with noise of its own, had a mean without noise."""
     plain, site = (
@@ -155,6 +158,7 @@ def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
     assert len({tuple(row.tolist()) for row in others}) == 5
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize(
     "task",
     [evaluate, local_update, train_alone],
@@ -184,6 +188,7 @@ def test_a_sum_that_overflows_with_some_rows_tells_nothing_of_them(tmp_path, tas
         site.ask(evaluate, x=None, part="test", metrics=("accuracy", "auc"))
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize(
     "name",
     [
@@ -237,6 +242,7 @@ def test_an_update_of_one_of_several_models_has_one_noise(tmp_path):
     assert len({tuple(reply["delta"][0].tolist()) for reply in told}) == 1
 
 
+@pytest.mark.promise("secret noise")
 def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
     one, other = (
         hospital(tmp_path / str(key), CLIP, SECRET, key=key) for key in (b"1", b"2")

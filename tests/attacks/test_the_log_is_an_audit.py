@@ -92,6 +92,7 @@ def mutants(hospital, count):
             )
 
 
+@pytest.mark.promise("bounded messages")
 def test_malformed_messages_are_refused_and_logged_and_nothing_raises(site):
     count = 600
     for message in mutants(site.hospital, count):
@@ -114,6 +115,7 @@ def test_what_is_no_bytes_is_refused_and_logged(site, message):
     )
 
 
+@pytest.mark.promise("bounded messages")
 def test_a_message_over_the_sites_bound_is_refused_before_it_is_read(
     tmp_path, monkeypatch
 ):
@@ -131,6 +133,7 @@ def test_a_message_over_the_sites_bound_is_refused_before_it_is_read(
     assert (entry["outcome"], entry["bytes_down"]) == ("refused", 2**20 + 1)
 
 
+@pytest.mark.promise("bounded messages")
 def test_a_replayed_message_is_refused(site):
     message = messages(site.hospital)[0]
     assert "failed" not in decode(site.handle(message, "server"))
@@ -155,6 +158,7 @@ def test_the_log_names_what_an_audit_needs(site):
     assert len(entry["payload"]) == 64
 
 
+@pytest.mark.promise("an audit")
 @pytest.mark.parametrize("change", ["alter", "remove", "insert", "swap"])
 def test_a_changed_log_is_noticed_and_the_line_named(tmp_path, change):
     from coterie.sites.log import Log, verify_log

@@ -63,6 +63,7 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
     return attack(hospital.approved, hospital.settings, "hungary", inf)
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "median"])
 def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(
     tmp_path, name
@@ -101,6 +102,7 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(
     assert max(one.luck for one in (*few, *many) if one.what == "rows") == 0
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
 def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(
     tmp_path, capsys, name
@@ -130,6 +132,7 @@ def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(
     assert approve(hospital) == 0
 
 
+@pytest.mark.promise("secret noise")
 def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsys):
     faint, fast = (
         [{**CLIP, "bound": 3.0}, {**NOISE, "sigma": 4e-4}],
@@ -148,6 +151,7 @@ def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsy
     )
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("model", [{}, WIDE], ids=["logistic", "MLP"])
 def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
     """As it was: evaluations left as they are, also under a plan with secret noise."""
@@ -175,6 +179,7 @@ ASKS_LOSSES = {
 }
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ASKS_LOSSES)
 def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(
     tmp_path, monkeypatch, name
@@ -323,6 +328,7 @@ EXPOSED = {
 }
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", EXPOSED)
 def test_numbers_that_no_noise_hides_are_refused_by_default(tmp_path, name):
     """As it was: they left exact, beside noisy updates, under default settings."""
@@ -343,6 +349,7 @@ def test_numbers_that_no_noise_hides_are_refused_by_default(tmp_path, name):
         hospital.begin(pair=f"{name}-0")
 
 
+@pytest.mark.promise("secret noise")
 def test_squared_distances_tell_an_update_that_noise_hides(tmp_path):
     """Why they are refused: two of them tell an entry of it to rounding."""
     from coterie.algorithms.varsel import distances, local_updates
@@ -373,6 +380,7 @@ def test_squared_distances_tell_an_update_that_noise_hides(tmp_path):
     assert abs(float(told[0][1][0]) - exact) > 1e-4
 
 
+@pytest.mark.promise("secret noise")
 def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):
     exact, noisy = (tmp_path / name for name in ("exact", "noisy"))
     replies = []
@@ -395,6 +403,7 @@ def test_evaluations_behind_noise_differ_by_model_and_by_about_a_row(tmp_path):
     assert all(far[1:].abs() < 5 / 30)  # rows of the smaller class
 
 
+@pytest.mark.promise("secret noise")
 def test_evaluations_of_a_method_that_sends_no_update_need_noise_too(tmp_path):
     """As it was: those of `local` left exact by default, also beside noisy updates, at any model that the server sent."""
     from coterie.sites.allowed import RefusedError
@@ -427,6 +436,7 @@ def test_evaluations_of_a_method_that_sends_no_update_need_noise_too(tmp_path):
     assert told[1] != told[0]
 
 
+@pytest.mark.promise("secret noise")
 def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_noise(
     tmp_path,
 ):
@@ -482,6 +492,7 @@ def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path)
     )
 
 
+@pytest.mark.promise("secret noise")
 def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(
     tmp_path, monkeypatch
 ):
@@ -596,6 +607,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(
     assert rows[1] >= 3
 
 
+@pytest.mark.promise("the plan and nothing else")
 def test_requests_beside_the_declarations_are_made_of_the_declarations(
     tmp_path, monkeypatch
 ):

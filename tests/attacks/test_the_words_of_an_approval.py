@@ -67,6 +67,7 @@ def test_every_value_of_a_plan_is_in_the_words(tmp_path):
     )
 
 
+@pytest.mark.promise("what was read is approved")
 def test_every_field_of_a_plans_tables_is_in_the_words(tmp_path):
     """A field that is added to a table, and that a person would not read, fails here."""
     hospital = Hospital(
@@ -95,6 +96,7 @@ def test_every_field_of_a_plans_tables_is_in_the_words(tmp_path):
     assert len(words.splitlines()) > 40
 
 
+@pytest.mark.promise("what was read is approved")
 def test_no_text_of_a_plan_forges_or_erases_a_line(tmp_path, capsys):
     from coterie.cli.main import main
 
@@ -132,6 +134,7 @@ NONSENSE = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("plan", NONSENSE)
 def test_a_plan_that_hides_nothing_is_refused(tmp_path, plan):
     tables, reason = NONSENSE[plan]
@@ -162,6 +165,7 @@ CHOOSING = {
 }
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", CHOOSING)
 def test_a_choice_among_models_is_named_and_made_of_losses_behind_the_plans_noise(
     tmp_path, name

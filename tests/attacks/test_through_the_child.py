@@ -54,6 +54,7 @@ def refused(say, *args, **values):
     return True
 
 
+@pytest.mark.promise("no row leaves")
 @pytest.mark.parametrize(
     ("method", "plan"),
     [(FEDAVG, {}), ({**FEDAVG, "name": "median"}, {}), (MERITFED, FOUR)],
@@ -148,6 +149,7 @@ def restarted(site):
     return site.begin()
 
 
+@pytest.mark.promise("one budget")
 def test_t3_no_message_of_the_server_is_an_approval_that_gives_the_budget_back(behind):
     """As it was: a message that calls itself `approved` was a line of the log, in which a restarted site read an approval."""
     site = spent(behind(rounds=1, deploy={"runs": 1}))
@@ -155,6 +157,7 @@ def test_t3_no_message_of_the_server_is_an_approval_that_gives_the_budget_back(b
     assert refused(restarted(site).ask, local_update, x=site.x + 1, local=local())
 
 
+@pytest.mark.promise("one budget")
 @pytest.mark.parametrize(
     "odd", [{"round": True}, {"seed": False}, {"ask": True}], ids=str
 )
@@ -213,6 +216,7 @@ def test_t5_no_text_of_a_plan_or_of_a_request_forges_a_line(behind):
     assert all(value.isprintable() for value in logged)
 
 
+@pytest.mark.promise("own models stay")
 def test_t9_own_models_and_updates_of_references_do_not_leave_the_child(behind):
     methods = [{**FEDAVG, "name": "ditto"}, {**FEDAVG, "name": "local"}]
     site = behind(methods=methods, filters=[{**CLIP, "bound": 0.001}])

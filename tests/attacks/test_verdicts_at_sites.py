@@ -123,6 +123,7 @@ def test_a_verdict_in_folds_is_that_of_one_machine(in_folds):
     assert not there.outcomes_missing
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_of_a_fold_alone_nothing_is_told(in_folds):
     _, there = in_folds
     rows = json.loads((there.folder / "summary.json").read_text())
@@ -139,6 +140,7 @@ def test_of_a_fold_alone_nothing_is_told(in_folds):
     ) == len(told)
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_sites_tell_an_error_and_a_p_value_of_differences_and_nothing_per_row(runs):
     here, there = runs
     told = json.loads((there.folder / PAIRED).read_text())
@@ -190,6 +192,7 @@ def asked(hospital, method="fedavg", other="local"):
     return hospital.ask(paired_errors, method=method, other=other)
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp_path):
     first = asked(hospital)
     assert set(first) == {"error", "p", "gap", "value", "known", "tested", "rarest"}
@@ -201,6 +204,7 @@ def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp
     assert not torch.equal(first["error"], asked(hospital)["error"])
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_a_run_has_one_model_of_each_method_and_seed_to_compare(hospital):
     hospital.ask(note_outcomes, x=hospital.x + 1, round=5)  # as after a resumed run
     refused(
@@ -212,6 +216,7 @@ def test_a_run_has_one_model_of_each_method_and_seed_to_compare(hospital):
     )
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_differences_beside_the_plans_are_refused(hospital):
     refused("does not compare these methods", asked, hospital, "local", "fedavg")
     refused("does not compare these methods", asked, hospital, "fedavg", "fedavg")
@@ -275,6 +280,7 @@ def test_a_plan_with_folds_has_a_training_for_each_fold_and_one_on_all_rows(tmp_
     )  # no model of all rows is noted, and no test rows are asked of
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
     made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], **FOLDS)
     made.begin(pair="fedavg-0-k1")
@@ -350,6 +356,7 @@ def told_of(folder, steepness, **plan):
     return made, asked(made)
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_differences_are_behind_noise_that_their_error_covers(tmp_path):
     """As it was: gap and value left exact beside noisy updates, and the error left out the noise of evaluations."""
     _, exact = told_of(tmp_path / "exact", 0.5)
@@ -378,6 +385,7 @@ def test_differences_are_behind_noise_that_their_error_covers(tmp_path):
     assert not torch.equal(noisy["value"], asked(site)["value"])
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_one_row_moves_a_told_loss_by_no_more_than_its_noise(tmp_path):
     """A model that is steep has one row's value in the last digits of its mean loss, which left without bound and exact."""
     _, exact = told_of(tmp_path / "exact", 1e4)
@@ -388,6 +396,7 @@ def test_one_row_moves_a_told_loss_by_no_more_than_its_noise(tmp_path):
     )
 
 
+@pytest.mark.promise("verdicts without rows")
 def test_a_comparison_of_other_models_is_counted_in_whichever_run(tmp_path):
     """As it was: another run's models, which another name of a run holds, were asked of for nothing."""
     made = Hospital(tmp_path, methods=PAIR)

@@ -71,6 +71,7 @@ def lying(change):
     return altered(about)
 
 
+@pytest.mark.promise("stated columns")
 def test_what_a_site_sends_brings_the_plan_no_table_but_its_own(tmp_path):
     """As it was: the operator appended the file as it was, so a site could add a method, which the operator then signed."""
     plan = plan_file(tmp_path)
@@ -146,6 +147,7 @@ LIES = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("stated columns")
 @pytest.mark.parametrize("lie", LIES)
 def test_what_a_site_tells_otherwise_is_its_failure_by_name_and_the_others_begin(
     tmp_path, described, lie
@@ -164,6 +166,7 @@ def test_what_a_site_tells_otherwise_is_its_failure_by_name_and_the_others_begin
     assert "age" in three.clients.recipe["features"]
 
 
+@pytest.mark.promise("stated columns")
 def test_a_recipe_with_a_category_that_the_plan_does_not_state_is_refused(tmp_path):
     plan = plan_file(tmp_path)
     table = tomllib.loads(plan.read_text() + state(tmp_path, "hungary", plan))[

@@ -103,6 +103,7 @@ def alone(ask, client):
     return ask.to((client,)).payload
 
 
+@pytest.mark.promise("the plan and nothing else")
 @at_sites
 def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
     method = method_of(case, LOCAL)
@@ -123,6 +124,7 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
                     )
 
 
+@pytest.mark.promise("the plan and nothing else")
 @at_sites
 def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     """With all clients and with some, over some rounds: each declared task is asked, about as many models as declared."""

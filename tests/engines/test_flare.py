@@ -145,6 +145,7 @@ def test_contributions_are_those_of_one_process(deployment, plan, tmp_path):
     assert here.count("\nfedavg,0,") == 2 * len(HOSPITALS) ** 2
 
 
+@pytest.mark.promise("identities")
 def test_a_job_brings_no_code_and_a_site_sends_no_log(deployment):
     for name in HOSPITALS:
         local = deployment.kits / name / "local"
@@ -229,6 +230,7 @@ def test_a_kit_of_the_federation_joins(lonely):
         lonely.stop("cleveland")
 
 
+@pytest.mark.promise("identities")
 def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_path):
     kit = tmp_path / "hungary"
     shutil.copytree(lonely.kits / "hungary", kit)
@@ -248,6 +250,7 @@ def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_pat
     )
 
 
+@pytest.mark.promise("identities")
 def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):
     other = provision(lonely.plan, tmp_path / "kits")
     lonely.start("long-beach", kit=other / "long-beach")
@@ -266,6 +269,7 @@ def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):
     assert "is not signed by" in check.stderr
 
 
+@pytest.mark.promise("identities")
 def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
     lonely.start("switzerland", kit=lonely.kits / "hungary", uid="switzerland")
     claim = "authenticated as 'hungary' but claimed endpoint 'switzerland'"
@@ -281,6 +285,7 @@ def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
     assert "is that of 'hungary', not of 'switzerland'" in check.stderr
 
 
+@pytest.mark.promise("files of others run nothing")
 def test_garbage_on_the_port_keeps_nobody_out(lonely):
     """Noise, half a handshake, a handshake without a certificate, and a page's request: then a site joins as always."""
     wait_for(lonely.listens)
@@ -590,6 +595,7 @@ def test_a_damaged_list_of_the_server_lets_nobody_in_and_says_what_to_do(
         register(server, "hungary", 1)
 
 
+@pytest.mark.promise("revocation")
 def test_a_site_that_calls_others_fills_no_log_and_a_revoked_one_is_let_in_no_more(
     tmp_path,
 ):
@@ -685,6 +691,7 @@ OPERATOR, GUARD, KEEPER = (
 )
 
 
+@pytest.mark.promise("rights of three kits")
 def test_each_of_those_who_command_the_server_may_do_one_thing(deployment):
     """A lead of the first kits disabled a site and shut the server down."""
 
@@ -771,6 +778,7 @@ def person(folder, name, authority, **about):
     return folder / "kit", request
 
 
+@pytest.mark.promise("identities")
 def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(
     lonely, tmp_path, monkeypatch
 ):
@@ -820,6 +828,7 @@ def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(
     assert refusal(OPERATOR, lonely.kits / OPERATOR, connected) == ""
 
 
+@pytest.mark.promise("rights of three kits")
 def test_the_keeper_stops_the_server_to_which_a_site_is_connected(lonely):
     """Sites take no order to stop, so the server forgets them first: FLARE refuses else."""
     lonely.start("hungary")

@@ -207,6 +207,7 @@ def update(federation, **options):
     )
 
 
+@pytest.mark.promise("one request, one answer")
 def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(
     hospitals, tmp_path
 ):
@@ -670,6 +671,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.promise("replies as declared")
 def test_garbage_is_refused_with_the_name_of_the_site_and_the_others_count(ready):
     link, _, federation = ready
     clean = update(federation)
@@ -795,6 +797,7 @@ def test_what_a_task_remembered_that_came_late_or_could_not_be_logged_is_taken_b
     assert torch.equal(again.change[number], clean.change[number])
 
 
+@pytest.mark.promise("one request, one answer")
 def test_an_ask_that_comes_after_a_later_one_is_refused(hospitals):
     sites, _ = hospitals
     link = Direct(sites)

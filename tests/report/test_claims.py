@@ -1,8 +1,7 @@
-"""Claims of the README: each is an interval, and one that fails on one set of seeds says nothing there."""
+"""Claims about the demo: each is an interval, and one that fails on one set of seeds says nothing there."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import fake_run
@@ -110,13 +109,3 @@ def test_nobody_may_be_told_both_more_than_once(
         contradicted([{"a": word, "b": "undecided"} for word in words])
         == ["a"] * both_ways
     )
-
-
-def test_the_readme_says_what_was_measured() -> None:
-    import json
-
-    root = Path(__file__).resolve().parents[2]
-    measured = json.loads(
-        (root / "benchmarks" / "results" / "heart_disease.json").read_text()
-    )
-    assert page(measured) in (root / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""`make torture`: all campaigns within MINUTES. Each is a row of benchmarks/results/torture.json, of which docs/reliability.md is made.
+"""`make torture`: all campaigns within MINUTES. Each is a row of benchmarks/results/torture.json, which the site shows.
 
 Campaigns are dealt slices, in as many lanes as there are cores: next is the one that lacks most of the tries that are wanted of it.
 
@@ -30,18 +30,16 @@ from typing import Any, NamedTuple
 
 import torch
 from benchmarks.measure import commit
+from benchmarks.pages import write_csv
 
 from coterie.config.registry import METHODS
 from torture.campaigns import CAMPAIGNS, ENGINES
 from torture.kills import SIGNALS
-from torture.planted import FAULTS, UNSEEN, hunt_each
+from torture.planted import hunt_each
 from torture.worlds import warm_up
 
 ROOT = Path(__file__).parents[2]
-PAGE, RESULTS = (
-    ROOT / "docs" / "reliability.md",
-    ROOT / "benchmarks" / "results" / "torture.json",
-)
+RESULTS = ROOT / "benchmarks" / "results" / "torture.json"
 NEVER = (
     "traceback",
     "silently different",
@@ -210,18 +208,30 @@ def replace_row(
     ] + [new]
 
 
-def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Rows of the table of what was met, and how often."""
+def counted(rows: list[dict[str, Any]]) -> list[list[object]]:
+    """The table of tries: each campaign, and how often what must not happen happened."""
+    counts = ("tries", *NEVER, "other")
+    table: list[list[object]] = [["campaign", "commit", "minutes", *counts]]
+    for name in ALL:
+        of_campaign = [row for row in rows if row["campaign"] == name]
+        commits = ", ".join(sorted({row["commit"] for row in of_campaign}))
+        minutes = sum(row["minutes"] for row in of_campaign)
+        sums = [sum(row.get(count, 0) for row in of_campaign) for count in counts]
+        table.append([name, commits, minutes, *sums])
+    return table
+
+
+def met(rows: list[dict[str, Any]]) -> list[list[object]]:
+    """The table of what was met, and how often."""
     covered = {name: Counter[str]() for name in ALL}
     for row in rows:
         covered[row["campaign"]].update(row.get("covered", {}))
-    lines = []
+    table: list[list[object]] = [["campaign", "of", "times"]]
     for name, counts in covered.items():
         methods = [counts[method] for method in METHODS]
         if any(methods):
-            lines.append(
-                f"| {name} | each of {len(methods)} methods at least | {min(methods)} |"
-            )
+            least = f"each of {len(methods)} methods at least"
+            table.append([name, least, min(methods)])
         for title, prefix in (
             ("methods", "method: "),
             ("signals", "signal: "),
@@ -229,114 +239,37 @@ def coverage_lines(rows: list[dict[str, Any]]) -> list[str]:
             ("faults", "fault: "),
             ("kinds", "class: "),
         ):
-            met = {
+            of_kind = {
                 word.removeprefix(prefix): count
                 for word, count in counts.items()
                 if word.startswith(prefix)
             }
-            if title == "signals" and met and name in CAMPAIGNS:
-                met = {signal: met.get(signal, 0) for signal in SIGNALS}
-            lines += [f"| {name} | {title} | {_listed(met)} |"] if met else []
+            if title == "signals" and of_kind and name in CAMPAIGNS:
+                of_kind = {signal: of_kind.get(signal, 0) for signal in SIGNALS}
+            if of_kind:
+                table.append([name, title, _listed(of_kind)])
         others = {
             word: count
             for word, count in counts.items()
             if ": " not in word and word not in METHODS and ".py:" not in word
         }
-        lines += [f"| {name} | fixtures with | {_listed(others)} |"] if others else []
-    return lines
+        if others:
+            table.append([name, "fixtures with", _listed(others)])
+    return table
 
 
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"`{word} {count}`" for word, count in sorted(counts.items()))
 
 
-def planted_lines(planted: list[dict[str, Any]]) -> list[str]:
-    """Rows of the table of planted faults."""
-    return [
-        f"| {row['what']} | {'drawn unseen' if row['unseen'] else 'kept'} | "
-        f"{'after ' + str(row['seconds']) + ' s' if row['found'] else '**no**'} | {row['commit']} |"
-        for row in planted
-    ]
-
-
-def page(rows: list[dict[str, Any]], planted: list[dict[str, Any]]) -> str:
-    """docs/reliability.md."""
-    counts = ("tries", *NEVER, "other")
-    head = "| campaign | commit | minutes | tries | " + " | ".join(counts[1:]) + " |"
-    lines = []
-    for name in ALL:
-        of_campaign = [row for row in rows if row["campaign"] == name]
-        sums = " | ".join(
-            str(sum(row.get(count, 0) for row in of_campaign)) for count in counts
-        )
-        commits = ", ".join(sorted({row["commit"] for row in of_campaign}))
-        lines.append(
-            f"| {name} | {commits} | {sum(row['minutes'] for row in of_campaign)} | {sums} |"
-        )
-    days, machines = (
-        sorted({row["day"] for row in rows}),
-        sorted({row["machine"] for row in rows}),
-    )
-    when = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
-    return f"""# Reliability
-
-This page counts what coterie does when something goes wrong. Read it before you rely on a long run.
-`make torture` interrupts runs, changes the world between kill and resume, damages files, mangles
-settings and tables, passes odd values, lets a client's code fail, and writes this page. Each seed
-draws other tries; the table sums all seeds that ran with the named commits. Minutes are those of the
-whole run, in which several campaigns go on at once. A row counts what was seen at its commit. What it
-found was mended afterwards, and the changelog names it.
-
-{when}; {"; ".join(machines)}.
-
-{head}
-| --- | --- |{" ---: |" * (len(counts) + 1)}
-{chr(10).join(lines)}
-
-- **interrupted runs**: a signal to all processes of a run or to its first one, or a power loss, after which each file is as it reached
-  the disk last. It comes at a random moment, or just before or after a file takes its place. Nothing may write after its
-  command has ended.
-  `--resume`, which may be killed once more, must end with the same bytes, and so must what each round has saved. (Tries of 53d700c7a3ed
-  were by the clock, killed once, and not asked for late writers and saved rounds.)
-- **the world changes between kill and resume**: a file or what it imports, rows, rows of the server, settings, environment, switches of
-  torch, another seed's or method's folder, another version's record. The result must be the old world's or the new world's, or a
-  refusal that names the change. Comments, line ends, times of files, workers and jobs are free.
-- **damaged files**: each file of a finished run is deleted, cut, flipped or replaced. `report`, `predict` and `--resume` must give the
-  same answer as before, or name the file.
-- **mutated TOML** and **mangled CSV folders**: each is read, or refused in one sentence.
-- **odd values of arguments**: every argument of every public class, as declared, gets every odd value. The call works, or is refused
-  in one sentence.
-- **faults of a client's task**: errors of any kind, replies of any kind, and processes that end. The run must have the bits of one in
-  which that client raised an error, and blame nobody else. With one worker a client's task runs in the process of the command
-  itself, so that `os._exit` in it would end the command: give `--workers 2` to code that may do so.
-- **disturbed runs on Ray** and **disturbed jobs on NVIDIA FLARE** (`make test-engines-slow`, or `python -m torture --engines`): the
-  command, actors, a node, a site, its job or the server is killed, or stopped for 75 s and continued. Whoever answers again changes no
-  bit; whoever does not is named, and nobody else; a run that ends goes on with `--resume` to the same bytes.
-  FLARE ends a site's process whose login a busy server does not answer for 30 s. A kit's `startup/start.sh` starts it again after 5 s,
-  and so do these runs.
-
-## What was met, and how often
-
-| campaign | of | times |
-| --- | --- | --- |
-{chr(10).join(coverage_lines(rows))}
-
-The fixtures are generated: four clients with tables of 24 rows, four rounds, small models, one process or two workers, one job or two.
-Not covered: GPUs, models of many megabytes, disks that are full or slow, several machines.
-
-## Are faults found?
-
-`python -m torture --planted` plants {len(FAULTS)} faults in a copy of coterie; a campaign must find each within ten minutes.
-`python -m torture --unseen 2` draws two of {len(UNSEEN)} others, names them only after the hunt, and
-lets all campaigns hunt for ten minutes each. The first two that were drawn so were not found: jobs that outlive the command, and a
-history that keeps rows beyond its checkpoint. The campaign was mended, and both are kept since.
-
-| planted | how | found | commit |
-| --- | --- | --- | --- |
-{chr(10).join(planted_lines(planted))}
-
-"The same bytes" holds on machines of one kind: another instruction set rounds other bits. `environment.json` says which one it was.
-"""
+def planted_table(planted: list[dict[str, Any]]) -> list[list[object]]:
+    """The table of planted faults."""
+    table: list[list[object]] = [["planted", "how", "found", "commit"]]
+    for row in planted:
+        how = "drawn unseen" if row["unseen"] else "kept"
+        found = f"after {row['seconds']} s" if row["found"] else "**no**"
+        table.append([row["what"], how, found, row["commit"]])
+    return table
 
 
 def main() -> int:
@@ -352,7 +285,7 @@ def main() -> int:
     parser.add_argument(
         "--first", action="store_true", help="end with the first try that is wrong"
     )
-    parser.add_argument("--no-page", action="store_true")
+    parser.add_argument("--no-page", action="store_true", help="write no results")
     parser.add_argument(
         "--add",
         action="store_true",
@@ -452,9 +385,17 @@ def read_results() -> dict[str, list[dict[str, Any]]]:
 
 
 def write(results: dict[str, list[dict[str, Any]]]) -> None:
-    """Write the results, and the page from them."""
+    """Write the results, and the tables of the site from them."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(results["rows"], results["planted"]), encoding="utf-8")
+    write_tables(results)
+
+
+def write_tables(results: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the tables that the site shows, beside the results."""
+    rows, planted = results["rows"], results["planted"]
+    write_csv(RESULTS.with_name("torture.csv"), counted(rows))
+    write_csv(RESULTS.with_name("torture_met.csv"), met(rows))
+    write_csv(RESULTS.with_name("torture_planted.csv"), planted_table(planted))
 
 
 if __name__ == "__main__":

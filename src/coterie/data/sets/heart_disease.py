@@ -3,17 +3,17 @@
 The files are embedded (CC BY 4.0; see `files/heart_disease/LICENSE.md` for the investigators to be named). The label is
 `num > 0`. The data has traps, and this is how each is treated:
 
-- **Zeros that mean "missing".** Serum cholesterol (`chol`) is 0 for all 123 Swiss patients and 49 of Long Beach, resting
+- Zeros that mean "missing": Serum cholesterol (`chol`) is 0 for all 123 Swiss patients and 49 of Long Beach, resting
   blood pressure (`trestbps`) for one of Long Beach. Nobody alive has these values: they count as missing. `chol` stays
   in, since three hospitals measured it; for a Swiss patient the mean of the others stands in and says nothing.
-- **Columns that are almost empty.** `ca` and `thal` are missing for 99 and 83 % of the patients at Long Beach, 99 and
+- Columns that are almost empty: `ca` and `thal` are missing for 99 and 83 % of the patients at Long Beach, 99 and
   90 % in Hungary, `ca` for 96 % in Switzerland; `slope` for 65 % in Hungary and 51 % at Long Beach. They are left out:
   where such a value is missing depends on the patient, and the imputed rest would be one hospital's opinion.
-- **Fasting blood sugar** (`fbs`, 0 or 1) is missing for 75 of 123 Swiss patients, other columns for up to 28 % of Long
+- Fasting blood sugar (`fbs`, 0 or 1) is missing for 75 of 123 Swiss patients, other columns for up to 28 % of Long
   Beach. A missing value becomes the pooled share or mean of the training rows, which is 0 after scaling: no opinion.
-- **Codes that look like numbers.** Chest pain `cp` (1 typical angina, 2 atypical, 3 other pain, 4 no pain) and the
+- Codes that look like numbers: Chest pain `cp` (1 typical angina, 2 atypical, 3 other pain, 4 no pain) and the
   resting ECG `restecg` (0 normal, 1 ST-T abnormality, 2 hypertrophy) have no order: one column per code.
-- **Hungary's grades.** 1 to 4 are merged into 1 there, so only `num > 0` means the same everywhere.
+- Hungary's grades: 1 to 4 are merged into 1 there, so only `num > 0` means the same everywhere.
 
 That leaves 10 columns (age, sex, cp, trestbps, chol, fbs, restecg, thalach, exang, oldpeak), 15 features after one-hot.
 Means and scales are pooled over the hospitals from n, sum and sum of squares of their training rows. Negative `oldpeak`
