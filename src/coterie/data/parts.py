@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -186,44 +187,53 @@ def deal_folds(
     seed: int,
     name: str,
     groups: ArrayLike | None = None,
+    purpose: str = "folds",
 ) -> Index:
     """Return the fold of each row of a client [rows]; -1 for all rows of a client with fewer than 5, which test nothing.
 
-    Rows are dealt class by class, in a random order within each, and each class begins where the last ended: every class is
-    spread over the folds as evenly as it can be, and folds differ by at most one row.
+    Rows are dealt at random, whatever their labels: folds differ by at most one row. A fold with its share of each class would leave
+    training rows that err the other way, so that held-out losses would be too high, and more so for a model that learns the
+    shares of one client. Only a class of fewer than 5 rows is dealt one row a fold, so that no fold takes it all.
 
     Args:
-        labels: labels of the rows; numbers that are no classes, and labels of several numbers, are dealt at random.
+        labels: labels of the rows; numbers that are no classes, and labels of several numbers, have no class.
         folds: how many.
         seed: seed of the repeat.
         name: name of the client, which names the draw.
-        groups: whose row it is, such as a patient; the rows of a group stay together and count as their commonest class.
+        groups: whose row it is, such as a patient; the rows of a group stay together, and a group counts as one row of its rarest
+            class.
+        purpose: what the folds are for, which names the draw, too.
 
     >>> np.bincount(deal_folds([0] * 7 + [1] * 8, 5, seed=0, name="a")).tolist()
     [3, 3, 3, 3, 3]
     """
     values = np.asarray(labels)
-    classes = values.ndim == 1 and not np.issubdtype(values.dtype, np.floating)
-    codes = (
-        np.unique(values, return_inverse=True)[1]
-        if classes
-        else np.zeros(len(values), dtype=np.int64)
-    )
-    whose = (
-        np.arange(len(values))
-        if groups is None
-        else np.unique(np.asarray(groups), return_inverse=True)[1]
-    )
+    whose = np.arange(len(values))
+    if groups is not None:
+        whose = np.unique(np.asarray(groups), return_inverse=True)[1]
     units = int(whose.max()) + 1 if len(whose) else 0
     if units < FEWEST_ROWS:
         return np.full(len(values), UNTESTED, dtype=np.int64)
-    table = np.zeros((units, int(codes.max()) + 1))
-    np.add.at(table, (whose, codes), 1)
-    commonest = table.argmax(axis=1)
-    order = np.lexsort((generator(seed, "folds", name).random(units), commonest))
-    fold = np.empty(units, dtype=np.int64)
-    fold[order] = np.arange(units) % folds
-    return fold[whose]
+
+    rng = generator(seed, purpose, name)
+    # Units of rare classes come first, class by class: neighbours in this order are in different folds.
+    order = np.lexsort((rng.random(units), _rare_class(values, whose, units)))
+    fold_numbers = rng.permutation(folds)
+    fold_of_unit = np.empty(units, dtype=np.int64)
+    fold_of_unit[order] = fold_numbers[np.arange(units) % folds]
+    return fold_of_unit[whose]
+
+
+def _rare_class(labels: NDArray[Any], whose: Index, units: int) -> Index:
+    """Return the number of the rarest class of each unit if fewer than 5 units have it, else a number above all of these, [units]."""
+    if labels.ndim > 1 or np.issubdtype(labels.dtype, np.floating):
+        return np.zeros(units, dtype=np.int64)
+    codes = np.unique(labels, return_inverse=True)[1]
+    has_class = np.zeros((units, int(codes.max()) + 1), dtype=bool)
+    has_class[whose, codes] = True
+    units_with = has_class.sum(axis=0)
+    rarest = np.where(has_class, units_with, units + 1).argmin(axis=1)
+    return np.where(units_with[rarest] < FEWEST_ROWS, rarest, len(units_with))
 
 
 def refuse_split(clients: Clients) -> None:
@@ -251,6 +261,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     parts: dict[str, list[Index]] = {"train": [], "validation": [], "test": []}
     numbers: dict[str, Index] = {}
     patients: dict[str, dict[str, Index]] = {}
+    row_folds: dict[str, dict[str, Index]] = {}
     for i, name in enumerate(clients.names):
         labels = clients.train.part(i).labels.cpu().numpy()
         groups = (
@@ -284,6 +295,10 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         for part, place in of_part.items():
             parts[part].append(where[place])
         numbers[name] = of_part["test"]
+        if fold is not None:
+            row_folds[name] = {
+                part: dealt[of_part[part]] for part in ("train", "validation")
+            }
         if groups is not None:
             patients[name] = {
                 part: groups[place] for part, place in of_part.items() if len(place)
@@ -292,8 +307,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     for part, lists in parts.items():
         rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
         setattr(view, part, rows if any(map(len, lists)) else None)
-    view.test_numbers, view.row_groups = (
-        MappingProxyType(numbers),
-        MappingProxyType(patients),
-    )
+    view.test_numbers = MappingProxyType(numbers)
+    view.row_groups = MappingProxyType(patients)
+    view.row_folds = MappingProxyType(row_folds)
     return view
