@@ -299,7 +299,8 @@ def classes_withheld(
     if name in ("class_counts", "server_classes"):
         if few_tested:
             raise RefusedError(
-                f"a fold tests fewer than the {least} rows of a class under which its site does not speak of it; give the plan fewer folds"
+                f"a fold tests fewer than the {least} rows of a class under which its site does not speak of it; give the plan fewer "
+                "folds"
             )
         counts = reply["counts"]
         if bool(((counts > 0) & (counts < least)).any()):
