@@ -6,10 +6,11 @@ import torch
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
+from coterie.base.folds import deal_folds
 from coterie.base.rows import Part
 from coterie.config.data import Split
 from coterie.data import load
-from coterie.data.parts import deal_folds, refuse_split, with_fold
+from coterie.data.parts import refuse_split, with_fold
 
 
 @pytest.mark.parametrize("size", [5, 6, 13, 100, 101])

@@ -169,8 +169,8 @@ class Clients(Sequence[Client]):
         unseen: clients that never train and are only evaluated, or None.
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
         row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
-        row_folds: while one fold is tested, by client and part (`train`, `validation`) the fold that tests each row (int64 [rows]);
-            empty without folds, and where all rows train.
+        row_folds: while one fold is tested, by client and part the fold that tests each row (int64 [rows]); empty without folds, and
+            where all rows train.
         questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
         rows_elsewhere: True if rows of zeros stand for rows that other institutions have.
         contribution: validation rows on which contributions are measured, made by `reserve_validation`, or None.

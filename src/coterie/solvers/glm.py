@@ -289,6 +289,8 @@ def mode(
     converged = torch.zeros(leading, dtype=torch.bool)
     for _ in range(MOST_STEPS):
         step = _solve(rows.curvature + torch.diag_embed(precision), gradient)
+        # A problem that has ended stays: no bit of it depends on how long those beside it take.
+        step = torch.where(converged[..., None], 0.0, step)
         converged = step.abs().amax(-1) <= TOLERANCE
         gain = (gradient * step).sum(-1)
         length = torch.ones_like(value)
