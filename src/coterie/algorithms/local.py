@@ -108,7 +108,7 @@ def _train(
 
 
 def _solve(cohort: Cohort, x: Tensor) -> Tensor | None:
-    """The own models [n, d + b]: those that clients keep, and solutions for clients that keep none; None where the model is not linear."""
+    """The own models [n, d + b], solved for at clients that keep none; None where the model is not linear."""
     linear = find_linear(cohort.workspace, cohort.clients)
     if linear is None:
         return None
