@@ -27,6 +27,7 @@ from coterie.algorithms.meritfed import MeritFed as MeritFed
 from coterie.algorithms.moon import MOON as MOON
 from coterie.algorithms.mwfed import MWFed as MWFed
 from coterie.algorithms.ocs import OCS as OCS
+from coterie.algorithms.partial import Partial as Partial
 from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
 from coterie.algorithms.personal_layers import FedBABU as FedBABU
 from coterie.algorithms.personal_layers import FedBN as FedBN

@@ -125,12 +125,14 @@ class Mode(NamedTuple):
         curvature: [..., P, P], with the penalty.
         converged: bool [...]: whether the steps ended. Classes that a plane separates have no maximum without a penalty:
             theta then grows until rounding ends it.
+        looks: how often all rows were looked at.
     """
 
     theta: Tensor
     rows: Moments
     curvature: Tensor
     converged: Tensor
+    looks: int
 
 
 def positions(columns: int, outputs: int = 1, *, shared: bool = False) -> Tensor:
@@ -286,6 +288,7 @@ def mode(
         return rows, value, rows.gradient - precision * off
 
     rows, value, gradient = look(theta)
+    looks = 1
     converged = torch.zeros(leading, dtype=torch.bool)
     for _ in range(MOST_STEPS):
         step = _solve(rows.curvature + torch.diag_embed(precision), gradient)
@@ -295,6 +298,7 @@ def mode(
         tried = theta + step
         for _ in range(MOST_HALVINGS):
             new_rows, new_value, new_gradient = look(tried)
+            looks += 1
             # Near the maximum values differ by rounding alone, which must not shorten a step.
             rounding = 1e-12 * (1 + value.abs())
             too_low = ~(new_value >= value + SUFFICIENT * length * gain - rounding)
@@ -305,7 +309,8 @@ def mode(
         theta, rows, value, gradient = tried, new_rows, new_value, new_gradient
         if bool(converged.all()):
             break
-    return Mode(theta, rows, rows.curvature + torch.diag_embed(precision), converged)
+    curvature = rows.curvature + torch.diag_embed(precision)
+    return Mode(theta, rows, curvature, converged, looks)
 
 
 def residual_variance(fit: Mode, rows: float) -> Tensor:
