@@ -20,6 +20,7 @@ from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
 from coterie.algorithms.fednova import FedNova as FedNova
 from coterie.algorithms.fedprox import FedProx as FedProx
+from coterie.algorithms.fixed_effects import FixedEffects as FixedEffects
 from coterie.algorithms.ifca import IFCA as IFCA
 from coterie.algorithms.local import Local as Local
 from coterie.algorithms.maxfl import MaxFL as MaxFL

@@ -42,7 +42,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.linear import (
     LinearRows,
+    counts,
     linear_rows,
     require_linear,
     symmetric,
@@ -63,7 +64,7 @@ from coterie.config.rules import SIZE, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.replies import Replies
+from coterie.contract.replies import Replies, medians, outliers
 from coterie.contract.requests import Among, asks
 from coterie.contract.task import (
     Curvature,
@@ -149,27 +150,22 @@ def _stack(told: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.stack(points), torch.stack(curvatures)
 
 
+def _terms(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    """The shape of a client's `Terms`."""
+    slopes, intercepts = counts(layout)
+    return (5 * slopes + intercepts + 2,)
+
+
 class Terms(NamedTuple):
     """What the client adds to the sums of `solvers/pooling.py`, one behind the other [n, 5 D + C + 2]."""
 
-    terms: Annotated[Tensor, "curvature", Form(lambda p, layout: (_terms(layout),))]
+    terms: Annotated[Tensor, "curvature", Form(_terms)]
 
 
 class Start(NamedTuple):
     """The client's own model [n, d], of which the sum is needed."""
 
     mode: Point
-
-
-def _terms(layout: Layout) -> int:
-    slopes, intercepts = _counts(layout)
-    return 5 * slopes + intercepts + 2
-
-
-def _counts(layout: Layout) -> tuple[int, int]:
-    """The numbers D of slopes and C of intercepts of a linear layer."""
-    (_, weight), (_, bias) = layout.parameters
-    return weight.numel(), bias.numel()
 
 
 KEY = "partial"
@@ -198,7 +194,7 @@ def step_sums(
     first: bool,
 ) -> Terms:
     """One Newton step under the prior: its centre (mu, m0), variances (t, q0), and those under which the last step was made."""
-    slopes, _ = _counts(cohort.layout)
+    slopes, _ = counts(cohort.layout)
     size = cohort.layout.dim
     centre, spread, old_spread = prior
     shared = pooling.Prior(
@@ -299,6 +295,9 @@ class Partial(Method[State]):
 
     participation = "own"
     linear_only = True
+    exempt: ClassVar[Mapping[str, str]] = {
+        "diverges": "it is solved, without a learning rate"
+    }
 
     @property
     def tasks(self) -> tuple[Any, ...]:
@@ -314,7 +313,7 @@ class Partial(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x, of which nothing is used: the first pass starts from the clients' own models."""
         require_linear(federation.engine.model, federation.engine.loss, "partial")
-        slopes, intercepts = _counts(federation.layout)
+        slopes, intercepts = counts(federation.layout)
         size = slopes + intercepts
         rows = torch.zeros(0, size, dtype=torch.float64)
         tables = torch.zeros(0, size, size, dtype=torch.float64)
@@ -392,7 +391,7 @@ def _first_pass(state: State, federation: Federation) -> State:
     curvature = symmetric(replies.curvature, federation.dim)
     replies, curvature = _convex(replies, curvature, federation, tell_mode)
     own = replies.mode
-    slopes, intercepts = _counts(federation.layout)
+    slopes, intercepts = counts(federation.layout)
     # At the mode the gradient of the rows is that of the penalty.
     gradient = pooling.own_precision(slopes, intercepts) * own
     quadratics = pooling.Quadratics(own, gradient, curvature)
@@ -422,7 +421,7 @@ def _convex(
     replies: Replies[Any], curvature: Tensor, federation: Federation, asked: Task[Any]
 ) -> tuple[Replies[Any], Tensor]:
     """The replies without those whose curvature is that of no log likelihood, which are named, as clients that failed are."""
-    slopes, intercepts = _counts(federation.layout)
+    slopes, intercepts = counts(federation.layout)
     penalty = torch.diag(pooling.own_precision(slopes, intercepts))
     _, bad = torch.linalg.cholesky_ex(curvature + penalty)
     refused = {
@@ -430,11 +429,18 @@ def _convex(
         for name, code in zip(replies.clients, bad.tolist(), strict=True)
         if code
     }
+    # As a model that is far longer than the others' is refused where updates are sent.
+    if asked is tell_mode:
+        lengths = {"mode": torch.linalg.vector_norm(replies.mode, dim=1)}
+        refused |= outliers(
+            replies.clients, lengths, medians(lengths), federation.max_norm
+        )
     for name, why in refused.items():
         federation.report(name, why, asked)
     if len(refused) == len(replies):
         raise RunError(f"{asked.name}: no client told a curvature that can be used")
-    return replies.without(refused), curvature[bad == 0]
+    kept = [i for i, name in enumerate(replies.clients) if name not in refused]
+    return replies.without(refused), curvature[kept]
 
 
 def _solve(state: State, quadratics: pooling.Quadratics) -> State:
@@ -453,7 +459,7 @@ def _solve(state: State, quadratics: pooling.Quadratics) -> State:
 
 def _step_of_sums(state: State, federation: Federation) -> State:
     """One step of all clients, and of the prior from their sums; the first round also begins."""
-    slopes, intercepts = _counts(federation.layout)
+    slopes, intercepts = counts(federation.layout)
     prior, first = state.prior(), state.done == 0
     if first:
         own = federation.ask(federation.everyone, begin_sums).mode
@@ -469,7 +475,7 @@ def _step_of_sums(state: State, federation: Federation) -> State:
     replies = federation.ask(federation.everyone, step_sums, prior=packed, first=first)
     summed = pooling.add_up(replies.terms)
     sums = pooling.Sums(*summed.split([slopes] * 5 + [1, intercepts, 1]))
-    new, _ = pooling.update(prior, sums, len(replies))
+    new = pooling.update(prior, sums, len(replies))
     return state._replace(
         x=new.centre().to(state.x),
         done=state.done + 1,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, Loss
 from coterie.base.rows import Inputs
+from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.solvers import glm
 
@@ -76,6 +77,12 @@ def require_linear(model: nn.Module, loss: Loss, method: str) -> None:
             f"{method} asks for the curvature of {size} parameters, {size * (size + 1) // 2} numbers a client; it takes up to "
             f"{MOST_PARAMETERS}; leave out {method}, or take fewer columns"
         )
+
+
+def counts(layout: Layout) -> tuple[int, int]:
+    """The numbers D of slopes and C of intercepts of a linear layer."""
+    (_, weight), (_, bias) = layout.parameters
+    return weight.numel(), bias.numel()
 
 
 def linear_rows(cohort: Cohort, client: int) -> LinearRows:
