@@ -30,8 +30,10 @@ __all__ = [
     "Family",
     "Mode",
     "Moments",
+    "intercepts",
     "mode",
     "moments",
+    "newton_step",
     "positions",
     "residual_variance",
     "scores",
@@ -125,12 +127,14 @@ class Mode(NamedTuple):
         curvature: [..., P, P], with the penalty.
         converged: bool [...]: whether the steps ended. Classes that a plane separates have no maximum without a penalty:
             theta then grows until rounding ends it.
+        looks: how often all rows were looked at.
     """
 
     theta: Tensor
     rows: Moments
     curvature: Tensor
     converged: Tensor
+    looks: int
 
 
 def positions(columns: int, outputs: int = 1, *, shared: bool = False) -> Tensor:
@@ -286,9 +290,10 @@ def mode(
         return rows, value, rows.gradient - precision * off
 
     rows, value, gradient = look(theta)
+    looks = 1
     converged = torch.zeros(leading, dtype=torch.bool)
     for _ in range(MOST_STEPS):
-        step = _solve(rows.curvature + torch.diag_embed(precision), gradient)
+        step = newton_step(rows.curvature + torch.diag_embed(precision), gradient)
         # A problem that has ended stays: no bit of it depends on how long those beside it take.
         step = torch.where(converged[..., None], 0.0, step)
         converged = step.abs().amax(-1) <= TOLERANCE
@@ -297,6 +302,7 @@ def mode(
         tried = theta + step
         for _ in range(MOST_HALVINGS):
             new_rows, new_value, new_gradient = look(tried)
+            looks += 1
             # Near the maximum values differ by rounding alone, which must not shorten a step.
             rounding = 1e-12 * (1 + value.abs())
             too_low = ~(new_value >= value + SUFFICIENT * length * gain - rounding)
@@ -307,7 +313,45 @@ def mode(
         theta, rows, value, gradient = tried, new_rows, new_value, new_gradient
         if bool(converged.all()):
             break
-    return Mode(theta, rows, rows.curvature + torch.diag_embed(precision), converged)
+    curvature = rows.curvature + torch.diag_embed(precision)
+    return Mode(theta, rows, curvature, converged, looks)
+
+
+def intercepts(
+    offset: Tensor, labels: Tensor, family: Family, ridge: float, start: Tensor
+) -> Tensor:
+    """The intercepts a [C] that maximise the log likelihood of rows with outputs offset + a, minus ridge / 2 |a|^2.
+
+    Args:
+        offset: what the slopes give [n, C].
+        labels: [n, ...].
+        family: see `FAMILIES`.
+        ridge: >= 0.
+        start: where the steps begin [C].
+
+    >>> intercepts(torch.zeros(4, 1), torch.tensor([1, 1, 1, 0]), FAMILIES["binary"], 0.0, torch.zeros(1)).exp()
+    tensor([3.0000], dtype=torch.float64)
+    """
+    offset, a = offset.double(), start.double()
+
+    def look(at: Tensor) -> tuple[Derivatives, Tensor]:
+        rows = family(offset + at, labels)
+        return rows, rows.loglik.sum() - ridge * at.square().sum() / 2
+
+    penalty = ridge * torch.eye(len(a), dtype=torch.float64)
+    rows, value = look(a)
+    for _ in range(MOST_STEPS):
+        gradient = rows.gradient.sum(0) - ridge * a
+        step = newton_step(rows.curvature.sum(0) + penalty, gradient)
+        if float(step.abs().max()) <= TOLERANCE:
+            return a + step
+        for _ in range(MOST_HALVINGS):
+            new_rows, new_value = look(a + step)
+            if new_value >= value - 1e-12 * (1 + value.abs()):
+                break
+            step = step / 2
+        a, rows, value = a + step, new_rows, new_value
+    return a
 
 
 def residual_variance(fit: Mode, rows: float) -> Tensor:
@@ -324,7 +368,7 @@ def residual_variance(fit: Mode, rows: float) -> Tensor:
     return -2 * fit.rows.loglik / (rows - degrees)
 
 
-def _solve(curvature: Tensor, gradient: Tensor) -> Tensor:
+def newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
     """curvature^-1 gradient [..., P]; the shortest solution where the curvature is singular."""
     factor, failed = torch.linalg.cholesky_ex(curvature)
     step = torch.cholesky_solve(gradient[..., None], factor)[..., 0]
