@@ -41,7 +41,6 @@ from coterie.base.rng import Rng
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.linear import (
-    LinearRows,
     counts,
     linear_rows,
     require_linear,
@@ -55,6 +54,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Form, Holds, OneModel, task
 from coterie.solvers import glm, pooling
+from coterie.solvers.profile import own_intercepts, profile
 
 INTERCEPTS = 20
 """The ridge of intercepts is so many times smaller than that of slopes."""
@@ -90,15 +90,6 @@ class Profile(NamedTuple):
     intercepts: Annotated[Tensor, "curvature", Form(_intercepts)]
 
 
-def _own_intercepts(rows: LinearRows, x: Tensor, start: Tensor, ridge: float) -> Tensor:
-    """The model x [d] with the intercepts that suit the client best at these slopes."""
-    slopes = x[: rows.slopes].double().cpu()
-    without = torch.cat([slopes, torch.zeros(rows.outputs, dtype=torch.float64)])
-    offset = glm.scores(without, rows.inputs, rows.outputs)
-    own = glm.intercepts(offset, rows.labels, rows.family, ridge / INTERCEPTS, start)
-    return torch.cat([slopes, own])
-
-
 @task
 def tell_profile(
     cohort: Cohort,
@@ -108,42 +99,28 @@ def tell_profile(
 ) -> Profile:
     """Value, gradient and curvature at the slopes of x [d], with the client's intercepts eliminated."""
     told, kept = [], []
-    starts = cohort.state(KEY, x[counts(cohort.layout)[0] :]).values
+    slopes, _ = counts(cohort.layout)
+    starts = cohort.state(KEY, x[slopes:]).values
     for client in range(len(cohort.names)):
         rows = linear_rows(cohort, client)
-        theta = _own_intercepts(rows, x, starts[client], ridge)
-        inputs, labels, family, outputs = rows
-        moments = glm.moments(theta, inputs, labels, family, outputs)
-        cohort.spent["row_gradients"] += len(labels)
-        told.append(_eliminate(moments, rows.slopes, ridge / INTERCEPTS, theta))
-        kept.append(theta[rows.slopes :])
+        cohort.spent["row_gradients"] += len(rows.labels)
+        found = profile(x[:slopes], *rows, ridge / INTERCEPTS, starts[client])
+        told.append(found._replace(curvature=upper(found.curvature)))
+        kept.append(found.intercepts)
     cohort.keep(KEY, torch.stack(kept))
     return Profile(*map(torch.stack, zip(*told, strict=True)))
-
-
-def _eliminate(
-    moments: glm.Moments, slopes: int, ridge: float, theta: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of `Profile` for one client; at its best intercepts the gradient by these is 0."""
-    own = theta[slopes:]
-    value = moments.loglik - ridge * own.square().sum() / 2
-    of_slopes = moments.curvature[:slopes, :slopes]
-    mixed = moments.curvature[slopes:, :slopes]
-    of_own = moments.curvature[slopes:, slopes:] + ridge * torch.eye(len(own)).double()
-    # Each column of `mixed` is a right-hand side.
-    followed = glm.newton_step(of_own.expand(slopes, -1, -1), mixed.T)
-    curvature = of_slopes - mixed.T @ followed.T
-    return value, moments.gradient[:slopes], upper(curvature), own
 
 
 @task
 def model_with_intercept(cohort: Cohort, *, x: OneModel, ridge: float) -> OwnModel:
     """The model x with the client's own intercepts."""
-    starts = cohort.state(KEY, x[counts(cohort.layout)[0] :].double()).values
-    own = [
-        _own_intercepts(linear_rows(cohort, client), x, starts[client], ridge)
-        for client in range(len(cohort.names))
-    ]
+    slopes, _ = counts(cohort.layout)
+    starts = cohort.state(KEY, x[slopes:].double()).values
+    own = []
+    for client in range(len(cohort.names)):
+        rows = linear_rows(cohort, client)
+        b, start = x[:slopes].cpu(), starts[client]
+        own.append(own_intercepts(b, *rows, ridge / INTERCEPTS, start))
     return OwnModel(torch.stack(own).to(x.dtype))
 
 

@@ -23,12 +23,21 @@ if TYPE_CHECKING:
 
 def _compare(args: argparse.Namespace) -> int:
     from coterie.cli.settings import tables_of_command
+    from coterie.compute.linear import NotLinearError
     from coterie.run.experiment import Experiment
 
     tables = tables_of_command(args)
     if args.methods == "all":
         tables["methods"] = _fitting(tables)
-    return _execute(Experiment.from_tables(tables, "the command line"), args)
+    where = "the command line"
+    try:
+        return _execute(Experiment.from_tables(tables, where), args)
+    except NotLinearError as error:
+        if args.methods is not None:
+            raise
+        sys.stderr.write(f"{error}\n")
+    tables = tables_of_command(args, solvable=False)
+    return _execute(Experiment.from_tables(tables, where), args)
 
 
 def _run(args: argparse.Namespace) -> int:

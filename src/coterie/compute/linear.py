@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.base.errors import InputError
@@ -15,8 +16,9 @@ from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.solvers import glm
 
-MOST_PARAMETERS = 1024
-"""Parameters up to which a curvature is asked for: 4 MiB a client. A table has fewer; pixels of images have more."""
+MOST_PARAMETERS = 512
+"""Parameters up to which a model is solved: a curvature is 1 MiB a client, and to choose a ridge takes ninety. A table has fewer,
+pixels of images have more."""
 
 
 class LinearRows(NamedTuple):
@@ -54,26 +56,30 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
     return layer if layer.bias is not None and trained else None
 
 
+class NotLinearError(InputError):
+    """A model that no linear solver takes, or a loss."""
+
+
 def require_linear(model: nn.Module, loss: Loss, method: str) -> None:
-    """Raise `InputError` unless the model is one linear layer with bias under the library's loss, and small enough to be solved."""
+    """Raise `NotLinearError` unless the model is one linear layer with bias under the library's loss, and small enough to be solved."""
     cure = f"leave out {method}, or take --model logistic"
     layer = linear_layer(model)
     if layer is None:
-        raise InputError(
+        raise NotLinearError(
             f"{method} solves linear models, and this model is not one linear layer with bias; {cure}"
         )
     if loss.own is not None or loss.kind not in glm.FAMILIES:
         kind = "a loss of its own" if loss.own is not None else f"loss {loss.kind}"
-        raise InputError(
+        raise NotLinearError(
             f"{method} solves linear models under the library's loss, and this run has {kind}; leave out {method}"
         )
     if loss.kind != "classes" and layer.out_features != 1:
-        raise InputError(
+        raise NotLinearError(
             f"{method} solves models of one number, and this one has {layer.out_features} outputs for {loss.kind}; leave out {method}"
         )
     size = layer.weight.numel() + layer.bias.numel()
     if size > MOST_PARAMETERS:
-        raise InputError(
+        raise NotLinearError(
             f"{method} asks for the curvature of {size} parameters, {size * (size + 1) // 2} numbers a client; it takes up to "
             f"{MOST_PARAMETERS}; leave out {method}, or take fewer columns"
         )
@@ -85,8 +91,15 @@ def counts(layout: Layout) -> tuple[int, int]:
     return weight.numel(), bias.numel()
 
 
-def linear_rows(cohort: Cohort, client: int) -> LinearRows:
-    """Return the training rows of the client at position `client`, in float64 on the CPU.
+def linear_rows(
+    cohort: Cohort, client: int, numbers: NDArray[np.int64] | None = None
+) -> LinearRows:
+    """Return training rows of the client at position `client`, in float64 on the CPU.
+
+    Args:
+        cohort: the clients.
+        client: position of the client.
+        numbers: which of its training rows; None: all.
 
     Raises:
         InputError: The model is not linear, rows are private, or the client may compute nothing of so few rows.
@@ -101,7 +114,8 @@ def linear_rows(cohort: Cohort, client: int) -> LinearRows:
     assert layer is not None
     cohort.rows_of("train", client)  # raises for a client without rows
     cohort.require_enough(client, None)
-    numbers = np.arange(cohort.size(client), dtype=np.int64)
+    if numbers is None:
+        numbers = np.arange(cohort.size(client), dtype=np.int64)
     held, labels = cohort.training_rows(client, numbers)
     inputs, labels = _flat(held), labels.cpu()
     if workspace.loss.kind != "classes":

@@ -16,6 +16,7 @@ from coterie.base.folds import deal_folds
 from coterie.base.loss import IGNORED
 from coterie.compute.cohort import Cohort
 from coterie.compute.kernels import recognise
+from coterie.compute.linear import MOST_PARAMETERS
 from coterie.compute.workspace import Workspace
 from coterie.solvers.ridge import (
     PENALTIES,
@@ -25,8 +26,6 @@ from coterie.solvers.ridge import (
     ridge_of_all,
 )
 
-MOST_PARAMETERS = 512
-"""Parameters of a model that is solved at most: a step costs their cube, and memory their square."""
 INNER_FOLDS = 5
 MOST_KEPT = 4096
 """Solutions that a process keeps for the other folds of the same rows."""

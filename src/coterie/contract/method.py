@@ -238,6 +238,11 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
+    def exact(self) -> bool:
+        """Return True if the method solves for linear models under the library's loss, so that nothing of it is there to tune."""
+        return self.linear_only
+
+    @property
     def needs_exact_uploads(self) -> bool:
         """Return True if what clients remember must equal what the server received, so that lossy filters are refused."""
         return False

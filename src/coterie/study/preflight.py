@@ -16,6 +16,7 @@ from coterie.base.errors import InputError
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.linear import require_linear
 from coterie.compute.metrics import find_metrics
+from coterie.compute.ridge import find_linear
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import short_names
 from coterie.config.rules import overrides
@@ -90,6 +91,15 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
         raise InputError(
             f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows"
         )
+
+
+def solves(experiment: Experiment, entry: MethodEntry, clients: Clients) -> bool:
+    """Return True if a method solves for the model of this experiment, so that it has nothing to tune."""
+    if not experiment.build_method(entry).exact or experiment.attack is not None:
+        return False
+    module = model_to_train(experiment, clients, 0)
+    workspace = Workspace(module, experiment.run.row_loss(clients), clients[0])
+    return find_linear(workspace, clients) is not None
 
 
 def model_to_train(
