@@ -24,15 +24,15 @@ class Profile(NamedTuple):
     """A client's penalised log likelihood as a function of the slopes, at some of them.
 
     Attributes:
-        value: number.
         gradient: by the slopes, uphill [D].
         curvature: minus the second derivative [D, D].
+        value: number.
         intercepts: the client's best ones there [C].
     """
 
-    value: Tensor
     gradient: Tensor
     curvature: Tensor
+    value: Tensor
     intercepts: Tensor
 
 
@@ -83,7 +83,7 @@ def profile(
     # Each column of `mixed` is a right-hand side. At the best intercepts the gradient by these is 0.
     followed = glm.newton_step(of_own.expand(size, -1, -1), mixed.T)
     curvature = of_slopes - mixed.T @ followed.T
-    return Profile(value, moments.gradient[:size], curvature, own)
+    return Profile(moments.gradient[:size], curvature, value, own)
 
 
 def fit_shared_slopes(
@@ -119,7 +119,7 @@ def fit_shared_slopes(
             profile(at, *part, family, outputs, intercept_ridge, start)
             for part, start in zip(parts, starts, strict=True)
         ]
-        values, gradients, curvatures, own = map(
+        gradients, curvatures, values, own = map(
             torch.stack, zip(*profiles, strict=True)
         )
         value = values.sum() - ridge * at.square().sum() / 2
