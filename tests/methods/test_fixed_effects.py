@@ -22,7 +22,7 @@ from federations import Problem, batch_norm, logistic, regression
 MUTANTS = {
     "fixed-effects": [
         (
-            "algorithms/fixed_effects.py",
+            "solvers/profile.py",
             "curvature = of_slopes - mixed.T @ followed.T",
             "curvature = of_slopes + mixed.T @ followed.T",
         ),
@@ -31,7 +31,7 @@ MUTANTS = {
             "- self.ridge * state.b",
             "+ self.ridge * state.b",
         ),
-        ("algorithms/fixed_effects.py", "ridge / INTERCEPTS, start", "ridge, start"),
+        ("algorithms/fixed_effects.py", "INTERCEPTS = 20", "INTERCEPTS = 2"),
         ("algorithms/fixed_effects.py", "step = state.step / 2", "step = state.step"),
         (
             "algorithms/fixed_effects.py",
