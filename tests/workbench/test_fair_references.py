@@ -43,7 +43,11 @@ def experiment(folder: Path, **changes: object) -> Experiment:
         "data": {"folder": str(folder), "label": "y"},
         "split": {"folds": 3},
         "local": {"steps": 10, "lr": 0.3, "batch_size": 16},
-        "methods": [{"name": "local"}, {"name": "centralised"}, {"name": "fedavg"}],
+        "methods": [
+            {"name": "local", "exact": False},
+            {"name": "centralised", "exact": False},
+            {"name": "fedavg"},
+        ],
         "run": {"rounds": 20, "seeds": [0]},
     }
     return Experiment.from_tables({**tables, **changes}, "a test")
@@ -126,8 +130,8 @@ def test_a_resumed_run_keeps_what_was_chosen(data: Path, run: Path) -> None:
     again, trials = choose_settings(experiment(data), run, resume=True)
     assert trials == []
     assert [e.fields for e in again.methods] == [
-        e.fields for e in read_experiment(run / "experiment.toml").methods[:1]
-    ] + [{}, {}]
+        e.fields for e in read_experiment(run / "experiment.toml").methods[:2]
+    ] + [{}]
 
 
 @pytest.mark.parametrize(
@@ -136,19 +140,21 @@ def test_a_resumed_run_keeps_what_was_chosen(data: Path, run: Path) -> None:
         {"split": {}},
         {
             "methods": [
-                {"name": "local", "local": {"weight_decay": 0.0}},
+                {"name": "local", "local": {"weight_decay": 0.0}, "exact": False},
                 {"name": "fedavg"},
             ]
         },
         {"methods": [{"name": "fedavg"}]},
+        {"methods": [{"name": "local"}, {"name": "centralised"}, {"name": "fedavg"}]},
     ],
-    ids=["without folds", "named by the entry", "no reference"],
+    ids=["without folds", "named by the entry", "no reference", "solved"],
 )
 def test_nothing_is_chosen_otherwise(
     data: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
     plain = experiment(data, **changes)
     assert choose_settings(plain, tmp_path / "run") == (plain, [])
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_decay_is_never_so_large_that_steps_overshoot(data: Path) -> None:
@@ -158,6 +164,28 @@ def test_a_decay_is_never_so_large_that_steps_overshoot(data: Path) -> None:
     chosen, trials = tune_references(steep)
     assert all(np.isfinite(trial.loss) for trial in trials)
     assert max(chosen.methods[0].fields["weight_decays"].values()) <= 1.0
+
+
+def test_tuning_leaves_out_what_is_solved(data: Path, tmp_path: Path) -> None:
+    solved = ["local", "fixed-effects", "partial", "centralised"]
+    mixed = experiment(
+        data,
+        methods=[{"name": name} for name in [*solved, "fedavg"]],
+        run={"rounds": 2, "seeds": [0]},
+        tune={"local.lr": [0.1, 0.3]},
+    )
+    chosen, trials = choose_settings(mixed, tmp_path / "run", grid=True)
+    assert [trial.label for trial in trials] == ["fedavg", "fedavg"]
+    assert [*chosen.labels] == [*mixed.labels]
+    assert [*chosen.methods[:4]] == [*mixed.methods[:4]]
+    neural = experiment(
+        data,
+        model={"name": "mlp"},
+        methods=[{"name": "local"}],
+        run={"rounds": 1, "seeds": [0]},
+        tune={"local.lr": [0.1, 0.3]},
+    )
+    assert len(choose_settings(neural, tmp_path / "other", grid=True)[1]) == 2
 
 
 def test_a_note_says_how_many_settings_of_each_method_were_tried(tmp_path):

@@ -23,12 +23,21 @@ if TYPE_CHECKING:
 
 def _compare(args: argparse.Namespace) -> int:
     from coterie.cli.settings import tables_of_command
+    from coterie.compute.linear import NotLinearError
     from coterie.run.experiment import Experiment
 
     tables = tables_of_command(args)
     if args.methods == "all":
         tables["methods"] = _fitting(tables)
-    return _execute(Experiment.from_tables(tables, "the command line"), args)
+    where = "the command line"
+    try:
+        return _execute(Experiment.from_tables(tables, where), args)
+    except NotLinearError as error:
+        if args.methods is not None:
+            raise
+        sys.stderr.write(f"{error}\n")
+    tables = tables_of_command(args, solvable=False)
+    return _execute(Experiment.from_tables(tables, where), args)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -361,16 +370,19 @@ def _finalise(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
-    from coterie.report.verdicts import recommend
     from coterie.run.files import safe_name
     from coterie.study.finalise import finalise
+    from coterie.study.outside import outside_card, prior_words, solve_own
+    from coterie.study.predict import is_final
 
     run = Path(args.folder)
+    if args.own is not None and is_final(run):
+        return _solve_own(args, run)
     _mend(run)
     results = Results.load(run, args.threshold)
-    best = recommend(results, args.client)
-    method = args.method or best
-    threshold = _threshold(args, results, method)
+    took_part = args.client in results.names
+    method = args.method or _default_method(results, args.client)
+    threshold = _threshold(args, results, method) if took_part else None
     target = (
         Path("final") / safe_name(f"{results.title}-{args.client}")
         if args.out is None
@@ -384,10 +396,16 @@ def _finalise(args: argparse.Namespace) -> int:
         threshold=threshold,
         accept_change=args.accept_change,
     )
-    text = card(
-        results, args.client, method, final.rows, threshold, rounds=final.rounds
-    )
+    shared = prior_words(target)
+    text = outside_card(results.title, method, final.rows)
+    if took_part:
+        text = card(
+            results, args.client, method, final.rows, threshold, rounds=final.rounds
+        )
+    text = f"{text}\n{shared}" if shared else text
     write_atomically(target / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
+    if args.own is not None:
+        solve_own(target, Path(args.own), target, client=args.client)
     except_tuning = (
         " but those that choose how it is tuned"
         if results.personal_part(method)
@@ -399,6 +417,35 @@ def _finalise(args: argparse.Namespace) -> int:
     say(f"what to expect of it: {target / 'card.md'}")
     for note in final.notes:
         sys.stderr.write(f"note: {note}\n")
+    return 0
+
+
+def _default_method(results: Results, client: str) -> str:
+    """The method that a run recommends to a client; to a hospital outside the one that learns what clients share."""
+    from coterie.report.verdicts import recommend
+    from coterie.study.predict import OUTSIDE
+
+    if client in results.names or client != OUTSIDE:
+        return recommend(results, client)
+    for label, name in results.algorithms.items():
+        if name == "partial":
+            return label
+    raise InputError(
+        f"say with --method whose model a hospital outside is served; the run has {', '.join(results.methods)}"
+    )
+
+
+def _solve_own(args: argparse.Namespace, folder: Path) -> int:
+    """Write the model of a new hospital from a finalised one and the hospital's rows."""
+    from coterie.run.files import safe_name
+    from coterie.study.outside import solve_own
+
+    default = folder.with_name(safe_name(f"{folder.name}-{args.client}"))
+    out = default if args.out is None else Path(args.out)
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} holds something already; choose another --out")
+    rows = solve_own(folder, Path(args.own), out, client=args.client)
+    say(f"model of {args.client} from {rows} rows of its own: {out}")
     return 0
 
 
@@ -420,7 +467,6 @@ def _predict(args: argparse.Namespace) -> int:
     from coterie.base.outputs import write_output
     from coterie.report.results import Results
     from coterie.report.scores import threshold_of
-    from coterie.report.verdicts import recommend
     from coterie.study.layout import refuse_run_directory
     from coterie.study.predict import is_final, predict
 
@@ -436,9 +482,10 @@ def _predict(args: argparse.Namespace) -> int:
         if args.client is None:
             raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
-        method = method or recommend(results, args.client)
+        method = method or _default_method(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
-        threshold = _threshold(args, results, method, seed)
+        took_part = args.client in results.names
+        threshold = _threshold(args, results, method, seed) if took_part else None
     trust = None if args.trust is None else Path(args.trust)
     chosen = {"client": args.client, "method": method, "seed": args.seed}
     prediction = predict(

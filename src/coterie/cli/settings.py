@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, nearest, plain, require
 from coterie.base.files import parse_toml
 from coterie.cli.flags import flag_texts
-from coterie.config.registry import METHODS
+from coterie.config.registry import METHODS, MODELS
 
 if TYPE_CHECKING:
     from coterie.config.keys import Key
@@ -18,11 +19,18 @@ SEEDS_WITHOUT_FOLDS = 5
 """In place of those of a preset that names folds."""
 
 
-def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
-    """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed."""
+def tables_of_command(
+    args: argparse.Namespace, *, solvable: bool = True
+) -> dict[str, Any]:
+    """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed.
+
+    Args:
+        args: what was typed.
+        solvable: whether the model may be one that methods solve for; else those are not run unasked.
+    """
     from coterie.config.registry import DATASETS
     from coterie.run.spelling import data_table
-    from coterie.run.tables import preset, preset_methods
+    from coterie.run.tables import preset, preset_methods, trained_methods
 
     start = args.data if args.data in DATASETS else "folder"
     tables = preset(start)
@@ -35,6 +43,8 @@ def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
             for k, v in tables.get("tune", {}).items()
             if k.partition(".")[0] in names
         }
+    elif not (solvable and _is_linear(tables, args)):
+        tables["methods"] = trained_methods(start)
     named = (
         start == "folder" and "folder" not in tables["data"]
     )  # by a program, which may have split its rows
@@ -53,6 +63,16 @@ def tables_of_command(args: argparse.Namespace) -> dict[str, Any]:
     elif preset_folds and "run.seeds" not in flag_texts(args):
         tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
     return tables
+
+
+def _is_linear(tables: Mapping[str, Any], args: argparse.Namespace) -> bool:
+    """Return True if methods that solve linear models take what was typed: rows may still have too many columns for them."""
+    typed = deepcopy(dict(tables))
+    override(typed, args)
+    loss = str(typed["run"].get("loss", "auto"))
+    changed = {"attack", "filters"} & typed.keys() or typed["model"].get("freeze")
+    logistic = typed["model"].get("name", MODELS.default) == "logistic"
+    return logistic and ".py:" not in loss and not changed
 
 
 def _method_tables(

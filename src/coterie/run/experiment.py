@@ -174,7 +174,12 @@ class Experiment:
             )
         experiment.build_model()
         for entry in experiment.methods:
-            filters_of(experiment.build_method(entry), experiment.filters)
+            method = experiment.build_method(entry)
+            filters_of(method, experiment.filters)
+            if entry.personalise and (entry.name == "local" or method.linear_only):
+                raise InputError(
+                    f"{where}, method {entry.label!r}: {entry.name} gives each client a model of its own already; leave out personalise"
+                )
         check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
         for entry in experiment.methods if experiment.tune else ():
             for setting in experiment.trials_of(entry):

@@ -12,6 +12,7 @@ from coterie.base.errors import InputError
 from coterie.base.files import read_toml, write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files, own_objects
+from coterie.run.method_tables import label_of
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -20,6 +21,7 @@ def preset(name: str) -> dict[str, Any]:
     """The tables that `coterie compare NAME` starts from; those for a folder where NAME has none of its own."""
     tables = _preset(name)
     tables.pop("others", None)
+    tables.pop("trained", None)
     return tables
 
 
@@ -27,6 +29,13 @@ def preset_methods(name: str) -> list[dict[str, Any]]:
     """The [[methods]] entries of that preset, and further ones whose arguments it knows although it does not run them unasked."""
     tables = _preset(name)
     return [*tables.get("methods", []), *tables.get("others", [])]
+
+
+def trained_methods(name: str) -> list[dict[str, Any]]:
+    """The [[methods]] entries of that preset for a model that is trained and not solved for."""
+    entries = {label_of(entry): entry for entry in preset_methods(name)}
+    labels = _preset(name).get("trained")
+    return preset(name)["methods"] if labels is None else [entries[x] for x in labels]
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from coterie.study.preflight import (
     check_everything,
     model_to_train,
     run_settings,
+    solves,
     train,
 )
 
@@ -55,7 +56,7 @@ def tune(
 
     Test rows have no part in it: training is on training rows alone, and what is compared is the loss on validation rows.
     A grid is `[tune]` of the TOML file (`"meritfed.md_step" = [.1, 1]`, `"local.lr" = [.1]` for all), else the learning rate of
-    local training and what the method is known to be sensitive to.
+    local training and what the method is known to be sensitive to. A method that solves for the model has nothing to tune.
 
     Raises `InputError` if the data has no validation rows.
     """
@@ -66,14 +67,13 @@ def tune(
         lacking is None,
         "--tune needs validation rows, and there are none; give split.parts a share for validation",
     )
+    clients = next(iter(loaded.values()))
+    tuned = [e for e in experiment.methods if not solves(experiment, e, clients)]
     plan = [
-        (entry, setting)
-        for entry in experiment.methods
-        for setting in experiment.trials_of(entry)
+        (entry, setting) for entry in tuned for setting in experiment.trials_of(entry)
     ]
     check_everything(
-        experiment.with_methods([apply(*trial) for trial in plan]),
-        next(iter(loaded.values())),
+        experiment.with_methods([apply(*trial) for trial in plan] or tuned), clients
     )
     trials: list[Trial] = []
     with experiment.engine.keep_open():
@@ -87,9 +87,9 @@ def tune(
                     _mean_loss(experiment, apply(entry, setting), loaded),
                 )
             )
-    methods = []
+    chosen = []
     best: list[Trial] = []
-    for entry in experiment.methods:
+    for entry in tuned:
         winner = min(
             (t for t in trials if t.label == entry.label), key=lambda t: t.loss
         )
@@ -98,7 +98,8 @@ def tune(
                 f"{entry.label} fails with every setting of its grid; lower the learning rates in [tune]"
             )
         best.append(winner)
-        methods.append(apply(entry, winner.setting))
+        chosen.append(apply(entry, winner.setting))
+    methods = _replace_entries(experiment, chosen)
     return experiment.with_methods(methods), [
         replace(t, chosen=t in best) for t in trials
     ]
@@ -153,7 +154,8 @@ def choose_settings(
             _replace_entries(experiment, [saved.get(e.label, e) for e in chosen])
         ), []
     experiment, trials = (tune if grid else tune_references)(experiment, notify)
-    write_trials(folder, trials)
+    if trials:
+        write_trials(folder, trials)
     return experiment, trials
 
 
@@ -164,13 +166,17 @@ def tune_references(
 
     Each client chooses the l of its own model in `local`, and `centralised` one for all, by the mean validation loss over all folds:
     a gain is then no gain over a model that fits chance. Settings that an entry names itself stay. A decay is at most 1 / lr, at
-    which a step forgets everything.
+    which a step forgets everything. References that solve for a linear model choose their ridge themselves.
     """
     add_metrics(experiment.run.metrics)
-    clients, references = (
-        experiment.load_data(experiment.run.seeds[0]),
-        _references(experiment),
-    )
+    clients = experiment.load_data(experiment.run.seeds[0])
+    references = [
+        entry
+        for entry in _references(experiment)
+        if not solves(experiment, entry, clients)
+    ]
+    if not references:
+        return experiment, []
     turns = [
         (seed, str(fold))
         for seed in experiment.run.seeds
