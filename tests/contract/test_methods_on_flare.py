@@ -103,9 +103,9 @@ def test_solved_methods_end_with_the_same_bits_in_flares_simulator(tmp_path):
     folder.mkdir()
     for k, name in enumerate(HOSPITALS):
         rng = np.random.default_rng(k)
-        x = rng.normal(size=(900, 3)) + 0.1 * k
+        x = rng.normal(size=(1500, 3)) + 0.1 * k
         risk = 1 / (1 + np.exp(-(x @ [1.0, -0.5, 0.2 * k] - 0.3)))
-        died = np.where(rng.uniform(size=900) < risk, "yes", "no")
+        died = np.where(rng.uniform(size=1500) < risk, "yes", "no")
         lines = [
             f"{a:.4f},{b:.4f},{c:.4f},{y}" for (a, b, c), y in zip(x, died, strict=True)
         ]

@@ -373,7 +373,7 @@ class Partial(Method[State]):
         if not state.clients:
             return shared
         slopes = len(state.mu)
-        distance, own_variance, degrees = pooling.distances(
+        distance, degrees, own_variance = pooling.distances(
             state.own, state.own_curvature, slopes
         )
         return {

@@ -273,7 +273,7 @@ class SiteRows:
         curvature_fits(
             self.approved.pairs.values(),
             Layout.of(module),
-            len(self.clients.recipe["features"]),
+            next(module.parameters()).shape[-1],
             self.clients.sizes("train")[self.name],
         )
         state = {
