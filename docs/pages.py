@@ -27,7 +27,6 @@ sys.path[:0] = [str(DOCS), str(ROOT)]
 import reference  # noqa: E402 - files beside this one
 import symbols  # noqa: E402
 from benchmarks import measured  # noqa: E402
-
 from experiments import sentences  # noqa: E402
 
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"

@@ -425,7 +425,7 @@ def test_one_opposite_client_is_set_apart_and_the_others_stay_together():
     # What it is served is its own; hardly anything of the others' is.
     assert found.weights["c6"]["c6"] > 0.9
     saved = ct.Partial().prior(found.state)
-    p = torch.special.gammaincc(number(saved["degrees"] / 2), saved["distance"] / 2)
+    p = torch.special.gammaincc(saved["degrees"].double() / 2, saved["distance"] / 2)
     pairs = 7 * 6 / 2
     differs = p * pairs < 0.05
     assert bool(differs[6, :6].all())

@@ -305,11 +305,16 @@ class Partial(Method[State]):
         """What the form asks."""
         if self.sends == "sums":
             return (
-                begin_sums,
+                asks(begin_sums, rounds=1),
                 asks(step_sums, first=Among(True, False)),
                 model_of_sums,
             )
-        return (tell_mode, tell_quadratic)
+        if self.passes == 1:
+            return (asks(tell_mode, rounds=1),)
+        return (
+            asks(tell_mode, rounds=1),
+            asks(tell_quadratic, rounds=self.passes - 1),
+        )
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x, of which nothing is used: the first pass starts from the clients' own models."""
@@ -368,7 +373,7 @@ class Partial(Method[State]):
         if not state.clients:
             return shared
         slopes = len(state.mu)
-        distance, own_variance, degrees = pooling.distances(
+        distance, degrees, own_variance = pooling.distances(
             state.own, state.own_curvature, slopes
         )
         return {

@@ -113,7 +113,9 @@ class Allowed:
 
     def times(self, task: str) -> int:
         """Return how often a run may ask a task about the same rows, each time about as many models as are declared."""
-        return len(self._rounds_of(task))
+        times = len(self._rounds_of(task))
+        declared = self.tasks[task][0].rounds
+        return times if declared is None else min(times, declared)
 
     def asks_of(self, task: str) -> int:
         """Return how often a run may ask a task, each time about as many models as are declared."""

@@ -17,7 +17,7 @@ from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.contract.filters import Filter
-from coterie.contract.method import filters_of
+from coterie.contract.method import curvature_task, filters_of
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks, Limits, declarations
 from coterie.contract.wire import Ask, Context
@@ -27,6 +27,7 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape
 from coterie.run.experiment import Experiment
+from coterie.run.files import seed_suffix
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD, Paired
@@ -156,11 +157,10 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
         f"{parameters} parameters"
     )
-    times, of_each = (
-        deployment.runs * (run.rounds + 1),
-        "training" if experiment.folds else "seed",
-    )
+    of_each = "training" if experiment.folds else "seed"
+    first_training = seed_suffix(*trainings(experiment)[0])
     for entry in experiment.methods:
+        of_method = approved.pairs[f"{entry.label}-{first_training}"]
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
         yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
@@ -174,9 +174,14 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
                 for field, kind in kinds
             )
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
+            asked_times = of_method.times(declaration.task.name) * deployment.runs
             yield (
                 f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
-                f"{size.numbers(declaration, owner, approved) * times} numbers in all for each {of_each}"
+                f"{size.numbers(declaration, owner, approved) * asked_times} numbers in all for each {of_each}"
+            )
+        if curvature_task(method):
+            yield (
+                "          no noise hides curvature: from it the server can compute this site's own model of each training"
             )
     if run.contribution is not None:
         candidates = (

@@ -19,6 +19,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
+from coterie.base.vector import Layout
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.method import clients_keeping_validation
@@ -49,6 +50,7 @@ from coterie.sites.ledger import Account, Place, Told, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
     columns_to_sum,
+    curvature_fits,
     moments_fit,
     parts_withheld,
     public_description,
@@ -300,6 +302,12 @@ class SiteRows:
             self._price = self.approved.price(module)
         if self._price is not None:
             check_price(self._price, self.experiment.run.rounds, self.settings)
+        curvature_fits(
+            self.approved.pairs.values(),
+            Layout.of(module),
+            next(module.parameters()).shape[-1],
+            self.clients.sizes("train")[self.name],
+        )
         state = {
             k.removeprefix("state/"): v
             for k, v in message.items()

@@ -333,7 +333,7 @@ def shares(pooled: Pooled) -> Tensor:
 
 def distances(
     own: Tensor, curvature: Tensor, slopes: int
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """How far the slopes of two clients' own models are apart, measured by their errors.
 
     T = (b_i - b_k)' (C_i + C_k)^-1 (b_i - b_k), C = H^-1 F H^-1, with the curvature F of the rows and H that of the penalised fit.
@@ -345,8 +345,8 @@ def distances(
         slopes: D.
 
     Returns:
-        T [m, m]; the variances [m, P] of the own models' parameters (diagonals of C); and the degrees of freedom, fewer than D where
-        several classes share a degree.
+        T [m, m]; its degrees of freedom, int64 [m, m], fewer than D where several classes share one or a column has one value at both
+        clients; and the variances [m, P] of the own models' parameters (diagonals of C).
     """
     clients, size = own.shape
     penalty = torch.diag(own_precision(slopes, size - slopes))
@@ -354,7 +354,7 @@ def distances(
     covariance = inverse @ curvature @ inverse
     of_slopes = covariance[:, :slopes, :slopes]
     distance = own.new_zeros(clients, clients)
-    degrees = slopes
+    degrees = torch.zeros(clients, clients, dtype=torch.int64)
     for i in range(clients):
         apart = own[i, :slopes] - own[:, :slopes]
         both = of_slopes[i] + of_slopes
@@ -363,5 +363,5 @@ def distances(
         along = (direction.transpose(-1, -2) @ apart[..., None])[..., 0]
         squares = along.square() / torch.where(counted, size_of, 1)
         distance[i] = torch.where(counted, squares, 0).sum(1)
-        degrees = min(degrees, int(counted.sum(1).min()))
-    return distance, covariance.diagonal(dim1=-2, dim2=-1), degrees
+        degrees[i] = counted.sum(1)
+    return distance, degrees, covariance.diagonal(dim1=-2, dim2=-1)

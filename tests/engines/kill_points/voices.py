@@ -13,7 +13,6 @@ import time
 import traceback
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 
 def begin(folder):

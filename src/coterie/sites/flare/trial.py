@@ -26,7 +26,6 @@ from coterie.base.errors import InputError
 from coterie.sites.flare.doors import (
     ADMIN_CHANNEL,
     ANY,
-    DATA,
     FROM_SERVER,
     NOTIFY,
     REQUESTS,
