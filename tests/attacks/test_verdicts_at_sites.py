@@ -27,6 +27,7 @@ from coterie.sites.backend import Sites
 from coterie.sites.comparisons import note_outcomes, paired_errors
 from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words
+from coterie.sites.secret_noise import key_file
 from coterie.sites.server import Remote
 from coterie.study.compare import Comparison
 from coterie.study.sweep import run_experiment
@@ -55,8 +56,7 @@ def in_folds(tmp_path_factory):
 def here_and_there(folder, **plan):
     town = ThreeSites(folder / "town", METHODS, TWO, rounds=1, **plan)
     for site in town.sites.values():
-        site.folder.mkdir(parents=True)
-        (site.folder / "key").write_bytes(b"0" * 32)
+        key_file(Path(site.settings.log)).write_bytes(b"0" * 32)
     here, there = folder / "here", folder / "there"
     (folder / "files").mkdir()
     for name in TWO:

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from coterie.sites.flare import cell_gate, doors, people
+from coterie.cli.main import main
+from coterie.sites.flare import cell_gate, doors, people, trial
 from coterie.sites.flare.doors import Cell
 from coterie.sites.flare.trial import flare_words, try_gate
 from deployment import HOSPITALS, Deployment
@@ -36,7 +37,7 @@ class Town:
     """A deployment whose processes say what a test wants."""
 
     def __init__(self, folder, gate):
-        self.made = Deployment(folder / "d", methods=FEDAVG, rounds=5000)
+        self.made = Deployment(folder / "d", methods=FEDAVG, rounds=100_000)
         self.voices, self.gate = folder / "voices", gate
 
     def start(self, *names):
@@ -668,6 +669,17 @@ def test_the_trial_finds_the_shell_where_the_gate_is_off():
     assert opened.read
     assert len(opened.opened) > closed.tried / 2
     assert "OPEN: files of this site are read" in opened.line
+
+
+def test_the_red_team_tries_the_gate_and_finds_the_shell_where_it_is_off(
+    gated, monkeypatch, capsys
+):
+    arguments = ["attack", str(gated.made.kits / VICTIM), "--seconds", "0.1"]
+    assert main(arguments) == 0
+    assert re.search("gate +closed: [0-9]+ messages", capsys.readouterr().out)
+    monkeypatch.setattr(trial, "try_gate", lambda: try_gate(gate=False))
+    assert main(arguments) == 0
+    assert "gate      OPEN: files of this site are read" in capsys.readouterr().out
 
 
 # ---- at the end, with the job still running

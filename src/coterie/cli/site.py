@@ -340,6 +340,8 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _attack(args: argparse.Namespace) -> int:
     from coterie.sites.approval import Approved
+    from coterie.sites.flare.kits import need_flare
+    from coterie.sites.flare.trial import try_gate
     from coterie.sites.settings import read_settings
 
     _register()
@@ -353,6 +355,11 @@ def _attack(args: argparse.Namespace) -> int:
     )
     for line in said:
         _say(line)
+    if (
+        settings_file.parent.parent / "startup"
+    ).is_dir():  # a kit, whose site FLARE runs
+        need_flare()
+        _say(try_gate().line)
     return 0
 
 

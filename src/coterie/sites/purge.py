@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.base.errors import InputError
 
 _LEFT = ("coterie", "flare", "storage", "transfer")
-"""Client memory, the key of fingerprints and run directories; FLARE's workspace, with a site's jobs; the server's jobs; files on their way."""
+"""Client memory, key and run directories; FLARE's workspace with a site's jobs; the server's jobs; files on the way."""
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUNNING = ("daemon_pid.fl", "pid.fl")
 

@@ -178,15 +178,16 @@ class SiteRows:
     ) -> None:
         """Count what the answer to a request tells that no budget limits: what is the same for each row, or has no noise."""
         place = Place(self.approved.hash, self.about.get("pair", ""), kind, 0)
-        request = self._request_hash({**values, "seed": self.seed})
+        request = self._under_key(_hash_of({**values, "seed": self.seed}))
         self._account.settle(
             place, {request: _hash_of(reply)}, Told(count_numbers(reply), 0.0)
         )
 
-    def _request_hash(self, values: Mapping[str, Any]) -> str:
-        """The hash of a request under this site's key: with another key its noise is another, and nothing was asked before."""
-        key = hashlib.sha256(b"account" + self._key).hexdigest()
-        return hashlib.sha256(encode({**values, "key": key})).hexdigest()[:32]
+    def _under_key(self, request: str) -> str:
+        """The name of a request in the account: with another key its noise is another, and nothing was asked before."""
+        return hmac.new(
+            self._key, f"account {request}".encode(), hashlib.sha256
+        ).hexdigest()[:32]
 
     # ---- rows
 
@@ -473,11 +474,8 @@ class SiteRows:
             declaration.most_models(limits.clients) * self.approved.plan.deployment.runs
         )
         part = allowed.part_of(ask.task, ask.payload)
-        asked = _Asked(
-            Place(self.approved.hash, self.pair, ask.task, context.round, part),
-            requests,
-            budget,
-        )
+        place = Place(self.approved.hash, self.pair, ask.task, context.round, part)
+        asked = _Asked(place, tuple(map(self._under_key, requests)), budget)
         self._reserve(asked)
         ask = replace(ask, filters=under_key(allowed.filters, self._key, requests))
         if ask.task == note_outcomes.name:
@@ -539,8 +537,8 @@ class SiteRows:
             raise RefusedError("the approved plan does not compare these methods")
         noted = self._run_notes(message)
         # Whatever model was sent last, and in whichever run.
-        request = self._request_hash(
-            {**arguments, "noted": noted.digest(arguments.values())}
+        request = self._under_key(
+            _hash_of({**arguments, "noted": noted.digest(arguments.values())})
         )
         budget = len(self.approved.comparisons) * self.approved.plan.deployment.runs
         asked = _Asked(Place(self.approved.hash, "", ask.task, 0), (request,), budget)
@@ -616,7 +614,7 @@ class SiteRows:
             "prepared": self._prepared,
             "memory": memory,
         }
-        return self._request_hash({**context, **values})
+        return _hash_of({**context, **values})
 
     def _about_models(self, ask: Ask, shard: Shard) -> tuple[str, ...]:
         """The hash of the request about each model of a payload, as if it came alone."""

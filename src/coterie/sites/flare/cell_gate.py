@@ -276,7 +276,7 @@ def gate() -> CellGate | None:
 
 
 def install(new: CellGate) -> None:
-    """Put the gate before every cell that this process will make. Raises `InputError` for a FLARE that has other cells than ours knows."""
+    """Put the gate before every cell that this process will make. Raises `InputError` for a FLARE with other cells."""
     from nvflare.fuel.f3.cellnet.core_cell import CoreCell
     from nvflare.fuel.f3.sfm.conn_manager import ConnManager
     from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
@@ -341,6 +341,7 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
 
     get = message.get_header
     number, origin, me = get("cn__req_id"), get("cn__origin"), cell.my_info.fqcn
+    destination = get("cn__destination")
     is_waited_for = (
         get("cn__msg_type") == "req"
         and get("cn__reply_expected") is True
@@ -362,7 +363,10 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
             "cn__origin": me,
             "cn__destination": origin,
             "cn__req_id": number,
-            "cn__msg_type": "reply",
+            "cn__msg_type": "reply"
+            if destination == me
+            else "return",  # as FLARE returns what it cannot forward
+            "cn__original_headers": {"cn__destination": destination},
             "cn__route": [(me, time.time())],
             "cn__secure": False,
         }
@@ -443,8 +447,11 @@ def _after_proof(update: Callable[..., None], guard: CellGate) -> Callable[..., 
                 sfm_connection.conn.close()
                 return
             if is_passive:
-                number = proof["number"] if "number" in proof else ""
-                _greet(sfm_connection, Types.READY, guard.answer(name, number))
+                _greet(
+                    sfm_connection,
+                    Types.READY,
+                    guard.answer(name, proof.get("number", "")),
+                )
         update(self, sfm_connection, content)
 
     return update_endpoint

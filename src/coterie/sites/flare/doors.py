@@ -206,10 +206,17 @@ def why_closed(
 
 def _may_carry(me: str, peer: Peer, origin: str) -> bool:
     """Return True if a message of `origin` may come over this connection."""
-    if origin == peer.cell:
-        return True
     mine, _ = kind_of(me)
     theirs, _ = kind_of(origin)
+    is_of_a_site = mine in (Cell.SITE, Cell.SITE_JOB)
+    if (
+        is_of_a_site
+        and SERVER != peer.cell
+        and peer.cell.partition(".")[0] != me.partition(".")[0]
+    ):
+        return False  # no site connects to another; if one did, nothing of it would be taken
+    if origin == peer.cell:
+        return True
     if mine is Cell.SERVER:
         # A job's own connection may not be there yet; then its site carries for it, and for no other site.
         return (

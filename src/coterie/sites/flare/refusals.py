@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coterie.base.errors import visible
 from coterie.sites.log import Log
@@ -75,7 +76,7 @@ class Refusals:
                     self._write(sender, refused, now)
 
     def _write(self, sender: str, refused: _Sender, now: float) -> None:
-        line = {
+        line: dict[str, Any] = {
             "caller": _short(sender),
             "what": _short(refused.what),
             "outcome": "refused",

@@ -149,14 +149,11 @@ def _question(
         context.wrap_socket(plain, server_side=True) as server,
         socket.create_connection(("127.0.0.1", begun["port"]), timeout=SECONDS) as job,
     ):
-        lines = {
-            SERVER: _Line(server, SERVER),
-            OTHER: None,
-            f"{SITE}.{JOB}": _Line(job, f"{SITE}.{JOB}"),
-        }
-        lines[OTHER] = lines[SERVER]  # a dishonest server forwards whatever it gets
-        lines[SERVER].answer_greeting()
-        lines[f"{SITE}.{JOB}"].greet(begun["secret"])
+        of_server, of_job = _Line(server, SERVER), _Line(job, f"{SITE}.{JOB}")
+        # A dishonest server forwards whatever another site sends.
+        lines = {SERVER: of_server, OTHER: of_server, f"{SITE}.{JOB}": of_job}
+        of_server.answer_greeting()
+        of_job.greet(begun["secret"])
         said = list(_everything(begun["doors"], begun["agent"]))
         for number, message in enumerate(said):
             lines[message.author].say(message, number, begun["file"])
