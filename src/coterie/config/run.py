@@ -426,11 +426,16 @@ class ReportTable:
     Attributes:
         threshold: call a row positive from this predicted risk on; validation: from the one that suits each client's validation rows
             best, where a method did not train on them.
-        smallest: the smallest effect of interest, of AUC, of log-loss, and as a share of the variance of a label that is a number.
+        smallest: the smallest effect of interest, of AUC, as a share of the variance of a label that is a number, and of the log-loss
+            where two classes are equally common; of rarer ones as much less as a row tells less.
+        primary: label of the method that speaks for joining, named before the run; default: partial, else the first federated one.
     """
 
     threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
     smallest: Annotated[float, _SMALLEST, Flag(metavar="D")] = 0.01
+    primary: Annotated[
+        str | None, optional(TEXT), Flag(metavar="LABEL")
+    ] = None
 
 
 @options

@@ -79,8 +79,8 @@ def _this_model(results: Results, client: str, method: str) -> str:
     """Return how sure the gain of one model is: its training has luck of its own, which the mean over training sets has not."""
     compared = results.comparisons
     gain, posterior = (
-        compared.gain(method, client, compared.primary),
-        compared.posteriors(method, compared.primary).get(client),
+        compared.gain(method, client, compared.gain_metric),
+        compared.posteriors(method, compared.gain_metric).get(client),
     )
     if gain is None or posterior is None or not compared.folds:
         return ""

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
+from coterie.report.evidence import SMALLEST
 from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
 from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
@@ -59,6 +60,7 @@ class Scores:
         runs: names of the runs that were combined; empty for one run.
         experiment, environment, notes: content of the files of these names.
         threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
+        smallest: the smallest effect of interest, as `report.evidence.SMALLEST` says.
     """
 
     folder: Path
@@ -72,14 +74,20 @@ class Scores:
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
     coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | str = THRESHOLD
+    smallest: float = SMALLEST
     tables: tuple[tuple[int, ...], ...] = ()
     runs: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, folder: str | Path, threshold: float | str | None = None) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        threshold: float | str | None = None,
+        smallest: float | None = None,
+    ) -> Self:
         """Read a run directory; an `InputError` names the file that is missing or broken, and the cure.
 
-        Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
+        Without a `threshold`, or a `smallest`, that of the experiment's [report] is taken, and .5 or .01 if it says none.
         """
         folder = Path(folder)
         if not path_exists(folder, Path.is_dir):
@@ -113,13 +121,12 @@ class Scores:
         algorithms = {
             row["method"]: str(row.get("algorithm", row["method"])) for row in rows
         }
+        report = experiment.get("report")
+        report = report if isinstance(report, dict) else {}
         if threshold is None:
-            report = experiment.get("report")
-            threshold = (
-                report.get("threshold", THRESHOLD)
-                if isinstance(report, dict)
-                else THRESHOLD
-            )
+            threshold = report.get("threshold", THRESHOLD)
+        if smallest is None:
+            smallest = report.get("smallest", SMALLEST)
         notes = read_json(folder / "notes.json", list)
         environment = read_json(folder / "environment.json", dict)
         ordered = _in_order(algorithms, experiment)
@@ -143,6 +150,7 @@ class Scores:
             notes=tuple(map(str, notes)),
             cells=cells,
             threshold=threshold_of(threshold),
+            smallest=smallest_of(smallest),
         )
 
     # Who takes part
@@ -165,6 +173,20 @@ class Scores:
             for m in self.methods
             if m not in self.references and self.algorithms[m] != "local"
         )
+
+    @cached_property
+    def primary(self) -> str | None:
+        """The federated method that speaks: the one that [report] names, else `partial`, else the first of the experiment.
+
+        A name that no method has, or one with no results, counts as none; of methods that coincide the first one stands for all.
+        """
+        report = self.experiment.get("report")
+        named = report.get("primary") if isinstance(report, dict) else None
+        for method in self.federated:
+            if named is not None and named in (method, *self.coincide.get(method, ())):
+                return method
+        partial = [m for m in self.federated if self.algorithms[m] == "partial"]
+        return next(iter((*partial, *self.federated)), None)
 
     @property
     def against(self) -> str | None:
@@ -504,4 +526,21 @@ def _in_order(
         dict.fromkeys(
             [*(m for m in _entries(experiment) if m in algorithms), *algorithms]
         )
+    )
+
+
+def smallest_of(setting: object) -> float:
+    """The smallest effect of interest, as it is said in a file or typed.
+
+    Raises:
+        InputError: it is not between 0 and 1.
+    """
+    try:
+        value = float(str(setting))
+    except ValueError:
+        value = math.nan
+    if 0 < value < 1:
+        return value
+    raise InputError(
+        f"smallest is {setting!r}; give an effect between 0 and 1, say 0.01"
     )

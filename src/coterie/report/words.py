@@ -85,7 +85,7 @@ class ClientStory(NamedTuple):
 class Story(NamedTuple):
     """The whole answer: for all, for each client (the extremes if there are many), what the metrics mean, and what limits it.
 
-    `group` is the sentence about the small clients, which are judged together; empty without any.
+    `group` is the sentence about the small clients, which are judged among themselves; empty without any.
     """
 
     answer: tuple[str, ...]
@@ -111,7 +111,7 @@ def tell(results: Results) -> Story:
     )
     shown = tuple(
         sorted(shown, key=lambda c: verdicts[c].together > 0)
-    )  # who has a word of its own comes first
+    )  # those with rows enough of their own come first
     stories = [
         ClientStory(
             c,
@@ -169,7 +169,7 @@ def headline(results: Results, verdict: Verdict) -> str:
 def _of_small(verdicts: Mapping[str, Verdict]) -> str:
     """The sentence about all small clients together; empty without any."""
     reason = next((v.reason for v in verdicts.values() if v.together), "")
-    text = reason.rpartition("; ")[0]
+    *_, text, _ = ["", *reason.split("; ")] if reason else ("", "")
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
@@ -177,9 +177,8 @@ def _shorten(verdict: Verdict) -> Verdict:
     """A verdict for a page that has said already what holds for the small clients together."""
     if not verdict.together:
         return verdict
-    return verdict._replace(
-        reason=f"like all small clients; {verdict.reason.rpartition('; ')[2]}"
-    )
+    *own, _, limit = verdict.reason.split("; ")
+    return verdict._replace(reason="; ".join([*own, limit]))
 
 
 def _likelihood(verdict: Verdict) -> str:
@@ -491,12 +490,13 @@ def _rare_cases(results: Results) -> list[str]:
         for m in results.methods
     ]
     text = f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
-    smallest = results.comparisons.smallest
     level = float(np.nanmean(results.comparisons.trivial(None, "loss")[1]))
-    bound = f"{results.gain_text(smallest)}, up to which a change is called too little to matter"
-    rate = f"Giving every row the same risk scores a log-loss of {number(level)}"
+    margins = [results.comparisons.smallest_at(c, "loss") for c in results.clients]
+    least, most = (results.gain_text(v, min(margins)) for v in (min(margins), max(margins)))
+    bound = least if least == most else f"{least} to {most}"
     return [
-        f"{text} {rate}; {bound}, is {percent(smallest / level)} of it (--smallest sets another bound)."
+        f"{text} Giving every row the same risk scores a log-loss of {number(level)}; a change of up to {bound} is called"
+        " too small to matter (--smallest sets another bound)."
     ]
 
 
