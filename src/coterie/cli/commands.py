@@ -171,6 +171,7 @@ def _present(
     html: bool,
     insist: bool = False,
     threshold: float | str | None = None,
+    smallest: float | None = None,
 ) -> int:
     from coterie.base.files import read_json
     from coterie.report.answer import answer_lines
@@ -179,14 +180,14 @@ def _present(
     from coterie.report.verdicts import verdict
 
     _mend(folder)
-    results = Results.load(folder, threshold)
+    results = Results.load(folder, threshold, smallest)
     page: Path | None = None
     missing = ""
     if html:
         from coterie.report.html import write
 
         try:
-            page = write(folder, threshold)
+            page = write(folder, threshold, smallest)
         except InputError as error:  # after hours of training, a report that cannot be made is no failure
             if insist:
                 raise
@@ -307,7 +308,12 @@ def _report(args: argparse.Namespace) -> int:
             "--out and --new-rows are for several runs; name them behind each other"
         )
     return _present(
-        folder, args, html=not args.no_html, insist=True, threshold=args.threshold
+        folder,
+        args,
+        html=not args.no_html,
+        insist=True,
+        threshold=args.threshold,
+        smallest=args.smallest,
     )
 
 

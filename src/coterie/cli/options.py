@@ -305,6 +305,11 @@ def _add_results(commands: Any) -> None:
     )
     report.add_argument("--no-html", action="store_true", help="print the answer only")
     _add_threshold(report)
+    report.add_argument(
+        "--smallest",
+        metavar="D",
+        help="the smallest effect of interest, instead of that of the run: .01, or what you type (no training)",
+    )
     _add_tables_flag(report)
 
     plan = add_command(

@@ -305,6 +305,12 @@ SEEDS = Rule(
 )
 
 
+RIVALS = ("linear", "boosted")
+_RIVALS = Rule(
+    lambda v: isinstance(v, tuple) and "linear" in v and set(v) <= {*RIVALS},
+    'a list of "linear" and, with it, "boosted"',
+    RIVALS,
+)
 _TUNE = Rule(
     lambda v: isinstance(v, bool | Mapping),
     "true, false or a grid such as {'local.lr': [0.03, 0.1]}",
@@ -323,6 +329,7 @@ class StudySettings(RunSettings):
     Attributes:
         jobs: runs at once, each in a process of its own; no result depends on it.
         yardstick: trees: show gradient-boosted trees of each client alone and of all rows beside the methods; None: nothing.
+        rivals: what joining is compared with at each client: its own linear model, and boosted trees of its own where rows are tables.
         local: local training of every method that has some, in place of its own.
         init: a state dict or a safetensors file to start from.
         tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
@@ -339,6 +346,7 @@ class StudySettings(RunSettings):
     yardstick: Annotated[
         str | None, optional(one_of("trees")), Flag(metavar="NAME")
     ] = None
+    rivals: Annotated[tuple[str, ...], _RIVALS, Flag(metavar="A,B")] = RIVALS
     local: Annotated[LocalSGD | None, _LOCAL, InFiles(said=False)] = None
     init: Annotated[Any, START, InFiles(said=False)] = None
     tune: Annotated[Any, _TUNE, InFiles(said=False)] = False

@@ -47,10 +47,14 @@ BADGES = {
 
 
 @few_collections()
-def write(folder: str | Path, threshold: float | str | None = None) -> Path:
+def write(
+    folder: str | Path,
+    threshold: float | str | None = None,
+    smallest: float | None = None,
+) -> Path:
     """Write `report.html` of a run directory from its files alone; the path of the report.
 
-    `threshold` is as in `Results.load`.
+    `threshold` and `smallest` are as in `Results.load`.
 
     Raises:
         InputError: a file of the run is missing or broken, or jinja2 is not installed.
@@ -59,7 +63,7 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
         import jinja2
         import markupsafe
 
-    results = Results.load(folder, threshold)
+    results = Results.load(folder, threshold, smallest)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

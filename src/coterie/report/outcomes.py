@@ -261,6 +261,8 @@ class Outcomes:
         if rival == CONSTANT:
             return pair_influences(of_method, of_method, metric, instead=CONSTANT)
         if rival == BOOSTED:
+            if not self.boosted_with:
+                return []
             alone = self.rows(self.boosted_with, client, seeds)
             return pair_influences(of_method, alone, metric, instead=BOOSTED)
         return pair_influences(of_method, self.rows(rival, client, seeds), metric)

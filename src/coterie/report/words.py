@@ -22,7 +22,6 @@ from coterie.report.text import (
     first_few,
     listing,
     number,
-    percent,
     printable,
     with_sign,
 )
@@ -492,12 +491,13 @@ def _rare_cases(results: Results) -> list[str]:
     text = f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
     level = float(np.nanmean(results.comparisons.trivial(None, "loss")[1]))
     margins = [results.comparisons.smallest_at(c, "loss") for c in results.clients]
-    least, most = (results.gain_text(v, min(margins)) for v in (min(margins), max(margins)))
+    least, most = (
+        results.gain_text(v, min(margins)) for v in (min(margins), max(margins))
+    )
     bound = least if least == most else f"{least} to {most}"
-    return [
-        f"{text} Giving every row the same risk scores a log-loss of {number(level)}; a change of up to {bound} is called"
-        " too small to matter (--smallest sets another bound)."
-    ]
+    rate = f"Giving every row the same risk scores a log-loss of {number(level)}"
+    margin = f"a change of up to {bound} is called too small to matter"
+    return [f"{text} {rate}; {margin} (--smallest sets another bound)."]
 
 
 def _combination(results: Results) -> list[str]:
