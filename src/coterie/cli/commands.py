@@ -367,7 +367,7 @@ def _finalise(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
-    from coterie.report.verdicts import recommend
+    from coterie.report.verdicts import fit_yourself, recommend
     from coterie.run.files import safe_name
     from coterie.study.finalise import finalise
 
@@ -403,7 +403,7 @@ def _finalise(args: argparse.Namespace) -> int:
         f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"
     )
     say(f"what to expect of it: {target / 'card.md'}")
-    for note in final.notes:
+    for note in filter(None, [*final.notes, fit_yourself(results, args.client)]):
         sys.stderr.write(f"note: {note}\n")
     return 0
 
@@ -426,10 +426,11 @@ def _predict(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.results import Results
     from coterie.report.scores import threshold_of
-    from coterie.report.verdicts import recommend
+    from coterie.report.verdicts import fit_yourself, recommend
     from coterie.study.predict import is_final, predict
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
+    better = ""
     if is_final(folder):
         if threshold == "validation":
             raise InputError(
@@ -442,6 +443,7 @@ def _predict(args: argparse.Namespace) -> int:
             raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
         method = method or recommend(results, args.client)
+        better = fit_yourself(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
         threshold = _threshold(args, results, method, seed)
     trust = None if args.trust is None else Path(args.trust)
@@ -462,7 +464,7 @@ def _predict(args: argparse.Namespace) -> int:
         else ""
     )
     sys.stderr.write(f"model: {prediction.method} for {prediction.client}{cut}\n")
-    for note in prediction.notes:
+    for note in filter(None, [*prediction.notes, better]):
         sys.stderr.write(f"note: {note}\n")
     accuracy = prediction.accuracy()
     if accuracy is not None:

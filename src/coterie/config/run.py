@@ -441,9 +441,7 @@ class ReportTable:
 
     threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
     smallest: Annotated[float, _SMALLEST, Flag(metavar="D")] = 0.01
-    primary: Annotated[
-        str | None, optional(TEXT), Flag(metavar="LABEL")
-    ] = None
+    primary: Annotated[str | None, optional(TEXT), Flag(metavar="LABEL")] = None
 
 
 @options

@@ -11,7 +11,12 @@ from coterie.report.results import Results
 from coterie.report.scores import THRESHOLD
 from coterie.report.statistics import FEWEST_ROWS, Difference
 from coterie.report.text import chance, first_few, listing, number, printable
-from coterie.report.verdicts import late_shares, verdict, whole_percent
+from coterie.report.verdicts import (
+    fit_yourself,
+    late_shares,
+    verdict,
+    whole_percent,
+)
 from coterie.report.words import headline
 
 
@@ -69,10 +74,11 @@ def _purpose(
     lines.append(
         f"What the comparison says of joining, for {results.names[client]}: {headline(results, verdict(results, client))}"
     )
-    return [
-        *lines,
-        f"This model was trained with {printable(method)}.{_this_model(results, client, method)}",
-    ]
+    lines.append(
+        f"This model was trained with {printable(method)}.{_this_model(results, client, method)}"
+    )
+    better = fit_yourself(results, client)
+    return [*lines, f"Note: {better}"] if better else lines
 
 
 def _this_model(results: Results, client: str, method: str) -> str:

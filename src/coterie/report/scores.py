@@ -260,6 +260,12 @@ class Scores:
         return "accuracy" in self.metrics
 
     @property
+    def model(self) -> str:
+        """The registered name of the model; empty where the experiment does not say."""
+        table = self.experiment.get("model")
+        return str(table.get("name", "")) if isinstance(table, dict) else ""
+
+    @property
     def title(self) -> str:
         """Name of the data as a user typed it."""
         data = self.experiment.get("data")

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import count
+from coterie.compute.boosted import fit_it_yourself
 from coterie.compute.outcomes import BOOSTED
 from coterie.report.comparisons import FEWEST_CASES
 from coterie.report.evidence import Statement, Word, foresee, rows_of_one_own, vetoes
@@ -385,6 +386,17 @@ def _side(results: Results, gain: float, smallest: float) -> str:
     """`.02 worse` or `.05 better`."""
     size = results.gain_text(abs(gain), smallest)
     return f"{size} {'better' if gain > 0 else 'worse'}"
+
+
+def fit_yourself(results: Results, client: str) -> str:
+    """Where boosted trees of the client's own are better: say so, and how to make them, since no run keeps them. Else empty."""
+    if verdict(results, client).boosted not in STAYS:
+        return ""
+    line = fit_it_yourself(classification=results.classification)
+    return (
+        f"at {results.names[client]} boosted trees that are trained alone are better; no run keeps them, so fit them"
+        f" yourself: {line}"
+    )
 
 
 def recommend(results: Results, client: str) -> str:

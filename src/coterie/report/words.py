@@ -512,6 +512,16 @@ def _combination(results: Results) -> list[str]:
     ]
 
 
+def _rivals(results: Results) -> list[str]:
+    """What joining was compared with, where rows are those of tables."""
+    own = "your own model" if results.model != "logistic" else "your own linear model"
+    if results.comparisons.outcomes.boosted_with:
+        return [
+            f"Joining is compared with {own} and with boosted trees of your own: the word is the weaker one, gains are over {own}."
+        ]
+    return [f"Joining is compared with {own} only."] if results.label() else []
+
+
 def _caveats(results: Results, shown: int) -> list[str]:
     texts, seeds, total = (
         _combination(results),
@@ -536,7 +546,7 @@ def _caveats(results: Results, shown: int) -> list[str]:
             f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5."
         )
     elif compared:
-        texts.append(RULE)
+        texts += [RULE, *_rivals(results)]
         if (
             0
             < (small := sum(results.comparisons.small(c) for c in results.clients))

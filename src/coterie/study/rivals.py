@@ -13,9 +13,7 @@ from coterie.run.experiment import Experiment
 BASELINE = "local"
 
 
-def fits_boosted(
-    experiment: Experiment, entry: MethodEntry, clients: Clients
-) -> bool:
+def fits_boosted(experiment: Experiment, entry: MethodEntry, clients: Clients) -> bool:
     """Return True if the losses of boosted trees are to be saved beside those of this method: it trains each client alone."""
     return entry.name == BASELINE and wants_boosted(experiment, clients) and can_fit()
 
@@ -35,7 +33,6 @@ def rival_notes(experiment: Experiment, clients: Clients) -> list[str]:
     """A sentence where boosted trees are wanted and cannot be fitted."""
     if not wants_boosted(experiment, clients) or can_fit():
         return []
-    return [
-        "verdicts are against a linear model only: boosted trees, the second rival, need scikit-learn; "
-        'pip install "coterie[data]" and run again'
-    ]
+    needs = "boosted trees, the second rival, need scikit-learn"
+    cure = 'pip install "coterie[data]" and run again'
+    return [f"verdicts are against a linear model only: {needs}; {cure}"]

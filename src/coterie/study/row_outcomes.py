@@ -193,7 +193,10 @@ def losses_of_boosted(
     if kind == "regression":
         losses = losses_of_numbers(inputs, labels, tested, tested_labels)
     elif kind in ("binary", "classes"):
-        classes, tested_classes = labels.astype(np.int64), tested_labels.astype(np.int64)
+        classes, tested_classes = (
+            labels.astype(np.int64),
+            tested_labels.astype(np.int64),
+        )
         losses = losses_of_classes(inputs, classes, tested, tested_classes)
     else:
         return {}
