@@ -23,7 +23,7 @@ from benchmarks.federations import Array, Client, losses
 from benchmarks.pages import between
 from benchmarks.verdicts import decimals
 from coterie.base.files import write_atomically
-from coterie.data.parts import deal_folds
+from coterie.base.folds import deal_folds
 from coterie.study.search import PENALTIES
 
 ROOT = Path(__file__).resolve().parent.parent

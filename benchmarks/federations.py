@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.base.folds import deal_folds
 from coterie.compute.outcomes import Influence, auc_influence, mean_influence, row_error
-from coterie.data.parts import deal_folds, stratified
+from coterie.data.parts import stratified
 from coterie.report.groups import split_of
 from coterie.report.statistics import compare_pairs
 

@@ -20,6 +20,7 @@ from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
 from coterie.algorithms.fednova import FedNova as FedNova
 from coterie.algorithms.fedprox import FedProx as FedProx
+from coterie.algorithms.fixed_effects import FixedEffects as FixedEffects
 from coterie.algorithms.ifca import IFCA as IFCA
 from coterie.algorithms.local import Local as Local
 from coterie.algorithms.maxfl import MaxFL as MaxFL
@@ -27,6 +28,7 @@ from coterie.algorithms.meritfed import MeritFed as MeritFed
 from coterie.algorithms.moon import MOON as MOON
 from coterie.algorithms.mwfed import MWFed as MWFed
 from coterie.algorithms.ocs import OCS as OCS
+from coterie.algorithms.partial import Partial as Partial
 from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
 from coterie.algorithms.personal_layers import FedBABU as FedBABU
 from coterie.algorithms.personal_layers import FedBN as FedBN

@@ -21,6 +21,7 @@ from coterie.report.results import Results
 from coterie.report.verdicts import verdict
 from coterie.report.words import badge, headline
 from coterie.run.files import PAIRED
+from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites
 from coterie.sites.comparisons import note_outcomes, paired_errors
 from coterie.sites.plan_words import in_words
@@ -292,6 +293,28 @@ def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
     refused("does not ask", made.ask, note_outcomes, x=made.x, round=5)
     refused("no such method and seed", made.begin, pair="fedavg-0")
     refused("no such method and seed", made.begin, pair="fedavg-0-k3")
+
+
+def test_the_classes_of_a_folds_rows_are_not_told_by_subtraction(tmp_path):
+    def told(minimum, fold):
+        (folder := tmp_path / f"{minimum}-{fold}").mkdir()
+        made = Hospital(folder, {"minimum_cell": minimum}, methods=[FEDAVG], **FOLDS)
+        made.begin(pair=f"fedavg-0-k{fold}")
+        return made.ask(baselines, part="train")["majority_loss"].tolist()
+
+    # 106 of 294 patients are cases, and so about 35 of those of a fold.
+    assert told(20, 1) == told(1, 1) != [0.0]
+    assert told(60, 1) == [0.0]
+    assert told(60, "all") == told(1, "all") != [0.0]
+
+
+def test_classes_are_not_counted_where_a_fold_tests_few_of_one(tmp_path):
+    method = {"name": "pj-is", "local": FEDAVG["local"]}
+    made = Hospital(tmp_path, {"minimum_cell": 60}, methods=[method], **FOLDS)
+    made.begin(pair="pj-is-0-k1")
+    refused("give the plan fewer folds", made.ask, class_counts)
+    made.begin(pair="pj-is-0-kall")
+    assert made.ask(class_counts)["counts"].tolist() == [[188, 106]]
 
 
 def test_a_fold_of_too_few_rows_is_refused(tmp_path):

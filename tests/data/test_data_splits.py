@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
-from coterie.base.rng import numpy_generators
+from coterie.base.rng import generator, numpy_generators
 from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.dealing import deal
-from coterie.data.parts import generator, stratified, stratify
+from coterie.data.parts import stratified, stratify
 from coterie.data.splits import (
     clusters,
     dirichlet,

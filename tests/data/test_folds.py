@@ -6,21 +6,55 @@ import torch
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
+from coterie.base.folds import deal_folds
 from coterie.base.rows import Part
 from coterie.config.data import Split
 from coterie.data import load
-from coterie.data.parts import deal_folds, refuse_split, with_fold
+from coterie.data.parts import refuse_split, with_fold
 
 
 @pytest.mark.parametrize("size", [5, 6, 13, 100, 101])
-def test_folds_and_the_classes_in_them_differ_by_one_row_at_most(size: int) -> None:
+def test_folds_differ_by_one_row_at_most(size: int) -> None:
     labels = np.sort(np.random.default_rng(size).integers(0, 3, size))
     fold = deal_folds(labels, 5, seed=0, name="a")
     counts = np.bincount(fold, minlength=5)
     assert counts.max() - counts.min() <= 1
-    for label in range(3):
-        shares = np.bincount(fold[labels == label], minlength=5)
-        assert shares.max() - shares.min() <= 1
+
+
+def test_classes_have_no_part_in_the_deal() -> None:
+    # A fold that had its share of each class would leave training rows with the opposite error: held-out losses would be too high.
+    labels = np.repeat([0, 1], 50)
+    folds = [deal_folds(labels, 5, seed=s, name="a") for s in range(200)]
+    cases = [np.bincount(fold, weights=labels, minlength=5) for fold in folds]
+    # Hypergeometric: 20 of 100 rows, 50 cases: 20 x .5 x .5 x 80 / 99.
+    assert np.var(cases, ddof=1) == pytest.approx(20 * 0.25 * 80 / 99, rel=0.15)
+    renamed = deal_folds(1 - labels, 5, seed=0, name="a")
+    assert folds[0].tolist() == renamed.tolist()
+    numbers = deal_folds(labels.astype(np.float32), 5, seed=0, name="a")
+    assert folds[0].tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("rare", [1, 2, 3, 4])
+def test_a_class_of_fewer_than_five_rows_is_dealt_one_row_a_fold(rare: int) -> None:
+    labels = np.repeat([0, 1, 2], [31, rare, 4])
+    places = set[int]()
+    for seed in range(60):
+        fold = deal_folds(labels, 5, seed=seed, name="a")
+        counts = np.bincount(fold, minlength=5)
+        assert counts.max() - counts.min() <= 1
+        for label in (1, 2):
+            assert np.bincount(fold[labels == label], minlength=5).max() == 1
+        places |= {*fold[labels == 1].tolist()}
+    assert places == set(range(5))
+
+
+def test_patients_with_a_rare_class_are_dealt_one_a_fold() -> None:
+    patients = np.repeat(np.arange(20), 3)
+    labels = np.where(np.isin(np.arange(60), [1, 10, 19, 22]), 1, 0)  # never commonest
+    for seed in range(20):
+        fold = deal_folds(labels, 5, seed=seed, name="a", groups=patients)
+        assert np.bincount(fold[labels == 1], minlength=5).max() == 1
+        assert np.bincount(fold).tolist() == [12] * 5
 
 
 def test_a_client_with_under_five_rows_trains_and_tests_nothing() -> None:
@@ -73,6 +107,25 @@ def test_on_all_rows_nothing_is_tested() -> None:
     assert (
         view.train.sizes + view.validation.sizes
     ).tolist() == whole.train.sizes.tolist()
+
+
+def test_training_rows_know_in_which_fold_they_are_tested() -> None:
+    whole = clients()
+    tested = {}  # by client and row, in which fold
+    for fold in range(5):
+        view = with_fold(whole, 5, fold, 0)
+        for i, name in enumerate(whole.names):
+            tested |= {(name, n): fold for n in view.test.numbers(i).tolist()}
+    view = with_fold(whole, 5, 2, 0)
+    shared = view.reserve_validation(whole.names[:1])
+    for part in (view, view.merge_validation(), shared, shared.merge_validation()):
+        for i, name in enumerate(whole.names):
+            for kind, folds in part.row_folds[name].items():
+                numbers = getattr(part, kind).numbers(i).tolist()
+                assert folds.tolist() == [tested[name, n] for n in numbers]
+                assert (2 in folds) == (kind == "test")
+    assert not with_fold(whole, 5, None, 0).row_folds
+    assert not whole.row_folds
 
 
 @pytest.mark.parametrize("label", ["y", "dose"])

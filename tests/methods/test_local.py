@@ -1,4 +1,4 @@
-"""What must hold of clients that train alone."""
+"""What must hold of clients that train alone, by steps; of linear models that are solved for: test_local_exact.py."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ MUTANTS = {
 }
 
 
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
-def test_local_models_do_not_depend_on_other_clients(make):
-    problem = make()
-    many = trained(Local(MINI), problem)
-    few = trained(Local(MINI), problem.with_clients(subset(problem.clients, "bd")))
+def test_local_models_do_not_depend_on_other_clients(make, exact):
+    problem, method = make(), Local(MINI, exact=exact)
+    many = trained(method, problem)
+    few = trained(method, problem.with_clients(subset(problem.clients, "bd")))
     for name in "bd":
         assert torch.equal(many.models[name], few.models[name])
     assert not torch.equal(many.models["b"], many.models["d"])
@@ -61,7 +62,9 @@ def test_fedavg_with_one_client_is_local(make):
     problem = make()
     alone = problem.with_clients(subset(problem.clients, "c"))
     assert_close(
-        trained(FedAvg(MINI), alone).x, trained(Local(MINI), alone).models["c"], 1e-14
+        trained(FedAvg(MINI), alone).x,
+        trained(Local(MINI, exact=False), alone).models["c"],
+        1e-14,
     )
 
 
@@ -69,8 +72,8 @@ def test_local_rounds_of_steps_are_one_long_training():
     problem = logistic()
     local = replace(ONE, steps=Steps(2))
     short, long = (
-        trained(Local(local), problem, 3),
-        trained(Local(replace(local, steps=Steps(6))), problem, 1),
+        trained(Local(local, exact=False), problem, 3),
+        trained(Local(replace(local, steps=Steps(6)), exact=False), problem, 1),
     )
     for name in SIZES:
         assert_close(short.models[name], long.models[name])
@@ -79,9 +82,10 @@ def test_local_rounds_of_steps_are_one_long_training():
 def test_clients_that_work_alone_need_not_wait_to_be_drawn():
     problem = logistic()
     few, everybody = (
-        trained(Local(MINI), problem, 3, clients_per_round=m) for m in (2, None)
+        trained(Local(MINI, exact=False), problem, 3, clients_per_round=m)
+        for m in (2, None)
     )
-    start = trained(Local(MINI), problem, 1)
+    start = trained(Local(MINI, exact=False), problem, 1)
     for name in SIZES:
         assert torch.equal(few.models[name], everybody.models[name])
         assert not torch.equal(few.models[name], start.models[name])
@@ -93,9 +97,14 @@ def test_clients_that_work_alone_need_not_wait_to_be_drawn():
 def test_a_weight_decay_of_its_own_is_that_of_a_run_with_it(make, kernel, steps):
     problem, local = make(), replace(MINI, steps=Steps(steps))
     engine = InProcess(kernel=kernel)
-    mixed = trained(Local(local, {"b": 0.5}), problem, 2, engine=engine)
+    mixed = trained(Local(local, {"b": 0.5}, exact=False), problem, 2, engine=engine)
     decayed, free = (
-        trained(Local(replace(local, weight_decay=decay)), problem, 2, engine=engine)
+        trained(
+            Local(replace(local, weight_decay=decay), exact=False),
+            problem,
+            2,
+            engine=engine,
+        )
         for decay in (0.5, 0.0)
     )
     for name, model in mixed.models.items():
@@ -112,11 +121,8 @@ def test_clients_with_weight_decays_of_their_own_train_in_one_ask(monkeypatch):
         lambda self, *a, **k: asked.append(a[1].name) or ask(self, *a, **k),
     )
     problem = logistic()
-    trained(
-        Local(MINI, {name: i / 10 for i, name in enumerate(problem.clients.names)}),
-        problem,
-        2,
-    )
+    decays = {name: i / 10 for i, name in enumerate(problem.clients.names)}
+    trained(Local(MINI, decays, exact=False), problem, 2)
     assert asked.count(train_alone.name) == 2
 
 
@@ -125,8 +131,10 @@ def test_a_site_takes_the_weight_decays_of_its_plan_and_no_others():
     declaration, owner = declarations(method)[train_alone.name]
     limits = Limits(3, 3, 2, 4, torch.float32, 5)
     sent = {"x": torch.zeros(3), "local": method.local}
-    planned = {**sent, "decays": method.decays}
+    planned = {**sent, "decays": method.decays, "exact": True}
     check_payload(declaration, owner, decode(encode(planned)), limits)
+    with pytest.raises(InputError, match="does not allow this 'exact'"):
+        check_payload(declaration, owner, {**planned, "exact": False}, limits)
     with pytest.raises(InputError, match="does not allow this 'decays'"):
         check_payload(
             declaration, owner, {**sent, "decays": (("a", 0.1), ("b", 9.0))}, limits

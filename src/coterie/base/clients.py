@@ -147,15 +147,11 @@ def _check_alike(
             )
 
 
-def _merge_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the groups of a client whose validation rows have become training rows."""
-    merged = {key: groups for key, groups in parts.items() if key != "validation"}
-    return {
-        **merged,
-        "train": np.concatenate(
-            [parts[key] for key in ("train", "validation") if key in parts]
-        ),
-    }
+def _merge_numbers(parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what a client says of its rows by part, once its validation rows have become training rows."""
+    merged = {key: numbers for key, numbers in parts.items() if key != "validation"}
+    joined = [parts[key] for key in ("train", "validation") if key in parts]
+    return {**merged, "train": np.concatenate(joined)}
 
 
 class Clients(Sequence[Client]):
@@ -173,6 +169,8 @@ class Clients(Sequence[Client]):
         unseen: clients that never train and are only evaluated, or None.
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
         row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
+        row_folds: while one fold is tested, by client and part the fold that tests each row (int64 [rows]); empty without folds, and
+            where all rows train.
         questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
         rows_elsewhere: True if rows of zeros stand for rows that other institutions have.
         contribution: validation rows on which contributions are measured, made by `reserve_validation`, or None.
@@ -189,6 +187,7 @@ class Clients(Sequence[Client]):
 
     test_numbers: Mapping[str, Array] = MappingProxyType({})
     row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
+    row_folds: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     questions: tuple[str, ...] = ()
     rows_elsewhere: bool = False
     contribution: Rows | None = None
@@ -379,13 +378,14 @@ class Clients(Sequence[Client]):
             return self
         keeps = np.array([name in keep for name in self.names])
         train, validation = self.train.absorb(self.validation, ~keeps)
-        groups = {
-            name: parts if name in keep else _merge_groups(parts)
-            for name, parts in self.row_groups.items()
-        }
-        return self._with(
-            train=train, validation=validation, row_groups=MappingProxyType(groups)
-        )
+        merged = {}
+        for attribute in ("row_groups", "row_folds"):
+            by_client = {
+                name: parts if name in keep else _merge_numbers(parts)
+                for name, parts in getattr(self, attribute).items()
+            }
+            merged[attribute] = MappingProxyType(by_client)
+        return self._with(train=train, validation=validation, **merged)
 
     def reserve_validation(self, halves: Collection[str] = ()) -> Clients:
         """The same clients whose validation rows are kept for measuring contributions, as their part `contribution`.
@@ -396,7 +396,8 @@ class Clients(Sequence[Client]):
         """
         if self.validation is None:
             return self
-        reserved, remaining, row_groups = [], [], dict(self.row_groups)
+        reserved, remaining = [], []
+        row_groups, row_folds = dict(self.row_groups), dict(self.row_folds)
         for i, name in enumerate(self.names):
             numbers = self.validation.numbers(i)
             groups = np.asarray(
@@ -410,9 +411,13 @@ class Clients(Sequence[Client]):
             remaining.append(numbers[~is_kept])
             if name in row_groups:
                 row_groups[name] = {**row_groups[name], "validation": groups[~is_kept]}
+            if name in row_folds:
+                folds = row_folds[name]["validation"]
+                row_folds[name] = {**row_folds[name], "validation": folds[~is_kept]}
         inputs, labels = self.validation.inputs, self.validation.labels
         return self._with(
             row_groups=MappingProxyType(row_groups),
+            row_folds=MappingProxyType(row_folds),
             contribution=Rows.from_indices(inputs, labels, reserved),
             validation=Rows.from_indices(inputs, labels, remaining)
             if any(map(len, remaining))

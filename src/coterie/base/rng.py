@@ -176,6 +176,26 @@ def batches(
     return drawn
 
 
+def generator(seed: int, *names: str) -> np.random.Generator:
+    """A random generator that belongs to (seed, names) and to nothing else.
+
+    Args:
+        seed: An integer >= 0.
+        names: Names of what is drawn.
+
+    >>> bool(generator(0, "split", "a").random() == generator(0, "split", "a").random())
+    True
+    """
+    return np.random.default_rng(int.from_bytes(name_digest(seed, *names), "little"))
+
+
+def name_digest(seed: int, *names: str) -> bytes:
+    """Return what a seed and names are as 16 bytes."""
+    return hashlib.blake2b(
+        "\x1f".join([str(int(seed)), *names]).encode(), digest_size=16
+    ).digest()
+
+
 def numpy_generators(digests: Iterable[bytes]) -> Iterator[np.random.Generator]:
     """Yield what `numpy.random.default_rng(int.from_bytes(digest, "little"))` gives for each digest of 16 bytes, until the next one.
 

@@ -315,6 +315,8 @@ METHODS = Registry(
     {
         "local": "coterie.algorithms.local:Local",
         "centralised": "coterie.algorithms.centralised:Centralised",
+        "fixed-effects": "coterie.algorithms.fixed_effects:FixedEffects",
+        "partial": "coterie.algorithms.partial:Partial",
         "fedavg": "coterie.algorithms.fedavg:FedAvg",
         "fedprox": "coterie.algorithms.fedprox:FedProx",
         "meritfed": "coterie.algorithms.meritfed:MeritFed",

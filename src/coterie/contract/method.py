@@ -24,7 +24,8 @@ from coterie.config.run import Attackers
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter, in_order
-from coterie.contract.replies import VECTORS
+from coterie.contract.replies import CURVATURE, VECTORS
+from coterie.contract.requests import declarations
 from coterie.contract.wire import to_json
 
 if TYPE_CHECKING:
@@ -232,6 +233,11 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
+    def linear_only(self) -> bool:
+        """Return True if the method solves linear models under the library's loss, and refuses all others."""
+        return False
+
+    @property
     def needs_exact_uploads(self) -> bool:
         """Return True if what clients remember must equal what the server received, so that lossy filters are refused."""
         return False
@@ -277,6 +283,10 @@ class Method(ABC, Generic[S]):
 
     def measure(self, state: S, federation: Federation) -> Log:
         """Further quantities at evaluation rounds."""
+        return {}
+
+    def prior(self, state: S) -> Mapping[str, Tensor]:
+        """What the clients share beside their models, by name, saved with these: as much as a new client needs for one of its own."""
         return {}
 
 
@@ -339,6 +349,28 @@ class Attack(Attackers):
         return clients
 
 
+def curvature_task(method: Method[Any]) -> str:
+    """Return the name of the first task of a method whose reply has curvature; "" if there is none."""
+    for declaration, _ in declarations(method).values():
+        if CURVATURE in declaration.task.kinds.values():
+            return declaration.task.name.rpartition(":")[2]
+    return ""
+
+
+def refuse_attack(method: Method[Any], attack: Attack | None) -> None:
+    """Raise `InputError` for an attack on replies, where the method asks for curvature; attacks on rows and failures are none."""
+    if attack is None or method.is_reference:
+        return
+    on_replies = [h for h in ("corrupt", "rewrite") if overrides(attack, Attack, h)]
+    telling = curvature_task(method)
+    if on_replies and telling:
+        cls = type(attack).__name__
+        raise InputError(
+            f"{cls} changes updates, and {type(method).__name__} asks for curvature ({telling}); attack its rows, as LabelFlip does, "
+            "or take a method that sends updates, such as fedavg"
+        )
+
+
 def filters_of(method: Method[Any], candidates: Iterable[Any]) -> tuple[Filter, ...]:
     """Return the filters of a run of this method in the order in which they run; none where it is a reference.
 
@@ -376,6 +408,12 @@ def _check_filter(filter: Filter, method: Method[Any]) -> None:
         raise InputError(
             f"{cls} must be a frozen dataclass registered with @wire_type: {error}"
         ) from error
+    telling = curvature_task(method)
+    if telling and CURVATURE not in filter.kinds and not method.is_reference:
+        raise InputError(
+            f"{type(method).__name__} asks for curvature ({telling}), which {cls} cannot change; leave out the filter {cls}, or take "
+            "a method that sends updates, such as fedavg"
+        )
     if filter.lossy and method.needs_exact_uploads:
         raise InputError(
             f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {cls}"

@@ -145,6 +145,8 @@ def _stack_field(
 
 VECTORS = ("update", "gradient")
 """Kinds of fields that are model vectors."""
+CURVATURE = "curvature"
+"""Kind of fields that no filter and no attack on replies may change."""
 LOSSES = ("loss", "gap", "stay")
 """Kinds of fields that are mean losses over rows, metrics, or differences of such."""
 

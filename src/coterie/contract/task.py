@@ -130,6 +130,20 @@ OneGradient = Annotated[
     Tensor, "gradient", Form(lambda payload, layout: (layout.size,), None)
 ]
 """[n, d + b]: a gradient at one model."""
+Point = Annotated[
+    Tensor, "curvature", Form(lambda payload, layout: (layout.dim,), torch.float64)
+]
+"""float64 [n, d]: where a client's log likelihood has a curvature, or its gradient there (uphill); of the kind of `Curvature`."""
+Curvature = Annotated[
+    Tensor,
+    "curvature",
+    Form(lambda payload, layout: (layout.dim * (layout.dim + 1) // 2,), torch.float64),
+]
+"""float64 [n, d (d + 1) / 2]: minus the second derivative of a log likelihood, its upper triangle row by row.
+
+No filter changes it, since what is clipped or left out is no curvature any more: filters and attacks on replies refuse methods that ask
+for it. Nor is it rounded to the model's numbers.
+"""
 Gap = Annotated[Tensor, "gap"]
 """[n]: a loss minus what the client requires; positive means not good enough.
 
@@ -199,7 +213,8 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model` or `other`.
+        kinds: for each field of the reply `update`, `gradient`, `curvature`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model`
+            or `other`.
         forms: what fields must look like, where that is declared.
         texts: fields that are no tensors.
     """
@@ -240,7 +255,7 @@ class Task(Generic[R]):
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
-        """`update`, `gradient`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model` or `other` for each field of the reply."""
+        """What each field of the reply is, by name: see the attribute of `Task`."""
         hints = get_type_hints(self.reply, include_extras=True)
         return {
             k: get_args(v)[1] if get_origin(v) is Annotated else "other"

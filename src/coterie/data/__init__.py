@@ -7,10 +7,11 @@ scikit-learn and datasets are imported by the functions that need them.
 import sys
 
 from coterie.base.errors import no_attribute
+from coterie.base.rng import generator
 from coterie.config.data import Split, Tables
 from coterie.data.dataset import by_group, from_arrays, from_dataset
 from coterie.data.images import from_images
-from coterie.data.parts import generator, stratified
+from coterie.data.parts import stratified
 from coterie.data.registry import load
 from coterie.data.sets import Dataset
 from coterie.data.splits import clusters, dirichlet, iid, mixed, shards, target_groups

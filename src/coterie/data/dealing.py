@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError
+from coterie.base.rng import generator
 from coterie.base.spelling import rows_left_out
 from coterie.config.data import Split
 from coterie.data import splits
-from coterie.data.parts import Index, generator
+from coterie.data.parts import Index
 from coterie.data.splits import class_numbers, number_names
 
 ReadColumn = Callable[[str], NDArray[Any]]

@@ -5,7 +5,6 @@ All randomness has a name (`generator`), so a client's parts depend on its rows 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
@@ -16,34 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.rng import numpy_generators
+from coterie.base.folds import UNTESTED, deal_folds
+from coterie.base.rng import generator, name_digest, numpy_generators
 from coterie.base.rows import Rows
 
 Index = NDArray[np.int64]
 
-UNTESTED = -1
-FEWEST_ROWS = 5
 HELD = {"train": 0.8, "validation": 0.2}
 """Validation rows are a fifth of those that do not test: they choose settings, and train afterwards."""
-
-
-def generator(seed: int, *names: str) -> np.random.Generator:
-    """A random generator that belongs to (seed, names) and to nothing else.
-
-    Args:
-        seed: An integer >= 0.
-        names: Names of what is drawn.
-
-    >>> bool(generator(0, "split", "a").random() == generator(0, "split", "a").random())
-    True
-    """
-    return np.random.default_rng(int.from_bytes(_digest(seed, *names), "little"))
-
-
-def _digest(seed: int, *names: str) -> bytes:
-    return hashlib.blake2b(
-        "\x1f".join([str(int(seed)), *names]).encode(), digest_size=16
-    ).digest()
 
 
 def stratified(
@@ -119,7 +98,9 @@ def stratify(
     single = (
         [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
     )
-    streams = single or numpy_generators(_digest(seed, "parts", name) for name in names)
+    streams = single or numpy_generators(
+        name_digest(seed, "parts", name) for name in names
+    )
     edges = zip(
         begins.tolist(),
         ends.tolist(),
@@ -179,53 +160,6 @@ def _pattern(fractions: tuple[float, ...], n: int) -> Index:
     return out
 
 
-def deal_folds(
-    labels: ArrayLike,
-    folds: int,
-    *,
-    seed: int,
-    name: str,
-    groups: ArrayLike | None = None,
-) -> Index:
-    """Return the fold of each row of a client [rows]; -1 for all rows of a client with fewer than 5, which test nothing.
-
-    Rows are dealt class by class, in a random order within each, and each class begins where the last ended: every class is
-    spread over the folds as evenly as it can be, and folds differ by at most one row.
-
-    Args:
-        labels: labels of the rows; numbers that are no classes, and labels of several numbers, are dealt at random.
-        folds: how many.
-        seed: seed of the repeat.
-        name: name of the client, which names the draw.
-        groups: whose row it is, such as a patient; the rows of a group stay together and count as their commonest class.
-
-    >>> np.bincount(deal_folds([0] * 7 + [1] * 8, 5, seed=0, name="a")).tolist()
-    [3, 3, 3, 3, 3]
-    """
-    values = np.asarray(labels)
-    classes = values.ndim == 1 and not np.issubdtype(values.dtype, np.floating)
-    codes = (
-        np.unique(values, return_inverse=True)[1]
-        if classes
-        else np.zeros(len(values), dtype=np.int64)
-    )
-    whose = (
-        np.arange(len(values))
-        if groups is None
-        else np.unique(np.asarray(groups), return_inverse=True)[1]
-    )
-    units = int(whose.max()) + 1 if len(whose) else 0
-    if units < FEWEST_ROWS:
-        return np.full(len(values), UNTESTED, dtype=np.int64)
-    table = np.zeros((units, int(codes.max()) + 1))
-    np.add.at(table, (whose, codes), 1)
-    commonest = table.argmax(axis=1)
-    order = np.lexsort((generator(seed, "folds", name).random(units), commonest))
-    fold = np.empty(units, dtype=np.int64)
-    fold[order] = np.arange(units) % folds
-    return fold[whose]
-
-
 def refuse_split(clients: Clients) -> None:
     """Raise `InputError` unless all rows of the clients are training rows, which folds can be dealt from."""
     if (
@@ -251,6 +185,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     parts: dict[str, list[Index]] = {"train": [], "validation": [], "test": []}
     numbers: dict[str, Index] = {}
     patients: dict[str, dict[str, Index]] = {}
+    row_folds: dict[str, dict[str, Index]] = {}
     for i, name in enumerate(clients.names):
         labels = clients.train.part(i).labels.cpu().numpy()
         groups = (
@@ -284,6 +219,8 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         for part, place in of_part.items():
             parts[part].append(where[place])
         numbers[name] = of_part["test"]
+        if fold is not None:
+            row_folds[name] = {part: dealt[place] for part, place in of_part.items()}
         if groups is not None:
             patients[name] = {
                 part: groups[place] for part, place in of_part.items() if len(place)
@@ -292,8 +229,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     for part, lists in parts.items():
         rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
         setattr(view, part, rows if any(map(len, lists)) else None)
-    view.test_numbers, view.row_groups = (
-        MappingProxyType(numbers),
-        MappingProxyType(patients),
-    )
+    view.test_numbers = MappingProxyType(numbers)
+    view.row_groups = MappingProxyType(patients)
+    view.row_folds = MappingProxyType(row_folds)
     return view

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError
-from coterie.data.parts import Index, generator
+from coterie.base.rng import generator
+from coterie.data.parts import Index
 
 _ATTEMPTS = (
     200  # draws of Dirichlet shares before we say that the minimum cannot be met

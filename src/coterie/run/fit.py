@@ -32,7 +32,12 @@ from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import Method, clients_keeping_validation, filters_of
+from coterie.contract.method import (
+    Method,
+    clients_keeping_validation,
+    filters_of,
+    refuse_attack,
+)
 from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
@@ -212,6 +217,7 @@ def fit(
     with one_thread(), few_collections(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, reply_filters)
+        refuse_attack(chosen, attack)
         opened = _open(engine_spec, prepared, module, settings)
         try:
             if wrong:

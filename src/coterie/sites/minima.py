@@ -290,10 +290,18 @@ def classes_withheld(
 ) -> dict[str, Any]:
     """The reply of a task without what it says of classes with fewer than `least` rows.
 
+    What is told of the training rows of each fold tells, by subtraction, the classes of the rows that it tests.
+
     Raises `RefusedError` where nothing would be left.
     """
     name = task.rpartition(":")[2]
+    few_tested = fewest_tested(clients) < least
     if name in ("class_counts", "server_classes"):
+        if few_tested:
+            raise RefusedError(
+                f"a fold tests fewer than the {least} rows of a class under which its site does not speak of it; give the plan fewer "
+                "folds"
+            )
         counts = reply["counts"]
         if bool(((counts > 0) & (counts < least)).any()):
             raise RefusedError(
@@ -302,6 +310,8 @@ def classes_withheld(
     if name not in ("evaluate", "baselines"):
         return reply
     part = getattr(clients[0], str(payload["part"]), None)
+    if name == "baselines" and few_tested:
+        return {key: torch.zeros_like(value) for key, value in reply.items()}
     if part is None or fewest_of(part.labels) >= least:
         return reply
     if name == "baselines":
@@ -311,6 +321,18 @@ def classes_withheld(
     )
     values = torch.where(hidden, torch.zeros_like(reply["values"]), reply["values"])
     return {**reply, "values": values, "defined": reply["defined"] & ~hidden}
+
+
+def fewest_tested(clients: Clients) -> float:
+    """Return the rows of the smallest class among those that a fold tests at a site, 0 for one that it lacks; inf without folds."""
+    client = clients[0]
+    if not clients.row_folds or client.test is None:
+        return math.inf
+    if client.test.labels.is_floating_point():
+        return len(client.test)
+    of_parts = [part.labels.reshape(-1) for _, part in client.parts()]
+    tested = client.test.labels.reshape(-1)
+    return min(int((tested == c).sum()) for c in torch.cat(of_parts).unique())
 
 
 def fewest_of(labels: torch.Tensor) -> int:

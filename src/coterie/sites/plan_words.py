@@ -276,6 +276,7 @@ def _field_words(
     words = {
         "update": "a local model minus the one received",
         "gradient": "a gradient",
+        "curvature": "a model or gradient of its rows, or their curvature",
         "loss": "losses and metrics",
         "gap": "a difference of losses",
         "stay": "a difference of losses",

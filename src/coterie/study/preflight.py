@@ -14,12 +14,13 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.vector import Layout, copy_model
+from coterie.compute.linear import require_linear
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import short_names
 from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
-from coterie.contract.method import Method
+from coterie.contract.method import Method, filters_of, refuse_attack
 from coterie.models import build_model
 from coterie.run.contribution import check_estimator
 from coterie.run.experiment import Experiment
@@ -76,8 +77,14 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
     """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
     method = experiment.build_method(entry)
     method.check(clients.names)
+    filters_of(method, experiment.filters)
+    refuse_attack(method, experiment.attack)
     if overrides(method, Method, "check_model"):
         method.check_model(Layout.of(model_to_train(experiment, clients, 0)))
+    if method.linear_only:
+        module = model_to_train(experiment, clients, 0)
+        loss = Workspace(module, experiment.run.row_loss(clients), clients[0]).loss
+        require_linear(module, loss, entry.label)
     answerable = clients.server is not None or not method.needs_server_rows
     if not answerable:
         raise InputError(

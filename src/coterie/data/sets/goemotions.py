@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest
+from coterie.base.rng import generator
 from coterie.config.data import Split
 from coterie.config.rules import COUNT, SIZE
-from coterie.data.parts import generator
 from coterie.data.sets import Dataset, find_folder, hash_words
 from coterie.data.splits import number_names
 from coterie.data.tensors import from_tensors

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
-from coterie.base.rng import Rng
+from coterie.base.rng import Rng, generator
 from coterie.base.rows import Part, Rows
 from coterie.config.data import Split, table_of
 from coterie.config.rules import COUNT, is_number
-from coterie.data.parts import generator
 from coterie.data.sets import Dataset
 from coterie.data.splits import number_names
 

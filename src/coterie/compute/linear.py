@@ -1,0 +1,138 @@
+"""Linear models that are solved and not trained: which models these are, a client's rows for the solver, and what it tells of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.base.errors import InputError
+from coterie.base.loss import IGNORED, Loss
+from coterie.base.rows import Inputs
+from coterie.base.vector import Layout
+from coterie.compute.cohort import Cohort
+from coterie.solvers import glm
+
+MOST_PARAMETERS = 1024
+"""Parameters up to which a curvature is asked for: 4 MiB a client. A table has fewer; pixels of images have more."""
+
+
+class LinearRows(NamedTuple):
+    """The rows of one client as a solver takes them.
+
+    Attributes:
+        inputs: float64 [n, d].
+        labels: [n], as the family reads them.
+        family: log likelihood of a row.
+        outputs: C.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    family: glm.Family
+    outputs: int
+
+    @property
+    def slopes(self) -> int:
+        """Number of slopes C d; the other parameters are C intercepts."""
+        return self.outputs * self.inputs.shape[1]
+
+
+def linear_layer(model: nn.Module) -> nn.Linear | None:
+    """Return the layer of a model that is one linear layer with bias, of flattened inputs, and nothing else; None for others.
+
+    >>> linear_layer(nn.Linear(3, 1)) is None, linear_layer(nn.Linear(3, 1, bias=False)) is None
+    (False, True)
+    """
+    layers = [m for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten)]
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
+        return None
+    layer = layers[0]
+    trained = all(p.requires_grad for p in layer.parameters())
+    return layer if layer.bias is not None and trained else None
+
+
+def require_linear(model: nn.Module, loss: Loss, method: str) -> None:
+    """Raise `InputError` unless the model is one linear layer with bias under the library's loss, and small enough to be solved."""
+    cure = f"leave out {method}, or take --model logistic"
+    layer = linear_layer(model)
+    if layer is None:
+        raise InputError(
+            f"{method} solves linear models, and this model is not one linear layer with bias; {cure}"
+        )
+    if loss.own is not None or loss.kind not in glm.FAMILIES:
+        kind = "a loss of its own" if loss.own is not None else f"loss {loss.kind}"
+        raise InputError(
+            f"{method} solves linear models under the library's loss, and this run has {kind}; leave out {method}"
+        )
+    if loss.kind != "classes" and layer.out_features != 1:
+        raise InputError(
+            f"{method} solves models of one number, and this one has {layer.out_features} outputs for {loss.kind}; leave out {method}"
+        )
+    size = layer.weight.numel() + layer.bias.numel()
+    if size > MOST_PARAMETERS:
+        raise InputError(
+            f"{method} asks for the curvature of {size} parameters, {size * (size + 1) // 2} numbers a client; it takes up to "
+            f"{MOST_PARAMETERS}; leave out {method}, or take fewer columns"
+        )
+
+
+def counts(layout: Layout) -> tuple[int, int]:
+    """The numbers D of slopes and C of intercepts of a linear layer."""
+    (_, weight), (_, bias) = layout.parameters
+    return weight.numel(), bias.numel()
+
+
+def linear_rows(cohort: Cohort, client: int) -> LinearRows:
+    """Return the training rows of the client at position `client`, in float64 on the CPU.
+
+    Raises:
+        InputError: The model is not linear, rows are private, or the client may compute nothing of so few rows.
+    """
+    workspace = cohort.workspace
+    require_linear(workspace.model, workspace.loss, "the method")
+    if workspace.veil is not None:
+        raise InputError(
+            "curvature is told as it is, and this plan hides losses behind secret noise; take a method that sends updates"
+        )
+    layer = linear_layer(workspace.model)
+    assert layer is not None
+    cohort.rows_of("train", client)  # raises for a client without rows
+    cohort.require_enough(client, None)
+    numbers = np.arange(cohort.size(client), dtype=np.int64)
+    held, labels = cohort.training_rows(client, numbers)
+    inputs, labels = _flat(held), labels.cpu()
+    if workspace.loss.kind != "classes":
+        labels = labels.reshape(len(labels))
+    known = labels != IGNORED
+    if workspace.loss.kind == "classes" and not bool(known.all()):
+        inputs, labels = inputs[known], labels[known]
+    family = glm.FAMILIES[workspace.loss.kind]
+    return LinearRows(inputs, labels, family, layer.out_features)
+
+
+def _flat(inputs: Inputs) -> Tensor:
+    if isinstance(inputs, dict):
+        raise InputError("a linear layer takes one tensor of inputs, not several")
+    return inputs.flatten(1).to("cpu", torch.float64)
+
+
+def upper(matrices: Tensor) -> Tensor:
+    """The upper triangles [..., P (P + 1) / 2] of symmetric matrices [..., P, P], row by row."""
+    rows, columns = torch.triu_indices(matrices.shape[-1], matrices.shape[-1])
+    return matrices[..., rows, columns]
+
+
+def symmetric(triangles: Tensor, size: int) -> Tensor:
+    """The symmetric matrices [..., P, P] of their upper triangles.
+
+    >>> symmetric(torch.tensor([1.0, 2.0, 3.0]), 2).tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    rows, columns = torch.triu_indices(size, size)
+    matrices = triangles.new_zeros(*triangles.shape[:-1], size, size)
+    matrices[..., rows, columns] = triangles
+    matrices[..., columns, rows] = triangles
+    return matrices

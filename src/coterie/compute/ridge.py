@@ -1,0 +1,152 @@
+"""Models of one linear layer with bias under a loss of the library: their best parameters are solved for, not trained."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.base.clients import Clients
+from coterie.base.folds import deal_folds
+from coterie.base.loss import IGNORED
+from coterie.compute.cohort import Cohort
+from coterie.compute.kernels import recognise
+from coterie.compute.workspace import Workspace
+from coterie.solvers.ridge import (
+    PENALTIES,
+    Chosen,
+    Problem,
+    ridge_by_fold,
+    ridge_of_all,
+)
+
+MOST_PARAMETERS = 512
+"""Parameters of a model that is solved at most: a step costs their cube, and memory their square."""
+INNER_FOLDS = 5
+MOST_KEPT = 4096
+"""Solutions that a process keeps for the other folds of the same rows."""
+
+_solutions: OrderedDict[bytes, Chosen] = OrderedDict()
+
+
+class Linear(NamedTuple):
+    """One linear layer with bias under a loss of the library.
+
+    Attributes:
+        kind: kind of the loss.
+        outputs: C.
+    """
+
+    kind: str
+    outputs: int
+
+
+def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
+    """The linear layer that the model is, if its parameters can be solved for from the rows of these clients; else None.
+
+    They cannot under a loss of the user's own, where some are frozen, where training changes rows at random or reads them when it
+    needs them, and where there are more than `MOST_PARAMETERS`.
+    """
+    inputs, labels, loss = clients.train.inputs, clients.train.labels, workspace.loss
+    if not isinstance(inputs, Tensor) or clients.transform is not None:
+        return None
+    if loss.own is not None or loss.kind == "own":
+        return None
+    layers = recognise(workspace.model, workspace.layout, inputs[:1])
+    if layers is None or len(layers) > 1:
+        return None
+    (layer,) = layers
+    if not (layer.inputs and layer.bias and workspace.layout.dim <= MOST_PARAMETERS):
+        return None
+    labels_of_a_row = labels[0].numel()
+    if labels_of_a_row != (1 if loss.kind == "classes" else layer.outputs):
+        return None
+    return Linear(loss.kind, layer.outputs)
+
+
+def solve_alone(cohort: Cohort, client: int, linear: Linear) -> Tensor:
+    """The model [P] of a client's training rows, float64, under the ridge that folds choose: none of them is the one that is tested.
+
+    Without a tested fold there are five inner ones. The model of every tested fold comes of the same fits, which are kept for the other
+    folds of the same rows.
+    """
+    name, rows = cohort.names[client], cohort.size(client)
+    folds = cohort.clients.row_folds.get(name, {})
+    tested = folds["test"][:1].tolist() if "test" in folds else []
+    # Rows of fewer than 5 patients are in no fold; and without two of two folds no row would be left.
+    if tested and len(np.unique(folds["train"])) > 1:
+        tags = np.concatenate([folds["train"], folds["test"]])
+        problem, of_row = _read(cohort, client, linear, ("train", "test"), tags)
+        numbers = of_row.unique().tolist()
+        _count(cohort, rows, len(numbers) - 1)
+        chosen = _solve_once(ridge_by_fold, problem, of_row)
+        return chosen.models[numbers.index(*tested)]
+
+    groups = cohort.clients.row_groups.get(name, {}).get("train")
+    tags = np.arange(rows) if groups is None else groups
+    problem, of_row = _read(cohort, client, linear, ("train",), tags)
+    inner = deal_folds(
+        problem.labels.numpy(),
+        INNER_FOLDS,
+        seed=cohort.seed,
+        name=name,
+        groups=None if groups is None else of_row.numpy(),
+        purpose="inner",
+    )
+    _count(cohort, rows, INNER_FOLDS)
+    return _solve_once(ridge_of_all, problem, torch.from_numpy(inner)).models
+
+
+def _count(cohort: Cohort, rows: int, folds: int) -> None:
+    """Count each row once for each model that is fitted to it, whoever fitted it first."""
+    cohort.spent["row_gradients"] += rows * (len(PENALTIES) * (folds - 1) + 1)
+
+
+def _read(
+    cohort: Cohort,
+    client: int,
+    linear: Linear,
+    parts: tuple[str, ...],
+    tags: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> tuple[Problem, Tensor]:
+    """A client's rows of some parts as one problem, and the tag of each, in an order that follows from the rows alone.
+
+    So the same rows give the same bits in every view of the client and on every engine.
+    """
+    pieces = [cohort.rows_of(part, client).part(cohort.index[client]) for part in parts]
+    read = [cohort.workspace.prepare(piece.read()) for piece in pieces]
+    inputs = torch.cat(cast("list[Tensor]", read))  # `find_linear` takes no others
+    inputs = inputs.cpu().double().flatten(1)
+    labels = torch.cat([piece.labels for piece in pieces]).cpu()
+    if labels[0].numel() == 1:
+        labels = labels.reshape(-1)
+    numbers = torch.from_numpy(tags)
+    if linear.kind == "classes":
+        counted = labels != IGNORED
+        inputs, labels, numbers = inputs[counted], labels[counted], numbers[counted]
+
+    columns = [*inputs.T.numpy(), *labels.reshape(len(labels), -1).T.numpy()]
+    order = torch.from_numpy(np.lexsort([numbers.numpy(), *columns]))
+    return Problem(inputs[order], labels[order], *linear), numbers[order]
+
+
+def _solve_once(
+    solve: Callable[[Problem, Tensor], Chosen], problem: Problem, folds: Tensor
+) -> Chosen:
+    """The solution of these rows in these folds, which another fold of the run may have asked for before."""
+    digest = hashlib.blake2b(repr(problem[2:]).encode(), digest_size=16)
+    digest.update(solve.__name__.encode())
+    for values in (problem.inputs, problem.labels, folds):
+        digest.update(f"{tuple(values.shape)} {values.dtype}".encode())
+        digest.update(values.contiguous().numpy().data)
+    key = digest.digest()
+    if key not in _solutions:
+        _solutions[key] = solve(problem, folds)
+        if len(_solutions) > MOST_KEPT:
+            _solutions.popitem(last=False)
+    return _solutions[key]

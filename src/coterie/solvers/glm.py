@@ -1,0 +1,384 @@
+r"""Penalised generalised linear models, solved by Newton's method: one linear layer with bias, exact to 1e-8.
+
+What is maximised, over the parameters theta of one linear layer, is
+
+    sum_i w_i log p(y_i | z_i)  -  1/2 sum_j precision_j (theta_j - centre_j)^2,    z_i = W x_i + b.
+
+Parameters lie as `torch.nn.Linear(d, C)` has them in a model's vector: the slopes W row by row [C, d], then the
+intercepts b [C]; P = C d + C numbers. Several problems over the same rows (folds, penalties) are solved side by side: theta,
+precision and row weights then have leading dimensions.
+
+A family says what a row's log likelihood is. `FAMILIES` has those of one logit, of C logits, and of numbers with variance 1. Another
+one is another function `(z [..., n, C], labels [n, ...]) -> Derivatives`; labels are handed to it as they are, so that they may hold an
+exposure or times.
+
+Newton's method with step halving: McCullagh, Nelder, "Generalized Linear Models", 2nd edition, section 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = [
+    "FAMILIES",
+    "Derivatives",
+    "Family",
+    "Mode",
+    "Moments",
+    "intercepts",
+    "mode",
+    "moments",
+    "newton_step",
+    "positions",
+    "residual_variance",
+    "scores",
+]
+
+TOLERANCE = 1e-9
+"""A Newton step shorter than this in each parameter is the last one; what is left is its square."""
+MOST_STEPS = 100
+MOST_HALVINGS = 30
+SUFFICIENT = 1e-4
+"""Share of the predicted gain that a step must bring (Armijo)."""
+BLOCK = 1 << 22
+"""Numbers in the largest table of products of two inputs that is held at once: 32 MiB."""
+
+
+class Derivatives(NamedTuple):
+    """Log likelihood of rows, and its first two derivatives by the outputs z.
+
+    Attributes:
+        loglik: [..., n].
+        gradient: [..., n, C], d loglik / d z.
+        curvature: [..., n, C, C], minus the second derivative, positive semidefinite.
+    """
+
+    loglik: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+
+Family = Callable[[Tensor, Tensor], Derivatives]
+"""(z [..., n, C], labels [n, ...]) -> derivatives of each row."""
+
+
+def _binary(z: Tensor, labels: Tensor) -> Derivatives:
+    """One logit for labels 0 and 1."""
+    logits = z[..., 0]
+    y = labels.to(z.dtype)
+    p = torch.sigmoid(logits)
+    loglik = y * logits - F.softplus(logits)
+    # sigmoid(-z) and not 1 - p, which is 0 from z = 37 on.
+    curvature = p * torch.sigmoid(-logits)
+    return Derivatives(loglik, (y - p)[..., None], curvature[..., None, None])
+
+
+def _squared(z: Tensor, labels: Tensor) -> Derivatives:
+    """Numbers with variance 1: minus half the squared error."""
+    residual = labels.to(z.dtype) - z[..., 0]
+    curvature = torch.ones_like(residual)
+    return Derivatives(
+        -residual.square() / 2, residual[..., None], curvature[..., None, None]
+    )
+
+
+def _classes(z: Tensor, labels: Tensor) -> Derivatives:
+    """C logits for labels 0 to C - 1 (softmax)."""
+    y = F.one_hot(labels.long(), z.shape[-1]).to(z.dtype)
+    log_p = torch.log_softmax(z, -1)
+    p = log_p.exp()
+    curvature = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
+    return Derivatives((y * log_p).sum(-1), y - p, curvature)
+
+
+FAMILIES: dict[str, Family] = {
+    "binary": _binary,
+    "classes": _classes,
+    "regression": _squared,
+}
+"""By the kind of a loss (`coterie.base.loss.Loss.kind`)."""
+
+
+class Moments(NamedTuple):
+    """Sums over rows at a theta: what a client tells of its rows.
+
+    Attributes:
+        loglik: [...].
+        gradient: [..., P], uphill.
+        curvature: [..., P, P], minus the second derivative, positive semidefinite.
+    """
+
+    loglik: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+
+class Mode(NamedTuple):
+    """The maximum of a penalised log likelihood.
+
+    Attributes:
+        theta: [..., P].
+        rows: moments of the rows alone, without the penalty, at theta.
+        curvature: [..., P, P], with the penalty.
+        converged: bool [...]: whether the steps ended. Classes that a plane separates have no maximum without a penalty:
+            theta then grows until rounding ends it.
+        looks: how often all rows were looked at.
+    """
+
+    theta: Tensor
+    rows: Moments
+    curvature: Tensor
+    converged: Tensor
+    looks: int
+
+
+def positions(columns: int, outputs: int = 1, *, shared: bool = False) -> Tensor:
+    """The place in theta of each number of the table [C, d + 1] of slopes and intercepts, row by row: int64 [C (d + 1)].
+
+    Args:
+        columns: d.
+        outputs: C.
+        shared: whether all outputs have the same slopes, as intervals of time have: theta is then d slopes and C intercepts.
+
+    >>> positions(2, 2).tolist()  # slopes 0 to 3, intercepts 4 and 5
+    [0, 1, 4, 2, 3, 5]
+    >>> positions(2, 2, shared=True).tolist()
+    [0, 1, 2, 0, 1, 3]
+    """
+    rows = 1 if shared else outputs
+    slopes = torch.arange(rows * columns).view(rows, columns).expand(outputs, columns)
+    intercepts = rows * columns + torch.arange(outputs)[:, None]
+    return torch.cat([slopes, intercepts], 1).reshape(-1)
+
+
+def scores(
+    theta: Tensor, inputs: Tensor, outputs: int = 1, *, shared: bool = False
+) -> Tensor:
+    """The outputs z [..., n, C] of the linear layers theta [..., P] for inputs [n, d]."""
+    columns = inputs.shape[1]
+    place = positions(columns, outputs, shared=shared)
+    table = theta[..., place].unflatten(-1, (outputs, columns + 1))
+    slopes, intercepts = table[..., :-1], table[..., -1]
+    return inputs @ slopes.transpose(-1, -2) + intercepts[..., None, :]
+
+
+def moments(
+    theta: Tensor,
+    inputs: Tensor,
+    labels: Tensor,
+    family: Family,
+    outputs: int = 1,
+    *,
+    weights: Tensor | None = None,
+    shared: bool = False,
+) -> Moments:
+    """Log likelihood, gradient and curvature of rows at theta, summed over rows, in float64.
+
+    Args:
+        theta: [..., P].
+        inputs: [n, d].
+        labels: [n, ...], as the family reads them.
+        family: see `FAMILIES`.
+        outputs: C.
+        weights: of rows [..., n], 0 for a row that is left out; None: 1 each.
+        shared: see `positions`.
+
+    >>> rows = torch.tensor([[1.0], [3.0]])
+    >>> m = moments(torch.zeros(2), rows, torch.tensor([0.0, 1.0]), FAMILIES["regression"])
+    >>> m.gradient.tolist(), m.curvature.tolist()
+    ([3.0, 1.0], [[10.0, 4.0], [4.0, 2.0]])
+    """
+    theta, inputs = theta.double(), inputs.double()
+    n, columns = inputs.shape
+    place = positions(columns, outputs, shared=shared)
+    size = theta.shape[-1]
+    leading = theta.shape[:-1]
+
+    loglik = theta.new_zeros(leading)
+    gradient = theta.new_zeros(*leading, len(place))
+    curvature = theta.new_zeros(*leading, outputs * outputs, (columns + 1) ** 2)
+    at_once = max(BLOCK // (columns + 1) ** 2, 1)
+    for low in range(0, n, at_once):
+        part = slice(low, low + at_once)
+        with_one = F.pad(inputs[part], (0, 1), value=1.0)
+        z = scores(theta, inputs[part], outputs, shared=shared)
+        rows = family(z, labels[part])
+        if weights is not None:
+            w = weights[..., part].double()
+            rows = Derivatives(
+                # A row of weight 0 counts nothing, whatever its numbers are.
+                rows.loglik * w,
+                rows.gradient * w[..., None],
+                rows.curvature * w[..., None, None],
+            )
+        # [n, (d + 1)^2]: each row's products, computed once for all problems.
+        products = (with_one[:, :, None] * with_one[:, None, :]).flatten(1)
+        loglik = loglik + rows.loglik.sum(-1)
+        gradient = gradient + (rows.gradient.transpose(-1, -2) @ with_one).flatten(-2)
+        by_pair = rows.curvature.flatten(-2).transpose(-1, -2)
+        curvature = curvature + by_pair @ products
+
+    # From blocks [C, C] of tables [d + 1, d + 1] to one table over (output, input).
+    blocks = curvature.unflatten(-1, (columns + 1, columns + 1))
+    blocks = blocks.unflatten(-3, (outputs, outputs))
+    full = blocks.transpose(-3, -2).flatten(-4, -3).flatten(-2)
+    if not shared and outputs == 1:
+        return Moments(loglik, gradient, full)
+    in_theta = theta.new_zeros(*leading, size).index_add(-1, place, gradient)
+    by_rows = theta.new_zeros(*leading, size, len(place)).index_add(-2, place, full)
+    square = theta.new_zeros(*leading, size, size).index_add(-1, place, by_rows)
+    return Moments(loglik, in_theta, square)
+
+
+def mode(
+    inputs: Tensor,
+    labels: Tensor,
+    family: Family,
+    precision: Tensor,
+    outputs: int = 1,
+    *,
+    centre: Tensor | None = None,
+    weights: Tensor | None = None,
+    scale: float = 1.0,
+    shared: bool = False,
+) -> Mode:
+    """The theta that maximises the penalised log likelihood; its gradient is 0 to rounding, so it is exact to 1e-8.
+
+    Args:
+        inputs: [n, d].
+        labels: [n, ...].
+        family: see `FAMILIES`.
+        precision: of the penalty [..., P], at least 0; infinite is not allowed.
+        outputs: C.
+        centre: of the penalty [..., P]; None: 0.
+        weights: of rows [..., n] or [n]; None: 1 each.
+        scale: number > 0 by which the log likelihood is multiplied, as 1 / variance.
+        shared: see `positions`.
+
+    Returns:
+        The mode. Its `rows` and `curvature` are multiplied by `scale`, too. Without a penalty and with columns that depend on each
+        other it is the shortest theta.
+
+    >>> rows, labels = torch.tensor([[-1.0], [1.0]]), torch.tensor([-1.0, 1.0])
+    >>> alone = mode(rows, labels, FAMILIES["regression"], torch.tensor([2.0, 0.0]))
+    >>> [round(v, 9) for v in alone.theta.tolist()]  # x'x / (x'x + 2) and the mean
+    [0.5, 0.0]
+    """
+    precision = precision.double()
+    row_weights = (
+        torch.ones(len(inputs), dtype=torch.float64)
+        if weights is None
+        else weights.double()
+    )
+    leading = torch.broadcast_shapes(precision.shape[:-1], row_weights.shape[:-1])
+    row_weights = scale * row_weights.expand(*leading, len(inputs))
+    theta = torch.zeros(*leading, precision.shape[-1], dtype=torch.float64)
+    about = torch.zeros_like(theta) if centre is None else centre.double()
+
+    def look(at: Tensor) -> tuple[Moments, Tensor, Tensor]:
+        """Moments, penalised log likelihood and its gradient."""
+        rows = moments(
+            at, inputs, labels, family, outputs, weights=row_weights, shared=shared
+        )
+        off = at - about
+        value = rows.loglik - (precision * off.square()).sum(-1) / 2
+        return rows, value, rows.gradient - precision * off
+
+    rows, value, gradient = look(theta)
+    looks = 1
+    converged = torch.zeros(leading, dtype=torch.bool)
+    for _ in range(MOST_STEPS):
+        step = newton_step(rows.curvature + torch.diag_embed(precision), gradient)
+        # A problem that has ended stays: no bit of it depends on how long those beside it take.
+        step = torch.where(converged[..., None], 0.0, step)
+        converged = step.abs().amax(-1) <= TOLERANCE
+        gain = (gradient * step).sum(-1)
+        length = torch.ones_like(value)
+        tried = theta + step
+        for _ in range(MOST_HALVINGS):
+            new_rows, new_value, new_gradient = look(tried)
+            looks += 1
+            # Near the maximum values differ by rounding alone, which must not shorten a step.
+            rounding = 1e-12 * (1 + value.abs())
+            too_low = ~(new_value >= value + SUFFICIENT * length * gain - rounding)
+            if not bool(too_low.any()):
+                break
+            length = torch.where(too_low, length / 2, length)
+            tried = theta + length[..., None] * step
+        theta, rows, value, gradient = tried, new_rows, new_value, new_gradient
+        if bool(converged.all()):
+            break
+    curvature = rows.curvature + torch.diag_embed(precision)
+    return Mode(theta, rows, curvature, converged, looks)
+
+
+def intercepts(
+    offset: Tensor, labels: Tensor, family: Family, ridge: float, start: Tensor
+) -> Tensor:
+    """The intercepts a [C] that maximise the log likelihood of rows with outputs offset + a, minus ridge / 2 |a|^2.
+
+    Args:
+        offset: what the slopes give [n, C].
+        labels: [n, ...].
+        family: see `FAMILIES`.
+        ridge: >= 0.
+        start: where the steps begin [C].
+
+    >>> intercepts(torch.zeros(4, 1), torch.tensor([1, 1, 1, 0]), FAMILIES["binary"], 0.0, torch.zeros(1)).exp()
+    tensor([3.0000], dtype=torch.float64)
+    """
+    offset, a = offset.double(), start.double()
+
+    def look(at: Tensor) -> tuple[Derivatives, Tensor]:
+        rows = family(offset + at, labels)
+        return rows, rows.loglik.sum() - ridge * at.square().sum() / 2
+
+    penalty = ridge * torch.eye(len(a), dtype=torch.float64)
+    rows, value = look(a)
+    for _ in range(MOST_STEPS):
+        gradient = rows.gradient.sum(0) - ridge * a
+        step = newton_step(rows.curvature.sum(0) + penalty, gradient)
+        if float(step.abs().max()) <= TOLERANCE:
+            return a + step
+        for _ in range(MOST_HALVINGS):
+            new_rows, new_value = look(a + step)
+            if new_value >= value - 1e-12 * (1 + value.abs()):
+                break
+            step = step / 2
+        a, rows, value = a + step, new_rows, new_value
+    return a
+
+
+def residual_variance(fit: Mode, rows: float) -> Tensor:
+    """The residual variance [...] of a fit of the family "regression", over its rows minus its degrees of freedom.
+
+    These are the trace of (H + penalty)^-1 H (Hastie, Tibshirani, Friedman, "The Elements of Statistical Learning", section 3.4.1).
+
+    Args:
+        fit: a mode with `scale` 1.
+        rows: number n of rows (of weights that sum to it).
+    """
+    used = torch.linalg.solve(fit.curvature, fit.rows.curvature)
+    degrees = used.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return -2 * fit.rows.loglik / (rows - degrees)
+
+
+def newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
+    """curvature^-1 gradient [..., P]; the shortest solution where the curvature is singular."""
+    factor, failed = torch.linalg.cholesky_ex(curvature)
+    step = torch.cholesky_solve(gradient[..., None], factor)[..., 0]
+    # A factor with a pivot near 0 gives steps that rounding alone decides.
+    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    size = curvature.diagonal(dim1=-2, dim2=-1).amax(-1)
+    singular = (failed != 0) | (pivots.square().amin(-1) < 1e-13 * size)
+    if not bool(singular.any()):
+        return step
+    inverse = torch.linalg.pinv(curvature[singular], rtol=1e-11, hermitian=True)
+    step = step.clone()
+    step[singular] = (inverse @ gradient[singular][..., None])[..., 0]
+    return step
