@@ -369,16 +369,19 @@ def residual_variance(fit: Mode, rows: float) -> Tensor:
 
 
 def newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
-    """curvature^-1 gradient [..., P]; the shortest solution where the curvature is singular."""
-    factor, failed = torch.linalg.cholesky_ex(curvature)
-    step = torch.cholesky_solve(gradient[..., None], factor)[..., 0]
+    """curvature^-1 gradient [..., P]; the shortest solution, in units of the parameters' errors, where the curvature is singular."""
+    # With a diagonal of ones, what is singular does not depend on the units of columns.
+    scale = curvature.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    scale = torch.where(scale > 0, scale, 1)
+    scaled = curvature / (scale[..., :, None] * scale[..., None, :])
+    uphill = gradient / scale
+    factor, failed = torch.linalg.cholesky_ex(scaled)
+    step = torch.cholesky_solve(uphill[..., None], factor)[..., 0]
     # A factor with a pivot near 0 gives steps that rounding alone decides.
-    pivots = factor.diagonal(dim1=-2, dim2=-1)
-    size = curvature.diagonal(dim1=-2, dim2=-1).amax(-1)
-    singular = (failed != 0) | (pivots.square().amin(-1) < 1e-13 * size)
-    if not bool(singular.any()):
-        return step
-    inverse = torch.linalg.pinv(curvature[singular], rtol=1e-11, hermitian=True)
-    step = step.clone()
-    step[singular] = (inverse @ gradient[singular][..., None])[..., 0]
-    return step
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    singular = (failed != 0) | (pivots < 1e-12)
+    if bool(singular.any()):
+        inverse = torch.linalg.pinv(scaled[singular], rtol=1e-11, hermitian=True)
+        step = step.clone()
+        step[singular] = (inverse @ uphill[singular][..., None])[..., 0]
+    return step / scale
