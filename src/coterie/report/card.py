@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coterie.base.spelling import count
+from coterie.report.alike import with_whom
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
 from coterie.report.results import Results
 from coterie.report.scores import THRESHOLD
 from coterie.report.statistics import FEWEST_ROWS, Difference
-from coterie.report.text import chance, first_few, listing, number, printable
+from coterie.report.text import (
+    chance,
+    first_few,
+    listing,
+    number,
+    printable,
+    whole_percent,
+)
 from coterie.report.verdicts import (
     fit_yourself,
     late_shares,
     verdict,
-    whole_percent,
 )
 from coterie.report.words import headline
 
@@ -77,6 +84,9 @@ def _purpose(
     lines.append(
         f"This model was trained with {printable(method)}.{_this_model(results, client, method)}"
     )
+    pooled = with_whom(results, method, client)
+    if pooled:
+        lines.append(f"With whom: {pooled}.")
     better = fit_yourself(results, client)
     return [*lines, f"Note: {better}"] if better else lines
 

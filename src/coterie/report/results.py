@@ -15,6 +15,7 @@ from coterie.report.series import Weights, clock_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import MISSING, percent, short_number
 
+POOLING = "partial"
 FINE = 0.002
 """Below this smallest effect two decimals would hide what matters."""
 
@@ -137,8 +138,15 @@ class Results(Scores):
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """`weights.csv` per method, mean over seeds; methods without weights are left out."""
-        return weights_of(self.folder, self.methods, self.clients)
+        """`weights.csv` per method, mean over seeds; methods without weights are left out, and those of `shares_of_models`."""
+        weighing = [m for m in self.methods if self.algorithms[m] != POOLING]
+        return weights_of(self.folder, weighing, self.clients)
+
+    @cached_property
+    def shares_of_models(self) -> dict[str, Weights]:
+        """The same of methods that pool: how much of a client's model comes from each client's own, which is no weight of a partner."""
+        pooling = [m for m in self.methods if self.algorithms[m] == POOLING]
+        return weights_of(self.folder, pooling, self.clients) if pooling else {}
 
     @cached_property
     def failures(self) -> list[str]:

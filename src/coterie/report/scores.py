@@ -291,6 +291,12 @@ class Scores:
         label: dict[str, Any] = recipe.get("label", {})
         return label
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns of the inputs; empty if rows are not those of tables."""
+        recipe = next(iter(self._recipes.values()), {})
+        return tuple(map(str, recipe.get("features", ())))
+
     @cached_property
     def predicts(self) -> str:
         """Return the words for the label: `num > 0, 1 = disease`; empty if the run does not say."""

@@ -139,6 +139,15 @@ def percent(share: float) -> str:
     return (text[1:] if text.startswith("0.") else text) + " %"
 
 
+def whole_percent(share: float) -> str:
+    """A weight in percent.
+
+    >>> whole_percent(0.376), whole_percent(0.004)
+    ('38 %', 'less than 1 %')
+    """
+    return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"
+
+
 def listing(words: Sequence[str]) -> str:
     """Words as in a sentence.
 

@@ -466,12 +466,3 @@ def beats_constant(results: Results, client: str, method: str) -> bool | None:
         if difference is None or difference.low is None
         else difference.better and difference.excludes_zero
     )
-
-
-def whole_percent(share: float) -> str:
-    """A weight in percent.
-
-    >>> whole_percent(0.376), whole_percent(0.004)
-    ('38 %', 'less than 1 %')
-    """
-    return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"

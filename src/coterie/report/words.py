@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.base.spelling import count
+from coterie.report.alike import with_whom
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
@@ -23,6 +24,7 @@ from coterie.report.text import (
     listing,
     number,
     printable,
+    whole_percent,
     with_sign,
 )
 from coterie.report.verdicts import (
@@ -33,7 +35,6 @@ from coterie.report.verdicts import (
     helping,
     late_shares,
     verdict,
-    whole_percent,
 )
 
 INTERVAL = "±: 95 % interval of the difference to training alone, from own rows."
@@ -203,7 +204,10 @@ def badge(results: Results, verdict: Verdict) -> str:
 def _weight(
     results: Results, verdict: Verdict, client: str, groupings: Mapping[str, Groups]
 ) -> str:
-    """`35 % of the weight comes from Hungary`; empty where the method does not weigh, or weighs nobody else."""
+    """`35 % of the weight comes from Hungary`, or how a client stands to the others; empty where a method tells neither."""
+    pooled = with_whom(results, verdict.method or "", client)
+    if pooled:
+        return pooled
     share = takes(
         results, client, verdict.method or "", groupings.get(verdict.method or "")
     )
@@ -233,11 +237,10 @@ def _numbers(
     ]
     texts = []
     for method in (best, *worse):
-        share = (
-            takes(results, client, method, groupings.get(method))
-            if method == best
-            else ""
-        )
+        share = ""
+        if method == best:
+            weighed = takes(results, client, method, groupings.get(method))
+            share = weighed or with_whom(results, method, client)
         texts.append(
             f"{printable(method)}: {numbers(results, method, client)}{'; ' if share else ''}{share}"
         )
