@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from test_methods import CASES, is_pooled, label, plain, quick, run
+from test_methods import CASES, is_pooled, label, method_of, plain, quick, run
 
 from coterie.attacks import ALIE, IPM, Attack, Dropout, LabelFlip, NaN, Noise, SignFlip
 from coterie.base.errors import InputError, RunError
@@ -14,6 +14,7 @@ from coterie.compute.tasks import local_update
 from coterie.config.registry import ATTACKS, ENGINES
 from coterie.contract import exchange, task
 from coterie.contract.federation import QuorumError
+from coterie.contract.method import curvature_task
 from coterie.filters.top_k import TopK
 from federations import PROBLEMS, assert_same_bits, fit, logistic
 
@@ -39,6 +40,10 @@ class StoppedError(Exception):
 )
 def test_every_method_ends_under_every_attack_or_says_why_not(case, attack):
     failure: RunError | None = None
+    if refuses(case, ATTACKS[attack]):
+        with pytest.raises(InputError, match="asks for curvature"):
+            quick(case, rounds=2, attack=ATTACKS[attack](on=("b", "d")))
+        return
     try:
         found = quick(case, rounds=2, attack=ATTACKS[attack](on=("b", "d")))
     except RunError as error:
@@ -53,10 +58,21 @@ def test_every_method_ends_under_every_attack_or_says_why_not(case, attack):
         assert "is not finite and the round is undone" in str(failure)
 
 
+def refuses(case, attack):
+    """Return True if a method that asks for curvature refuses an attack on replies."""
+    on_replies = any(
+        getattr(attack, hook) is not getattr(Attack, hook)
+        for hook in ("corrupt", "rewrite")
+    )
+    return bool(curvature_task(method_of(case))) and on_replies
+
+
 @pytest.mark.parametrize("case", FIRST.values(), ids=label)
 def test_an_attack_changes_the_models_of_the_honest(case):
     if is_pooled(case) or case[0] == "local":
         return  # the test below
+    if refuses(case, Noise):
+        return  # the test above
     one, two = plain(case), quick(case, attack=Noise(sigma=1.0, on=("b", "c")))
     assert any(not torch.equal(x, two.models[k]) for k, x in one.models.items())
 

@@ -99,7 +99,7 @@ def _floats(value) -> int:
 
 def evaluated(formula: str, **symbols: int) -> int:
     """`(n + 1) d` with the numbers of a run."""
-    assert re.fullmatch(r"[()+\d dnNTC_s]+", formula), formula
+    assert re.fullmatch(r"[()+/\d dnNTC_s]+", formula), formula
     return int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
 
 

@@ -38,7 +38,11 @@ MUTANTS = {
             "2 * moments.curvature[None]",
         ),
         ("algorithms/partial.py", "scale=1 / variance", "scale=variance"),
-        ("algorithms/partial.py", "old_t=prior.t,", "old_t=new.t,"),
+        (
+            "algorithms/partial.py",
+            "**new._asdict(), old_t=prior.t",
+            "**new._asdict(), old_t=new.t",
+        ),
         (
             "solvers/pooling.py",
             "sums.offset / old.t - old.mu / old.s2",

@@ -4,13 +4,13 @@ Paper: the regression of a multi-centre study on the covariates and an indicator
 "DataSHIELD: resolving a conflict in contemporary bioscience", International Journal of Epidemiology 2010.
 
 Optimises: the log likelihood of all rows, minus ridge / 2 |b|^2 - ridge / 40 \sum_k a_k^2.
-Sends: D (D + 1) / 2 + D + C + 1 up, d down (tell_profile), in rounds before it has converged.
+Sends: d + 1 + d_s (d_s + 1) / 2 up, d down (tell_profile: once a round until it has converged).
 Memory: its intercepts, C numbers, from which the next round starts.
 Use: clients differ in how common an outcome is, and not in what it depends on. It is the model of a statistician, and exact.
 Avoid: what the outcome depends on differs between clients: `partial` draws slopes together only as far as they are alike.
 Formula: \max_{b, a} \sum_k \sum_i \log p(y_{ki} \mid b^\top x_{ki} + a_k) - \frac{\lambda}{2} \|b\|^2 - \frac{\lambda}{40} \sum_k a_k^2
 
-Symbols: b = slopes, a_k = intercept of client k, lambda = ridge.
+Symbols: d_s = slopes of a model, the others of its d numbers are intercepts, b = slopes, a_k = intercept of client k, lambda = ridge.
 
 Each round is one Newton step on the likelihood as a function of the slopes alone: a client chooses its intercept for the slopes that
 it was sent, and tells value, gradient and curvature with that intercept eliminated (the Schur complement). A step after which the
@@ -46,6 +46,7 @@ from coterie.compute.linear import (
     linear_rows,
     require_linear,
     symmetric,
+    too_long,
     upper,
 )
 from coterie.compute.tasks import OwnModel
@@ -78,15 +79,15 @@ class Profile(NamedTuple):
     """The client's penalised log likelihood as a function of the slopes, at those that it was sent.
 
     Attributes:
-        value: [n].
         gradient: [n, D], uphill.
         curvature: upper triangle of minus the second derivative [n, D (D + 1) / 2].
+        value: [n].
         intercepts: its own [n, C].
     """
 
-    value: Annotated[Tensor, "curvature", Form()]
     gradient: Annotated[Tensor, "curvature", Form(_slopes)]
     curvature: Annotated[Tensor, "curvature", Form(_triangle)]
+    value: Annotated[Tensor, "curvature", Form()]
     intercepts: Annotated[Tensor, "curvature", Form(_intercepts)]
 
 
@@ -133,7 +134,7 @@ def _eliminate(
     # Each column of `mixed` is a right-hand side.
     followed = glm.newton_step(of_own.expand(slopes, -1, -1), mixed.T)
     curvature = of_slopes - mixed.T @ followed.T
-    return value, moments.gradient[:slopes], upper(curvature), own
+    return moments.gradient[:slopes], upper(curvature), value, own
 
 
 @task
@@ -192,6 +193,7 @@ class FixedEffects(Method[State]):
 
     participation = "own"
     linear_only = True
+    keeps = 1
     exempt: ClassVar[Mapping[str, str]] = {
         "diverges": "it is solved, without a learning rate"
     }
@@ -218,6 +220,10 @@ class FixedEffects(Method[State]):
             x=torch.cat([state.b, state.mean]),
             ridge=float(self.ridge),
         )
+        refused = too_long(replies, "gradient", federation.max_norm)
+        for name, why in refused.items():
+            federation.report(name, why, tell_profile)
+        replies = replies.without(refused)
         mean = pooling.add_up(replies.intercepts) / len(replies)
         penalty = self.ridge * state.b.square().sum() / 2
         value = float(pooling.add_up(replies.value) - penalty)

@@ -1,18 +1,20 @@
 r"""Partial pooling: a linear model for each client, whose slopes are drawn to the others' as far as they are alike.
 
-Paper: a hierarchical generalised linear model by empirical Bayes; C. N. Morris, "Parametric Empirical Bayes Inference", JASA 1983; over
-sites by quadratics: C. Luo et al., "dPQL: a lossless distributed algorithm for generalized linear mixed model", JAMIA 2022.
+Paper: C. Luo et al., "dPQL: a lossless distributed algorithm for generalized linear mixed model with application to privacy-preserving
+hospital profiling", JAMIA 2022; by empirical Bayes, as in C. N. Morris, "Parametric Empirical Bayes Inference: Theory and
+Applications", JASA 1983.
 
 Optimises: each client's own log likelihood under a prior that is learnt from all clients; intercepts are a client's own.
-Sends: d + d (d + 1) / 2 up, 0 down (tell_mode); d + d (d + 1) / 2 up, d down (tell_quadratic); with sums d up, 0 down (begin_sums);
-5 D + C + 2 up, 3 d down (step_sums).
-Memory: none.
+Sends: d + d (d + 1) / 2 up, 0 down (tell_mode: once); d + d (d + 1) / 2 up, d down (tell_quadratic: once); d up, 0
+down (begin_sums: once); d + 4 d_s + 2 up, 3 d down (step_sums).
+Memory: none; with sums 2 d + 1 numbers: where it is and its weight.
 Use: a table with a linear model, of clients that are alike in part. It is exact: no rate, no seed, nothing to tune.
-Avoid: images, text, other models; or the server must not know a client's model: then `sends = "sums"`.
+Avoid: images, text, other models; or the server must not know a client's model, which it does in this form.
 Formula: b_k \sim N(\mu, \operatorname{diag}(t) / u_k), \quad a_k \sim N(m_0, q_0), \quad \mu \sim N(0, S_2), \quad
 (a_k, b_k) = \operatorname{mode}
 
-Symbols: a_k, b_k = intercept and slopes of client k, mu, t, u_k, m0, q0, S2 as in the formula; the steps are in `solvers/pooling.py`.
+Symbols: a_k, b_k = intercept and slopes of client k, d_s = number of slopes of a model of d numbers, mu, t, u_k, m0, q0, S2 as in the
+formula; the steps are in `solvers/pooling.py`.
 
 The form of passes (the default): in pass 1 each client tells the mode of its own rows (ridge 4, intercept .001) and the
 curvature there, in pass 2 the gradient and the curvature at the mode that the server sent it. Each pass starts afresh,
@@ -57,6 +59,7 @@ from coterie.compute.linear import (
     linear_rows,
     require_linear,
     symmetric,
+    too_long,
     upper,
 )
 from coterie.compute.tasks import OwnModel
@@ -64,7 +67,7 @@ from coterie.config.rules import SIZE, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.replies import Replies, medians, outliers
+from coterie.contract.replies import Replies
 from coterie.contract.requests import Among, asks
 from coterie.contract.task import (
     Curvature,
@@ -79,8 +82,6 @@ from coterie.contract.task import (
 from coterie.contract.wire import PerClient
 from coterie.solvers import glm, pooling
 
-LEAST_VARIANCE = 1e-6
-"""Residual variance below which rows count as fitted without error; labels have variance 1 over all clients."""
 UNIT = torch.ones(1, dtype=torch.float64)
 
 
@@ -105,7 +106,7 @@ def _own_mode(rows: LinearRows) -> tuple[glm.Mode, float]:
     fit = glm.mode(inputs, labels, family, precision, outputs)
     if family is not glm.FAMILIES["regression"]:
         return fit, 1.0
-    variance = max(float(glm.residual_variance(fit, len(labels))), LEAST_VARIANCE)
+    variance = pooling.noise(fit, len(labels))
     scaled = glm.mode(inputs, labels, family, precision, outputs, scale=1 / variance)
     return scaled, variance
 
@@ -373,6 +374,7 @@ class Partial(Method[State]):
         return {
             **shared,
             "clients": state.clients,
+            "weights": dict(zip(state.clients, state.u.tolist(), strict=True)),
             "degrees": degrees,
             "u": state.u,
             "shares": pooling.shares(_pooled(state)),
@@ -429,12 +431,8 @@ def _convex(
         for name, code in zip(replies.clients, bad.tolist(), strict=True)
         if code
     }
-    # As a model that is far longer than the others' is refused where updates are sent.
     if asked is tell_mode:
-        lengths = {"mode": torch.linalg.vector_norm(replies.mode, dim=1)}
-        refused |= outliers(
-            replies.clients, lengths, medians(lengths), federation.max_norm
-        )
+        refused |= too_long(replies, "mode", federation.max_norm)
     for name, why in refused.items():
         federation.report(name, why, asked)
     if len(refused) == len(replies):

@@ -115,6 +115,6 @@ def traffic(sends: str) -> dict[str, tuple[str, str]]:
     {'local_update': ('d + 1', 'd'), 'distances': ('1', '2 d')}
     """
     clauses = re.findall(
-        r"(?:^|; )([^;(]*(?:\([^)]*\) d)?[^;(]*?) up, ([^;]+?) down \((\w+)", sends
+        r"(?:^|; )((?:[^;(]|\([^)]*\))*?) up, ([^;]+?) down \((\w+)", sends
     )
     return {task: (up.strip(), down) for up, down, task in clauses}

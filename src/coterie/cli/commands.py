@@ -367,16 +367,20 @@ def _finalise(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
-    from coterie.report.verdicts import fit_yourself, recommend
+    from coterie.report.verdicts import fit_yourself
     from coterie.run.files import safe_name
     from coterie.study.finalise import finalise
+    from coterie.study.outside import outside_card, prior_words, solve_own
+    from coterie.study.predict import is_final
 
     run = Path(args.folder)
+    if args.own is not None and is_final(run):
+        return _solve_own(args, run)
     _mend(run)
     results = Results.load(run, args.threshold)
-    best = recommend(results, args.client)
-    method = args.method or best
-    threshold = _threshold(args, results, method)
+    took_part = args.client in results.names
+    method = args.method or _default_method(results, args.client)
+    threshold = _threshold(args, results, method) if took_part else None
     target = (
         Path("final") / safe_name(f"{results.title}-{args.client}")
         if args.out is None
@@ -390,10 +394,16 @@ def _finalise(args: argparse.Namespace) -> int:
         threshold=threshold,
         accept_change=args.accept_change,
     )
-    text = card(
-        results, args.client, method, final.rows, threshold, rounds=final.rounds
-    )
+    shared = prior_words(target)
+    text = outside_card(results.title, method, final.rows)
+    if took_part:
+        text = card(
+            results, args.client, method, final.rows, threshold, rounds=final.rounds
+        )
+    text = f"{text}\n{shared}" if shared else text
     write_atomically(target / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
+    if args.own is not None:
+        solve_own(target, Path(args.own), target, client=args.client)
     except_tuning = (
         " but those that choose how it is tuned"
         if results.personal_part(method)
@@ -403,8 +413,38 @@ def _finalise(args: argparse.Namespace) -> int:
         f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"
     )
     say(f"what to expect of it: {target / 'card.md'}")
-    for note in filter(None, [*final.notes, fit_yourself(results, args.client)]):
+    better = fit_yourself(results, args.client) if took_part else ""
+    for note in filter(None, [*final.notes, better]):
         sys.stderr.write(f"note: {note}\n")
+    return 0
+
+
+def _default_method(results: Results, client: str) -> str:
+    """The method that a run recommends to a client; to a hospital outside the one that learns what clients share."""
+    from coterie.report.verdicts import recommend
+    from coterie.study.predict import OUTSIDE
+
+    if client in results.names or client != OUTSIDE:
+        return recommend(results, client)
+    for label, name in results.algorithms.items():
+        if name == "partial":
+            return label
+    raise InputError(
+        f"say with --method whose model a hospital outside is served; the run has {', '.join(results.methods)}"
+    )
+
+
+def _solve_own(args: argparse.Namespace, folder: Path) -> int:
+    """Write the model of a new hospital from a finalised one and the hospital's rows."""
+    from coterie.run.files import safe_name
+    from coterie.study.outside import solve_own
+
+    default = folder.with_name(safe_name(f"{folder.name}-{args.client}"))
+    out = default if args.out is None else Path(args.out)
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} holds something already; choose another --out")
+    rows = solve_own(folder, Path(args.own), out, client=args.client)
+    say(f"model of {args.client} from {rows} rows of its own: {out}")
     return 0
 
 
@@ -426,7 +466,7 @@ def _predict(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.results import Results
     from coterie.report.scores import threshold_of
-    from coterie.report.verdicts import fit_yourself, recommend
+    from coterie.report.verdicts import fit_yourself
     from coterie.study.predict import is_final, predict
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
@@ -442,10 +482,12 @@ def _predict(args: argparse.Namespace) -> int:
         if args.client is None:
             raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
-        method = method or recommend(results, args.client)
-        better = fit_yourself(results, args.client)
+        method = method or _default_method(results, args.client)
+        if args.client in results.names:
+            better = fit_yourself(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
-        threshold = _threshold(args, results, method, seed)
+        took_part = args.client in results.names
+        threshold = _threshold(args, results, method, seed) if took_part else None
     trust = None if args.trust is None else Path(args.trust)
     chosen = {"client": args.client, "method": method, "seed": args.seed}
     prediction = predict(

@@ -355,13 +355,20 @@ def _add_results(commands: Any) -> None:
     )
     finalise.add_argument("folder", help="the run directory")
     finalise.add_argument(
-        "--client", required=True, help="the client whose model is written"
+        "--client",
+        required=True,
+        help="the client whose model is written; outside: a hospital that took no part",
     )
     finalise.add_argument(
         "--method",
         help="label of the method; default: the one that the run recommends to this client",
     )
     finalise.add_argument("--out", metavar="FOLDER", help="default: final/RUN-CLIENT")
+    finalise.add_argument(
+        "--own",
+        metavar="FILE",
+        help="a new hospital's rows: its own model under what the clients share; FOLDER may be a finalised model",
+    )
     _add_accept_change(finalise)
     _add_threshold(finalise)
 
@@ -374,7 +381,10 @@ def _add_results(commands: Any) -> None:
     predict.add_argument(
         "file", help="CSV, Excel, Parquet or npz file with the client's columns"
     )
-    predict.add_argument("--client", help="the client whose model of a run predicts")
+    predict.add_argument(
+        "--client",
+        help="the client whose model of a run predicts; outside: a hospital that took no part",
+    )
     predict.add_argument(
         "--method",
         help="label of the method; default: the one that the run recommends to this client",

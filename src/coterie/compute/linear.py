@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from coterie.base.loss import IGNORED, Loss
 from coterie.base.rows import Inputs
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
+from coterie.contract.replies import Replies, medians, outliers
 from coterie.solvers import glm
 
 MOST_PARAMETERS = 1024
@@ -117,6 +118,12 @@ def _flat(inputs: Inputs) -> Tensor:
     if isinstance(inputs, dict):
         raise InputError("a linear layer takes one tensor of inputs, not several")
     return inputs.flatten(1).to("cpu", torch.float64)
+
+
+def too_long(replies: Replies[Any], field: str, max_norm: float) -> dict[str, str]:
+    """Return why replies are refused whose vectors [n, ...] are far longer than the others', as updates are, by client."""
+    lengths = {field: torch.linalg.vector_norm(replies.fields[field], dim=1)}
+    return outliers(replies.clients, lengths, medians(lengths), max_norm)
 
 
 def upper(matrices: Tensor) -> Tensor:

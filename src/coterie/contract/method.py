@@ -285,8 +285,8 @@ class Method(ABC, Generic[S]):
         """Further quantities at evaluation rounds."""
         return {}
 
-    def prior(self, state: S) -> Mapping[str, Tensor]:
-        """What the clients share beside their models, by name, saved with these: as much as a new client needs for one of its own."""
+    def prior(self, state: S) -> Mapping[str, Any]:
+        """What the clients share beside their models: tensors, texts and numbers by name, which are saved with the models."""
         return {}
 
 

@@ -180,6 +180,7 @@ class _Loop:
             asks=session.asks,
             failures=session.failures,
             elsewhere=tuple(name for name, x in models.items() if x is None),
+            prior=self.method.prior(state),
         )
 
     def _ends(self, followers: Followers, number: int) -> bool:

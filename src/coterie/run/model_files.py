@@ -32,9 +32,12 @@ def save_models(
     metadata = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
     frozen = _frozen_tensors(run)
     files: list[Path] = []
+    if run.prior:
+        files.append(prior_path(folder, label, run.seed, fold))
+        save_prior(files[-1], run, metadata)
     if frozen:
         files.append(frozen_path(folder, label, run.seed, fold))
-        write_tensors(files[0], frozen, metadata)
+        write_tensors(files[-1], frozen, metadata)
         metadata["frozen"] = True
     if len(run.models) > APART:
         files.append(
@@ -66,6 +69,22 @@ def frozen_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Pa
         / "frozen"
         / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
     )
+
+
+def prior_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
+    """Return the path, below `models/`, of what the clients share beside their models."""
+    return (
+        folder
+        / "prior"
+        / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
+    )
+
+
+def save_prior(path: Path, run: Run, metadata: Mapping[str, Any]) -> None:
+    """Write what the clients of a run share: tensors, and beside `metadata` all else by its name."""
+    tensors = {k: v for k, v in run.prior.items() if isinstance(v, Tensor)}
+    others = {k: v for k, v in run.prior.items() if k not in tensors}
+    write_tensors(path, tensors, {**metadata, **others})
 
 
 def _frozen_tensors(run: Run) -> Mapping[str, Tensor]:

@@ -62,6 +62,7 @@ class Run:
         module: the module that the vectors belong to.
         meaning: what outputs mean, for `predict`; None of a run without clients in this process.
         elsewhere: clients whose own models stay with them, since they are other parties.
+        prior: what clients share beside their models, for methods that learn such (`Method.prior`).
 
     >>> import coterie as ct
     >>> clients = ct.data.load("heart-disease")
@@ -86,6 +87,7 @@ class Run:
     failures: dict[str, str] = field(default_factory=dict)
     meaning: Meaning | None = None
     elsewhere: tuple[str, ...] = ()
+    prior: Mapping[str, Any] = field(default_factory=dict)
 
     if not TYPE_CHECKING:  # a type checker finds such a name itself
 

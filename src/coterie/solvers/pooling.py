@@ -21,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.solvers.glm import Mode, residual_variance
+
 __all__ = [
     "OWN_RIDGE",
     "Held",
@@ -31,6 +33,7 @@ __all__ = [
     "add_up",
     "distances",
     "modes",
+    "noise",
     "own_precision",
     "pool",
     "robust_weights",
@@ -54,6 +57,8 @@ CAUCHY = 0.04
 """Square of the scale .2 of the half-Cauchy prior."""
 FREEDOM = 4
 LEAST_WEIGHT, MOST_WEIGHT = 0.02, 2.0
+LEAST_NOISE = 1e-6
+"""Residual variance below which rows count as fitted without error; labels have variance 1 over all clients."""
 LEAST_S2, MOST_S2 = 0.001, 4.0
 
 
@@ -160,6 +165,11 @@ def own_precision(slopes: int, intercepts: int) -> Tensor:
     of_slopes = torch.full((slopes,), OWN_RIDGE, dtype=torch.float64)
     of_intercepts = torch.full((intercepts,), OWN_INTERCEPT_RIDGE, dtype=torch.float64)
     return torch.cat([of_slopes, of_intercepts])
+
+
+def noise(own: Mode, rows: float) -> float:
+    """The variance by which the log likelihood of a regression is divided, from a client's own model of `rows` rows."""
+    return max(float(residual_variance(own, rows)), LEAST_NOISE)
 
 
 def start(mean: Tensor, slopes: int) -> Prior:

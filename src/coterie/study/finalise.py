@@ -23,13 +23,19 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json
 from coterie.run.fit import personalise
 from coterie.run.hashes import refuse_other_records
-from coterie.run.model_files import about_models, save_model
+from coterie.run.model_files import (
+    about_models,
+    open_model_file,
+    save_model,
+    save_prior,
+)
 from coterie.run.predictions import Answers
 from coterie.run.provenance import Provenance
 from coterie.run.result import Run
 from coterie.run.tables import read_experiment
 from coterie.study.layout import Pair, refuse_combination
-from coterie.study.predict import MODEL, load_answers
+from coterie.study.outside import PRIOR
+from coterie.study.predict import MODEL, OUTSIDE, load_answers, model_path
 from coterie.study.preflight import model_to_train, pair_world, run_settings, train
 
 
@@ -59,7 +65,7 @@ def finalise(
     Args:
         run: the run directory.
         out: a folder that does not exist or is empty.
-        client: whose model is written.
+        client: whose model is written; "outside": that of a hospital that took no part.
         method: the label of a method of the run.
         threshold: kept with the model, for `predict`.
         accept_change: what may have changed since the run, as `RunSettings` names it.
@@ -98,9 +104,12 @@ def finalise(
     clients = untested.of_fold(
         untested.load_data(seed), seed, ALL if untested.folds else ""
     )
-    if client not in clients.names:
+    if client == OUTSIDE and client not in clients.names:
+        path = model_path(run, method, str(seed), client)
+        open_model_file(path, client)  # a method that serves nobody outside has none
+    elif client not in clients.names:
         raise InputError(
-            f"the run has no client {client!r}; {nearest(client, clients.names)}"
+            f"the run has no client {client!r}; {nearest(client, clients.names)}, or {OUTSIDE!r} for a hospital that took no part"
         )
     fitted = _fit(
         untested, entries[method], clients, seed, _rounds(run, experiment, method, seed)
@@ -191,6 +200,8 @@ def _write(
         owner,
         {**about_models(metadata["method"], run, clients), **metadata, "model": model},
     )
+    if run.prior:
+        save_prior(out / PRIOR, run, {"method": metadata["method"]})
     write_json(out / "preprocess.json", clients.recipe)
     if own_file := _own_file(model):
         write_json(out / FILES, {str(own_file): hash_of(own_file)})

@@ -32,6 +32,8 @@ from coterie.run.predictions import Answers, Prediction
 from coterie.study.layout import CHECKPOINTS, refuse_combination
 
 MODEL = "model.safetensors"
+OUTSIDE = "outside"
+"""In place of the name of a client: a hospital that took no part."""
 
 
 def predict(
@@ -173,9 +175,9 @@ def _of_run(
         raise InputError(
             f"say whose model answers, with --client; the run has {', '.join(sorted(clients))}"
         )
-    if client not in clients:
+    if client not in clients and client != OUTSIDE:
         raise InputError(
-            f"the run has no client {client!r}; {nearest(str(client), clients)}"
+            f"the run has no client {client!r}; {nearest(str(client), clients)}, or {OUTSIDE!r} for a hospital that took no part"
         )
     if not (run / "preprocess.json").exists():
         raise InputError(
@@ -190,7 +192,7 @@ def _of_run(
         raise InputError(
             f"the run has no method {method!r}; {nearest(str(method), labels_known)}"
         )
-    return _model_path(run, str(method), used, str(client)), recipes[used]
+    return model_path(run, str(method), used, str(client)), recipes[used]
 
 
 def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
@@ -215,7 +217,8 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
     return model_of(table, f"{run}, [model]")
 
 
-def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
+def model_path(run: Path, method: str, seed: str, client: str) -> Path:
+    """Return the file with the model of a client. Raises `InputError` if there is none, or it is damaged."""
     folds = read_toml(run / "experiment.toml").get("split", {}).get("folds", 0)
     name = f"{method}-{seed_suffix(seed, ALL if folds else '')}"
     personal, shared = (
