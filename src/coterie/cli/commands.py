@@ -472,7 +472,7 @@ def _predict(args: argparse.Namespace) -> int:
     folder, method, threshold = Path(args.folder), args.method, args.threshold
     better = ""
     if is_final(folder):
-        if threshold == "validation":
+        if threshold in ("validation", "prevalence"):
             raise InputError(
                 f"{folder} holds one model and its threshold; give a risk, say 0.3"
             )

@@ -422,5 +422,5 @@ def _add_threshold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         metavar="P",
-        help="call a row positive from this risk on; validation: from the one that suits the validation rows best",
+        help="treat from this risk on; prevalence: the share of cases of each client; validation: what suits validation rows best",
     )

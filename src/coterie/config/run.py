@@ -418,9 +418,9 @@ class Tuning:
 
 
 _THRESHOLD = Rule(
-    lambda v: v == "validation" or (is_number(v) and 0 < v < 1),
-    'a number between 0 and 1, or "validation"',
-    ("validation",),
+    lambda v: v in ("validation", "prevalence") or (is_number(v) and 0 < v < 1),
+    'a number between 0 and 1, "prevalence" or "validation"',
+    ("validation", "prevalence"),
 )
 
 
@@ -432,14 +432,15 @@ class ReportTable:
     """The [report] table: how results are shown. No number of a run depends on it.
 
     Attributes:
-        threshold: call a row positive from this predicted risk on; validation: from the one that suits each client's validation rows
-            best, where a method did not train on them.
+        threshold: the predicted risk from which a patient is treated, and a row called positive. prevalence: decisions are judged
+            at the share of cases of each client, and rows called positive from .5 on. validation: the risk that suits each
+            client's validation rows best, where a method did not train on them.
         smallest: the smallest effect of interest, of AUC, as a share of the variance of a label that is a number, and of the log-loss
             where two classes are equally common; of rarer ones as much less as a row tells less.
         primary: label of the method that speaks for joining, named before the run; default: partial, else the first federated one.
     """
 
-    threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
+    threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = "prevalence"
     smallest: Annotated[float, _SMALLEST, Flag(metavar="D")] = 0.01
     primary: Annotated[str | None, optional(TEXT), Flag(metavar="LABEL")] = None
 

@@ -6,6 +6,13 @@ from collections.abc import Mapping
 
 from coterie.base.spelling import count
 from coterie.report.alike import with_whom
+from coterie.report.decisions import (
+    MEASURES,
+    PER,
+    decision,
+    measures,
+    treat_all,
+)
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
 from coterie.report.results import Results
@@ -169,6 +176,7 @@ def _expectation(
     ).items():
         place = "the chosen threshold" if chosen else number(threshold)
         lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
+    lines += _decisions(results, client, method)
     sharing = (
         () if results.own_models(method) else results.clients
     )  # which have the same model
@@ -197,6 +205,25 @@ def _expectation(
             f"Too few rows to tell whether it is better than a constant prediction at {group}: that takes {minimum}.",
         ]
     return lines
+
+
+def _decisions(results: Results, client: str, method: str) -> list[str]:
+    """Net benefit, missed patients and calibration, with intervals, beside treating everybody and nobody; none without two classes."""
+    at = decision(results, client)
+    found = {} if at is None else measures(results, method, client, at.threshold)
+    if at is None or not found:
+        return []
+    lines = ["", f"For decisions at a risk of {at.words}, per 100 patients:", ""]
+    lines += ["| | value | 95 % interval |", "| --- | ---: | ---: |"]
+    for name, title in MEASURES.items():
+        lines += _score_row(title, found.get(name))
+    share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
+    everybody = number(PER * treat_all(share, at.threshold))
+    return [
+        *lines,
+        "",
+        f"Treating everybody has a net benefit of {everybody}, treating nobody one of 0 and {number(PER * share)} missed.",
+    ]
 
 
 def _score_row(

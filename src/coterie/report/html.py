@@ -18,6 +18,8 @@ from coterie.report.contributions import (
     signs,
     silent_targets,
 )
+from coterie.report.decisions import MEASURES, decision
+from coterie.report.decisions import table as table_of_decisions
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
@@ -140,10 +142,14 @@ def _context(results: Results) -> dict[str, Any]:
                 "name": c.name,
                 "rows": rows,
                 "alike": call_all_the_same(results, c.client, rows),
+                "decisions": table_of_decisions(results, c.client),
+                "at": at.words if (at := decision(results, c.client)) else "",
             }
             for c in story.clients
             if (rows := table_of_tests(results, c.client))
         ],
+        "threshold_named": results.decision_threshold is not None,
+        "measures": list(MEASURES.values()),
         "threshold": None
         if results.threshold == "validation"
         else number(float(results.threshold)),

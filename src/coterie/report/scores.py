@@ -41,6 +41,7 @@ FILES = (
     "experiment.toml",
 )
 THRESHOLD = 0.5
+PREVALENCE = "prevalence"
 REFERENCES = ("centralised", *YARDSTICKS)
 
 
@@ -60,6 +61,7 @@ class Scores:
         runs: names of the runs that were combined; empty for one run.
         experiment, environment, notes: content of the files of these names.
         threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
+        decision_threshold: the risk at which decisions are judged; None: the prevalence at each client.
         smallest: the smallest effect of interest, as `report.evidence.SMALLEST` says.
     """
 
@@ -74,6 +76,7 @@ class Scores:
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
     coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | str = THRESHOLD
+    decision_threshold: float | None = None
     smallest: float = SMALLEST
     tables: tuple[tuple[int, ...], ...] = ()
     runs: tuple[str, ...] = ()
@@ -87,7 +90,8 @@ class Scores:
     ) -> Self:
         """Read a run directory; an `InputError` names the file that is missing or broken, and the cure.
 
-        Without a `threshold`, or a `smallest`, that of the experiment's [report] is taken, and .5 or .01 if it says none.
+        Without a `threshold`, or a `smallest`, that of the experiment's [report] is taken. Where no threshold is named, rows are called
+        positive from .5 on, and decisions are judged at the prevalence of each client.
         """
         folder = Path(folder)
         if not path_exists(folder, Path.is_dir):
@@ -124,7 +128,9 @@ class Scores:
         report = experiment.get("report")
         report = report if isinstance(report, dict) else {}
         if threshold is None:
-            threshold = report.get("threshold", THRESHOLD)
+            threshold = report.get("threshold", PREVALENCE)
+        threshold = threshold_of(threshold)
+        named = threshold if isinstance(threshold, float) else None
         if smallest is None:
             smallest = report.get("smallest", SMALLEST)
         notes = read_json(folder / "notes.json", list)
@@ -149,7 +155,8 @@ class Scores:
             environment=environment,
             notes=tuple(map(str, notes)),
             cells=cells,
-            threshold=threshold_of(threshold),
+            threshold=THRESHOLD if threshold == PREVALENCE else threshold,
+            decision_threshold=named,
             smallest=smallest_of(smallest),
         )
 
@@ -493,19 +500,21 @@ class Scores:
 
 
 def threshold_of(setting: object) -> float | str:
-    """The risk from which a row is called positive, as it is said in a file or typed; "validation" stays.
+    """The risk from which a row is called positive, as it is said in a file or typed; "validation" and "prevalence" stay.
 
     Raises:
-        InputError: it is neither "validation" nor between 0 and 1.
+        InputError: it is neither of these nor between 0 and 1.
     """
+    if setting in ("validation", PREVALENCE):
+        return str(setting)
     try:
-        value = setting if setting == "validation" else float(str(setting))
+        value = float(str(setting))
     except ValueError:
         value = math.nan
-    if value == "validation" or (isinstance(value, float) and 0 < value < 1):
+    if 0 < value < 1:
         return value
     raise InputError(
-        f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or validation"
+        f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or prevalence, or validation"
     )
 
 
