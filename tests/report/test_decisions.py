@@ -128,16 +128,18 @@ def test_the_threshold_is_the_users_or_the_prevalence(results: Results) -> None:
 
 
 def test_the_table_stands_beside_treating_all_and_none(results: Results) -> None:
-    rows = table(Results.load(results.folder, 0.2), "a")
-    assert [row["method"] for row in rows] == [
-        "local", "fedavg", "treat all", "treat none",
-    ]  # fmt: skip
-    assert all(len(row["cells"]) == len(MEASURES) for row in rows)
+    found = table(Results.load(results.folder, 0.2), "a")
+    assert found.columns == ("local", "fedavg", "treat all", "treat none")
+    assert [title for title, _ in found.rows] == list(MEASURES.values())
     share = drawn(300, 1).labels.mean()
     everybody = 100 * treat_all(share, 0.2)
-    assert float(rows[2]["cells"][0]) == pytest.approx(everybody, abs=0.01)
-    assert float(rows[3]["cells"][1]) == pytest.approx(-everybody, abs=0.01)
-    assert float(rows[3]["cells"][2]) == pytest.approx(100 * share, abs=0.1)
+    benefit, over_all, missed, *rest = [cells[2:] for _, cells in found.rows]
+    assert float(benefit[0][0]) == pytest.approx(everybody, abs=0.05)
+    assert float(over_all[1][0].replace("−", "-")) == pytest.approx(
+        -everybody, abs=0.05
+    )
+    assert float(missed[1][0]) == pytest.approx(100 * share, abs=0.05)
+    assert all(value == "-" for cells in rest for value, _ in cells)
 
 
 def test_the_card_says_it(results: Results) -> None:
@@ -152,5 +154,5 @@ def test_without_two_classes_there_is_nothing_to_decide(tmp_path: Path) -> None:
     fake_run.write(tmp_path, truth, metrics=("loss",), majority=None)
     results = Results.load(tmp_path)
     assert decision(results, "a") is None
-    assert table(results, "a") == []
+    assert table(results, "a") is None
     assert measures(results, "local", "a", 0.3) == {}

@@ -10,7 +10,9 @@ from coterie.report.decisions import (
     MEASURES,
     PER,
     decision,
+    interval_of,
     measures,
+    text_of,
     treat_all,
 )
 from coterie.report.diagnosis import shares
@@ -216,13 +218,17 @@ def _decisions(results: Results, client: str, method: str) -> list[str]:
     lines = ["", f"For decisions at a risk of {at.words}, per 100 patients:", ""]
     lines += ["| | value | 95 % interval |", "| --- | ---: | ---: |"]
     for name, title in MEASURES.items():
-        lines += _score_row(title, found.get(name))
+        if name in found:
+            score = found[name]
+            interval = interval_of(name, score) or "-"
+            lines.append(f"| {title} | {text_of(name, score.mean)} | {interval} |")
     share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
-    everybody = number(PER * treat_all(share, at.threshold))
+    everybody = text_of("net benefit", PER * treat_all(share, at.threshold))
+    missed = text_of("missed", PER * share)
     return [
         *lines,
         "",
-        f"Treating everybody has a net benefit of {everybody}, treating nobody one of 0 and {number(PER * share)} missed.",
+        f"Treating everybody has a net benefit of {everybody}, treating nobody one of 0 and {missed} missed.",
     ]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from coterie.compute.outcomes import Influence, Rows, count_distinct, mean_influence
 from coterie.report.results import Results
 from coterie.report.statistics import Difference
-from coterie.report.text import number, percent, printable
+from coterie.report.text import MISSING, percent, printable
 
 Vector = NDArray[np.float64]
 
@@ -108,32 +108,45 @@ def measures(
     return found
 
 
-def table(results: Results, client: str) -> list[dict[str, Any]]:
-    """A row for each method, and one for treating everybody, with the measures as texts; empty without two classes."""
+class Table(NamedTuple):
+    """What joining changes in decisions at one client: a row for each measure.
+
+    Attributes:
+        at: The threshold in words.
+        columns: Training alone, the method that speaks, treating everybody and nobody.
+        rows: Title of each measure and its texts, a value and an interval by column; an empty interval where there is none.
+    """
+
+    at: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+def table(results: Results, client: str) -> Table | None:
+    """The measures of training alone and of the method that speaks, beside treating everybody and nobody; None without two classes."""
     at = decision(results, client)
     if at is None:
-        return []
-    rows = []
-    for method in results.methods:
-        found = measures(results, method, client, at.threshold)
-        if found:
-            cells = [_cell(found.get(name)) for name in MEASURES]
-            quiet = method in results.references
-            rows.append({"method": printable(method), "quiet": quiet, "cells": cells})
-    if not rows:
-        return []
+        return None
+    methods = [m for m in (results.baseline, results.primary) if m is not None]
+    found = {m: measures(results, m, client, at.threshold) for m in methods}
+    methods = [m for m in methods if found[m]]
+    if not methods:
+        return None
     share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
-    benefit = number(PER * treat_all(share, at.threshold))
-    blank = [number(None)] * (len(MEASURES) - 3)
-    everybody = {"method": "treat all", "quiet": True}
-    nobody = {"method": "treat none", "quiet": True}
-    missed = number(PER * share)
-    less = number(-PER * treat_all(share, at.threshold))
-    return [
-        *rows,
-        {**everybody, "cells": [benefit, number(0.0), number(0.0), *blank]},
-        {**nobody, "cells": [number(0.0), less, missed, *blank]},
-    ]
+    everybody = PER * treat_all(share, at.threshold)
+    without_model = {
+        "net benefit": (everybody, 0.0),
+        "over all": (0.0, -everybody),
+        "missed": (0.0, PER * share),
+    }
+    rows = []
+    for name, title in MEASURES.items():
+        cells = [_cell(name, found[m].get(name)) for m in methods]
+        values = without_model.get(name, (math.nan, math.nan))
+        cells += [(text_of(name, value), "") for value in values]
+        rows.append((title, tuple(cells)))
+    columns = (*(printable(m) for m in methods), "treat all", "treat none")
+    return Table(at.words, columns, tuple(rows))
 
 
 def treat_all(share: float, threshold: float) -> float:
@@ -160,12 +173,33 @@ def decision_curve(results: Results, method: str, client: str) -> Vector | None:
     return PER * np.mean(curves, axis=0) if curves else None
 
 
-def _cell(score: Difference | None) -> str:
+def text_of(name: str, value: float) -> str:
+    """A measure with as many digits as it tells: of patients per 100 one decimal, of calibration two.
+
+    >>> text_of("missed", 11.5498), text_of("slope", 0.861), text_of("O:E", float("nan"))
+    ('11.5', '.86', '-')
+    """
+    if not math.isfinite(value):
+        return MISSING
+    digits = 1 if name in ("net benefit", "over all", "missed") else 2
+    text = f"{abs(value):.{digits}f}"
+    if not any(c in "123456789" for c in text):
+        return "0"
+    sign = "−" if value < 0 else ""
+    return sign + (text[1:] if text.startswith("0.") else text)
+
+
+def interval_of(name: str, score: Difference) -> str:
+    """`19.4 to 32.7`; empty where there is no interval."""
+    if score.low is None or score.high is None:
+        return ""
+    return f"{text_of(name, score.low)} to {text_of(name, score.high)}"
+
+
+def _cell(name: str, score: Difference | None) -> tuple[str, str]:
     if score is None:
-        return number(None)
-    if score.low is None:
-        return number(score.mean)
-    return f"{number(score.mean)} ({number(score.low)} to {number(score.high)})"
+        return MISSING, ""
+    return text_of(name, score.mean), interval_of(name, score)
 
 
 # Rows

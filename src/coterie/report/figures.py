@@ -209,7 +209,7 @@ def _curve(curve: Curve | None) -> dict[str, Any] | None:
 
 
 def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
-    """ROC and reliability by client and method, and the federated method with the lowest loss, which is shown first."""
+    """ROC and reliability by client and method, decision curves, and the method that speaks, which is shown first."""
     panels = []
     for client in clients:
         tested = [results.comparisons.outcomes.rows(m, client) for m in results.methods]
@@ -227,13 +227,8 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
                 "all": _numbers(np.array(everybody)),
             }
             panels.append({"client": results.names[client], **curves_of_client})
-    order = {m: results.mean(m, None, "loss") for m in results.federated}
-    best = min(
-        order,
-        key=lambda m: order[m] if math.isfinite(order[m]) else math.inf,
-        default=None,
-    )
-    shown = 0 if best is None else results.methods.index(best)
+    primary = results.primary
+    shown = 0 if primary is None else results.methods.index(primary)
     risks = _numbers(CURVE)
     return {"grid": _numbers(GRID), "risks": risks, "clients": panels, "first": shown}
 

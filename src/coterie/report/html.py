@@ -18,7 +18,6 @@ from coterie.report.contributions import (
     signs,
     silent_targets,
 )
-from coterie.report.decisions import MEASURES, decision
 from coterie.report.decisions import table as table_of_decisions
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
@@ -143,13 +142,11 @@ def _context(results: Results) -> dict[str, Any]:
                 "rows": rows,
                 "alike": call_all_the_same(results, c.client, rows),
                 "decisions": table_of_decisions(results, c.client),
-                "at": at.words if (at := decision(results, c.client)) else "",
             }
             for c in story.clients
             if (rows := table_of_tests(results, c.client))
         ],
         "threshold_named": results.decision_threshold is not None,
-        "measures": list(MEASURES.values()),
         "threshold": None
         if results.threshold == "validation"
         else number(float(results.threshold)),

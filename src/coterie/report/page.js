@@ -230,7 +230,7 @@ function tests() {
     benefits.push({ x: T.risks, y: shownAll, name: "treat all", colour: "var(--soft)", line: 1, dash: "2 3", text: one.all.map((v, i) => `treat all: net benefit ${fmt(v)} per 100 at a risk of ${fmt(T.risks[i])}`) });
     chart(boxes[0], curves, axes("false alarms", "found"));
     chart(boxes[1], dots, axes("predicted risk", "came true"));
-    chart(boxes[2], benefits, { height: 240, x: { range: [-0.02, 1.02], dtick: 0.5, title: "risk from which one treats" }, y: { range: [worst, best * 1.08], title: "net benefit per 100" } });
+    chart(boxes[2], benefits, { height: 240, x: { range: [-0.02, 1.02], dtick: 0.5, title: "threshold" }, y: { range: [worst, best * 1.08], title: "net benefit per 100" } });
   });
 }
 
