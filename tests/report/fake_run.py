@@ -77,9 +77,10 @@ def write(
     name: str = "heart-disease",
     outcomes: bool = True,
     tuned: Mapping[str, str] | None = None,
+    boosted: Mapping[str, float] | None = None,
 ) -> Path:
     """A run directory in which `truth[method][client]` are the means over many seeds of `metrics`; `tuned` names, for a method whose
-    bias is tuned, the one that it is otherwise."""
+    bias is tuned, the one that it is otherwise; `boosted` are the losses of each client's own boosted trees."""
     folder.mkdir(parents=True, exist_ok=True)
     tuned = tuned or {}
     algorithms = {m: m for m in truth} | dict(tuned) | dict(algorithms or {})
@@ -121,8 +122,9 @@ def write(
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     for (method, seed), per_client in values.items() if outcomes else ():
         _outcomes(
-            folder / "outcomes", method, seed, per_client, sizes, shares, metrics, noise
-        )
+            folder / "outcomes", method, seed, per_client, sizes, shares, metrics, noise,
+            boosted if algorithms[method] == "local" else None,
+        )  # fmt: skip
     _history(folder / "history.csv", values, metrics, rounds)
     _weights(folder / "weights.csv", weights or {}, clients, done, rounds)
     _csv(
@@ -174,6 +176,7 @@ def _outcomes(
     shares: Mapping[str, float | None],
     metrics: Sequence[str],
     noise: float,
+    boosted: Mapping[str, float] | None,
 ) -> None:
     """Losses and outputs of test rows: what is hard is so for every method, and each has a small noise of its own."""
     found: dict[str, list[Any]] = {}
@@ -201,6 +204,10 @@ def _outcomes(
             "constant_loss": np.full(size, 0.65),
             "outputs": (labels + 5 * hard + own)[:, None],
         }
+        if boosted is not None:
+            own = np.random.default_rng([seed, i, 7]).normal(0, noise, size)
+            of_trees = boosted[client] + hard - hard.mean() + own - own.mean()
+            columns["boosted_loss"] = of_trees
         for key, column in columns.items():
             found.setdefault(key, []).append(column)
     if names:

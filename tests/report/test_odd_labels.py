@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from coterie.report.answer import answer_lines
 from coterie.report.results import Results
-from coterie.report.text import number, percent
+from coterie.report.text import number
 from coterie.report.words import tell
 from coterie.run.experiment import Experiment
 from coterie.study.sweep import run_experiment
@@ -82,8 +83,11 @@ def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(
     )
     level = float(np.mean([results.comparisons.trivial(c, "loss")[1] for c in "abc"]))
     assert 0.05 < level < 0.15
-    bound = f"log-loss of {number(level)}; .01, up to which a change is called too little to matter"
-    assert f"{bound}, is {percent(0.01 / level)} of it" in text
+    margins = [results.comparisons.smallest_at(c, "loss") for c in "abc"]
+    assert margins == pytest.approx(
+        [0.04 * p * (1 - p) for p in (12.5 / 401, 9.5 / 401, 3.5 / 401)]
+    )
+    assert f"log-loss of {number(level)}; a change of up to .00035 to .00121 is" in text
     assert "c Too few rows to tell: 400 test rows, 3 of the rarer class" in answer(
         results
     )

@@ -13,8 +13,11 @@ from coterie.report.results import Results
 
 
 def chances(gains: dict[str, Gain], client: str, numbers: tuple[int, ...]) -> dict:
-    posteriors = dict(zip(gains, share([*gains.values()]), strict=True))
-    return dict(_with_partners(gains, posteriors, client, numbers, 0.01))
+    posteriors = share([*gains.values()])
+    evidence = dict(
+        zip(gains, zip(gains.values(), posteriors, strict=True), strict=True)
+    )
+    return dict(_with_partners(evidence, dict.fromkeys(gains, 0.01), client, numbers))
 
 
 def test_probabilities_are_shares_of_draws_and_more_rows_settle_more() -> None:
@@ -27,7 +30,8 @@ def test_probabilities_are_shares_of_draws_and_more_rows_settle_more() -> None:
         for row in by_rows.values()
     ]
     assert settled[0] < settled[1] <= settled[2] + 0.05
-    assert by_rows[3200].get("join", 0) > by_rows[50].get("join", 0)
+    # With 32 times its rows a client gains next to nothing by partners.
+    assert by_rows[3200].get("safe to join", 0) > by_rows[50].get("safe to join", 0)
 
 
 def test_rows_of_all_settle_more_than_rows_of_one(tmp_path: Path) -> None:
@@ -48,14 +52,14 @@ def test_rows_of_all_settle_more_than_rows_of_one(tmp_path: Path) -> None:
     assert firm[1] >= firm[0]
 
 
-def test_with_endless_rows_the_word_is_that_of_the_true_gain() -> None:
+def test_with_endless_rows_no_partner_is_needed() -> None:
     generator = np.random.default_rng(1)
     gains = {
         c: Gain(0.05 + 0.001 * generator.standard_normal(), 0.0005, 1000) for c in "abc"
     }
     posterior = share([*gains.values()])[0]
     assert state(gains["a"], posterior, 0.01).word == "join"
-    assert chances(gains, "a", (100_000,))[100_000] == {"join": 1.0}
+    assert chances(gains, "a", (100_000,))[100_000] == {"safe to join": 1.0}
 
 
 def test_the_same_plan_twice(tmp_path: Path) -> None:

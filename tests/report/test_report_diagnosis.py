@@ -20,7 +20,7 @@ from sklearn.metrics import (
     recall_score,
 )
 
-from coterie.report.diagnosis import calibration_error, diagnose, table, thresholds
+from coterie.report.diagnosis import diagnose, table, thresholds
 from coterie.report.drawings import forest, network
 from coterie.report.pictures import forest_picture
 from coterie.report.results import Results
@@ -41,15 +41,6 @@ def test_measures_against_scikit_learn(threshold: float) -> None:
     assert found.f1 == pytest.approx(f1_score(labels, called))
     assert found.brier == pytest.approx(brier_score_loss(labels, risks))
     assert tp == round(found.sensitivity * labels.sum())
-
-
-def test_calibration_error_by_hand() -> None:
-    # Risks .1 and .15 (no positive), .95 (positive) and .9 (none): bins [.1,.2): |.25 - 0|, [.9,1]: |1.85 - 1|.
-    assert calibration_error([0.1, 0.15, 0.95, 0.9], [0, 0, 1, 0]) == pytest.approx(
-        (0.25 + 0.85) / 4
-    )
-    assert calibration_error([1.0, 0.0], [1, 0]) == 0
-    assert math.isnan(calibration_error([], []))
 
 
 def test_what_no_row_can_tell_is_undefined() -> None:
@@ -85,9 +76,7 @@ def test_the_threshold_is_the_one_that_was_said(tmp_path: Path) -> None:
     assert (low["threshold"], high["threshold"]) == (".100", ".900")
     assert float(low["cells"][0]) > float(high["cells"][0])  # sensitivity
     assert float(low["cells"][1]) < float(high["cells"][1])  # specificity
-    assert (
-        low["cells"][5:] == high["cells"][5:]
-    )  # Brier score and calibration need no threshold
+    assert low["cells"][5:] == high["cells"][5:]  # the Brier score needs no threshold
     (folder / "experiment.toml").write_text(
         (folder / "experiment.toml").read_text() + "\n[report]\nthreshold = 0.1\n"
     )

@@ -21,6 +21,7 @@ from coterie.base.errors import InputError
 from coterie.report import figures, html
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.results import Results
+from coterie.report.verdicts import verdict
 
 BROWSER = next(
     (
@@ -137,11 +138,12 @@ def hostile_run(folder: Path) -> Path:
 @pytest.mark.usefixtures("light")
 def test_the_page_says_everything(tmp_path: Path) -> None:
     got = page(fake_run.heart(tmp_path))
+    said = verdict(Results.load(tmp_path), "cleveland").reason
     assert not got.open
     for name in ("Cleveland", "Hungary", "Switzerland", "Long Beach"):
         assert got.words.count(name) >= 6
     for text in (
-        "meritfed changes the log-loss by at most .01 (95 %: .",
+        said,
         "Averaging (fedavg) : better ",
         "meritfed A model for each client, which learns with those whose rows lower its own loss.",
         "41 test rows · 82 training rows · ",
@@ -483,12 +485,9 @@ def test_the_first_screen_says_of_small_clients_together_what_holds_for_each(
     words = page(fake_run.write(tmp_path, truth, noise=0.0002, n_test=12)).words
     first = words[: words.index("against alone")]
     assert (
-        first.count(
-            "For the 6 clients with under 30 rows together, fedavg lowers the log-loss by up to .15"
-        )
-        == 1
+        first.count("Of the 6 clients with under 30 rows about 6 gain (mean .15).") == 1
     )
-    assert first.count("like all small clients; its own 12 rows (") == 6
+    assert first.count("; your 12 rows cannot tell whether you do.") == 6
 
 
 @pytest.mark.usefixtures("light")

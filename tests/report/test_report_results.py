@@ -335,12 +335,12 @@ def test_the_rows_of_a_client_are_compared_once_for_a_whole_report(
             for seed, found in read(self, method, client, seeds).items()
         }
 
-    def pairs(mine, theirs, metric, *, constant=False):
+    def pairs(mine, theirs, metric, *, instead=""):
         of = [
             str(next(iter(side.values())).threshold) for side in (mine, theirs) if side
         ]
-        asked.append((*of, metric, str(constant)))
-        return pair_influences(mine, theirs, metric, constant=constant)
+        asked.append((*of, metric, instead))
+        return pair_influences(mine, theirs, metric, instead=instead)
 
     monkeypatch.setattr(Outcomes, "rows", rows)
     monkeypatch.setattr(outcomes, "pair_influences", pairs)

@@ -16,8 +16,8 @@ from coterie.cli import main as cli
 from coterie.report import words
 from coterie.report.answer import LINES, answer_lines
 from coterie.report.results import Results
-from coterie.report.text import with_sign
-from coterie.report.verdicts import harming, helping, verdict
+from coterie.report.text import describe_gain, with_sign
+from coterie.report.verdicts import STRENGTH, harming, helping, judge, verdict
 
 Numbers = tuple[float | None, float | None, float | None, float]
 ALONE: Numbers = (0.80, 0.78, 0.80, 0.45)
@@ -76,7 +76,9 @@ def test_join_names_the_method_and_the_gain(tmp_path: Path) -> None:
     assert found.low < found.gain < found.high
     assert found.own[0] < 0.15 < found.own[1]
     assert found.probability > 0.99
-    assert found.smallest == 0.01
+    assert found.smallest == pytest.approx(
+        0.04 * 0.6 * 0.4, rel=0.05
+    )  # a share of .6 of one class
     assert say(results).startswith(
         "Join (over 99 %): fedavg lowers the log-loss by about .15 (95 %: "
     )
@@ -99,7 +101,7 @@ def test_the_words_flip_with_the_sign(tmp_path: Path) -> None:
     swapped = say(load(tmp_path / "swapped", {"local": BETTER, "fedavg": ALONE}))
     for text in (down, swapped):
         assert text.startswith(
-            "Stay alone (over 99 %): even fedavg, the best method, raises the log-loss by about .15 (95 %: .15 to .15). fedavg: AUC −."
+            "Stay alone (over 99 %): fedavg raises the log-loss by about .15 (95 %: .15 to .15). fedavg: AUC −."
         )
         assert "log-loss +.15" in text
     assert "AUC +.1" in up
@@ -156,20 +158,80 @@ def test_the_smallest_effect_can_be_set(tmp_path: Path) -> None:
     assert verdict(Results.load(folder), "a").kind == "safe to join"
 
 
-def test_the_method_with_the_highest_gain_is_judged(tmp_path: Path) -> None:
-    results = load(
-        tmp_path,
-        {"local": ALONE, "fedavg": (0.80, 0.78, 0.90, 0.40), "meritfed": BETTER},
-    )
-    assert verdict(results, "a").method == "meritfed"
+def primary(folder: Path, label: str) -> Results:
+    path = folder / "experiment.toml"
+    path.write_text(f'{path.read_text()}\n[report]\nprimary = "{label}"\n')
+    return Results.load(folder)
 
 
-def test_stay_alone_needs_all_methods_to_harm(tmp_path: Path) -> None:
-    both = {"local": ALONE, "fedavg": WORSE, "meritfed": (0.80, 0.78, 0.80, 0.55)}
-    found = verdict(load(tmp_path / "both", both), "a")
-    assert (found.kind, found.method) == ("stay alone", "meritfed")
-    one = verdict(load(tmp_path / "one", both | {"meritfed": ALONE}), "a")
+def test_the_first_federated_method_speaks_unless_another_is_named(
+    tmp_path: Path,
+) -> None:
+    smaller: Numbers = (0.80, 0.78, 0.90, 0.40)
+    results = load(tmp_path, {"local": ALONE, "fedavg": smaller, "meritfed": BETTER})
+    assert verdict(results, "a").method == "fedavg"
+    assert verdict(primary(tmp_path, "meritfed"), "a").method == "meritfed"
+
+
+def test_partial_speaks_wherever_it_stands(tmp_path: Path) -> None:
+    methods = {"local": ALONE, "fedavg": BETTER, "partial": BETTER}
+    assert load(tmp_path, methods).primary == "partial"
+
+
+def test_a_method_that_says_more_and_is_shown_better_speaks_instead(
+    tmp_path: Path,
+) -> None:
+    rival = {"local": ALONE, "fedavg": ALONE, "meritfed": BETTER}
+    found = verdict(load(tmp_path / "better", rival), "a")
+    assert (found.kind, found.method) == ("join", "meritfed")
+    harm = {"local": ALONE, "fedavg": WORSE, "meritfed": (0.80, 0.78, 0.80, 0.55)}
+    found = verdict(load(tmp_path / "harm", harm), "a")
+    assert (found.kind, found.method) == ("stay alone", "fedavg")
+    one = verdict(load(tmp_path / "one", harm | {"meritfed": ALONE}), "a")
     assert (one.kind, one.method) == ("safe to join", "meritfed")
+
+
+def test_a_method_that_may_only_be_luckier_does_not_speak(tmp_path: Path) -> None:
+    """One noisy method says more than another whose losses it does not beat beyond chance."""
+    noisy = {"local": ALONE, "fedavg": ALONE, "meritfed": (0.8, 0.78, 0.8, 0.43)}
+    truth = {m: dict.fromkeys("abcdef", numbers) for m, numbers in noisy.items()}
+    results = Results.load(fake_run.write(tmp_path, truth, noise=0.03))
+    luckier = [
+        client
+        for client in "abcdef"
+        if STRENGTH[judge(results, client, "meritfed").kind]
+        > STRENGTH[judge(results, client, "fedavg").kind]
+        and results.comparisons.chance_of_better("meritfed", "fedavg", client) < 0.975
+    ]
+    assert luckier
+    assert all(verdict(results, client).method == "fedavg" for client in luckier)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_method_that_is_added_last_weakens_no_word(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    names = [f"c{i}" for i in range(int(rng.integers(1, 6)))]
+    sizes = {c: int(rng.integers(12, 200)) for c in names}
+    noise = float(rng.choice([0.002, 0.02, 0.06]))
+    added = ("fedavg", "fedprox", "meritfed", "scaffold")
+    losses = {m: 0.45 + 0.03 * rng.standard_normal(len(names)) for m in added}
+    areas = {m: 0.8 + 0.03 * rng.standard_normal(len(names)) for m in added}
+    truth: dict[str, Any] = {"local": dict.fromkeys(names, ALONE)}
+    weakened, before = 0, dict.fromkeys(names, 0)
+    for number, method in enumerate(added):
+        truth[method] = {
+            c: (0.8, 0.78, float(area), float(loss))
+            for c, area, loss in zip(names, areas[method], losses[method], strict=True)
+        }
+        folder = tmp_path / str(number)
+        fake_run.write(folder, truth, noise=noise, n_test=sizes, seeds=range(3))
+        results = Results.load(folder)
+        kinds = {c: verdict(results, c).kind for c in names}
+        for client, kind in kinds.items():
+            strength = STRENGTH.get(kind, -1)
+            weakened += number > 0 and strength < before[client]
+            before[client] = strength
+    assert weakened == 0
 
 
 def test_ranking_can_veto_a_gain_and_never_win_one(tmp_path: Path) -> None:
@@ -201,9 +263,9 @@ def test_what_is_smaller_than_the_smallest_effect_is_no_gain(tmp_path: Path) -> 
     found = verdict(results, "a")
     said = words.headline(results, found)
     assert said.startswith(
-        "Safe to join (over 99 %): fedavg changes the log-loss by at most .01 (95 %: .00"
+        "Safe to join (over 99 %): fedavg costs at most .009 in log-loss (95 %: .00"
     )
-    assert said.endswith(" better), too little to matter.")
+    assert said.endswith(" better): a gain, too small to matter.")
 
 
 def test_what_rests_on_the_others_alone_says_so(tmp_path: Path) -> None:
@@ -267,55 +329,81 @@ def test_a_join_that_does_not_beat_a_constant_says_so_in_the_same_line(
     )
 
 
-def test_undecided_says_what_is_possible_and_what_would_settle_it(
+def alone(folder: Path, loss: float, noise: float) -> Any:
+    """The verdict of a single client whose loss alone is .45."""
+    truth = {"local": {"a": ALONE}, "fedavg": {"a": (0.8, 0.78, 0.8, loss)}}
+    return verdict(Results.load(fake_run.write(folder, truth, noise=noise)), "a")
+
+
+def test_undecided_says_what_is_possible_and_rows_that_can_be_collected(
     tmp_path: Path,
 ) -> None:
-    truth = {"local": {"a": ALONE}, "fedavg": {"a": (0.8, 0.78, 0.8, 0.44)}}
-    results = Results.load(fake_run.write(tmp_path, truth, noise=0.1))
-    found = verdict(results, "a")
+    found = alone(tmp_path / "near", 0.45, 0.02)
     assert found.kind == "undecided"
-    assert found.rows > 0
+    assert 0 < found.rows <= 3 * 270
     assert "with fedavg, anything from ." in found.reason
     assert found.reason.endswith(
         f"about {found.rows:,} more rows here would probably settle it"
     )
+    far = alone(tmp_path / "far", 0.44, 0.2)
+    assert (far.kind, far.rows) == ("undecided", None)
+    assert far.reason.endswith("is possible")
 
 
-def test_probably_says_what_would_make_it_certain(tmp_path: Path) -> None:
+def test_a_join_says_with_how_many_rows_of_ones_own_partners_are_hardly_needed(
+    tmp_path: Path,
+) -> None:
+    found = alone(tmp_path / "few", 0.425, 0.002)
+    assert found.kind == "join"
+    results = Results.load(tmp_path / "few")
+    rows = results.comparisons.gain("fedavg", "a", "loss").rows
+    needed = rows * (found.gain / found.smallest - 1)
+    assert needed <= found.rows <= needed + 10
+    assert found.reason.endswith(
+        f"with about {found.rows:,} more rows of your own you will hardly need partners"
+    )
+    many = alone(tmp_path / "many", 0.30, 0.002)
+    assert (many.kind, many.rows) == ("join", None)
+    assert "partners" not in many.reason
+
+
+def test_probably_says_how_sure_it_is_of_which_way(tmp_path: Path) -> None:
     for name, loss, noise, way in (
         ("join", 0.40, 0.045, "lowers"),
         ("stay alone", 0.50, 0.03, "raises"),
     ):
-        truth = {"local": {"a": ALONE}, "fedavg": {"a": (0.8, 0.78, 0.8, loss)}}
-        found = verdict(
-            Results.load(fake_run.write(tmp_path / name, truth, noise=noise)), "a"
-        )
+        found = alone(tmp_path / name, loss, noise)
         assert found.kind == f"probably {name}"
         assert f"probably {way} the log-loss, by about ." in found.reason
-        assert found.rows is not None
-        assert found.reason.endswith(
-            f"about {found.rows:,} more rows here would probably make it certain"
-        )
 
 
-def test_safe_to_join_says_what_would_show_a_gain(tmp_path: Path) -> None:
-    for name, noise, ends in (
-        ("open", 0.006, "probably show whether joining helps"),
-        ("closed", 0.0002, "better), too little to matter"),
-    ):
-        truth = {
-            "local": {"a": ALONE},
-            "fedavg": {"a": (0.8, 0.78, 0.8, ALONE[3] - 0.0005)},
-        }
-        found = verdict(
-            Results.load(fake_run.write(tmp_path / name, truth, noise=noise)), "a"
+@pytest.mark.parametrize(
+    ("gain", "noise", "ends"),
+    [
+        (0.0005, 0.006, "better): a gain is not shown"),
+        (0.0005, 0.0002, "better): a gain, too small to matter"),
+    ],
+)
+def test_safe_to_join_says_what_the_interval_shows(
+    tmp_path: Path, gain: float, noise: float, ends: str
+) -> None:
+    found = alone(tmp_path, ALONE[3] - gain, noise)
+    assert (found.kind, found.rows) == ("safe to join", None)
+    assert found.reason.endswith(ends)
+
+
+def test_what_is_said_of_an_interval_is_true_of_it() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(10_000):
+        low, high = np.sort(rng.normal(0, 0.02, 2) * rng.choice([0.1, 1.0]))
+        bound = abs(float(rng.normal(0, 0.01)))
+        said = describe_gain(low, high, bound)
+        assert ("a gain" in said and "not shown" not in said) == (low > 0)
+        assert ("a loss" in said) == (high < 0)
+        assert ("not shown" in said or "no effect is shown" in said) == (
+            low <= 0 <= high
         )
-        assert found.kind == "safe to join"
-        assert found.reason.endswith(ends)
-        assert (found.rows is None) == (name == "closed")
-        assert (
-            name == "closed" or f"about {found.rows:,} more rows here" in found.reason
-        )
+        assert ("too small to matter" in said) == (-bound < low and high < bound)
 
 
 @pytest.mark.parametrize("rows", [10, 29])
@@ -571,7 +659,7 @@ def test_who_has_too_few_rows_is_not_compared_with_a_constant(tmp_path: Path) ->
     )
 
 
-def test_small_clients_are_judged_together(tmp_path: Path) -> None:
+def test_small_clients_are_judged_among_themselves(tmp_path: Path) -> None:
     truth = {
         m: {f"c{i:02d}": n for i in range(60)}
         for m, n in {"local": ALONE, "fedavg": BETTER}.items()
@@ -581,21 +669,22 @@ def test_small_clients_are_judged_together(tmp_path: Path) -> None:
     assert story.answer[0] == "Join: all 60 clients."
     found = story.verdicts["c00"]
     assert (found.kind, found.together) == ("join", 60)
-    group = "or the 60 clients with under 30 rows together, fedavg lowers the log-loss by up to .15 (95 %: .1"
-    own = "its own 12 rows ({} of the rarer class) cannot tell whether it is an exception (30 could)"
-    assert found.reason.startswith(f"f{group}")
-    assert found.reason.endswith(f"; {own.format(results.comparisons.rarest('c00'))}")
-    assert story.group.startswith(f"F{group}")
-    shown = story.clients[0]
-    its_own = own.format(results.comparisons.rarest(shown.client))
-    assert shown.headline == f"Join (over 99 %): like all small clients; {its_own}."
+    together = "f the 60 clients with under 30 rows about 60 gain (mean .15)"
+    limit = "your 12 rows cannot tell whether you do"
+    assert found.reason.startswith("fedavg lowers the log-loss by about .15 (95 %: .1")
+    assert found.reason.endswith(f"; o{together}; {limit}")
+    assert story.group == f"O{together}."
+    shown = story.clients[0].headline
+    assert shown.startswith("Join (over 99 %): fedavg lowers the log-loss by about .15")
+    assert shown.endswith(f"; {limit}.")
+    assert "of the 60" not in shown
     assert story.answer[1].startswith(
         "Averaging (fedavg): mean over clients log-loss −.150"
     )
-    assert " ".join(answer_lines(results, width=80)).count("together") == 1
+    assert " ".join(answer_lines(results, width=80)).count("60 clients with under") == 1
 
 
-def test_small_clients_come_last_and_read_what_would_settle_it(tmp_path: Path) -> None:
+def test_small_clients_come_last_and_each_has_a_word(tmp_path: Path) -> None:
     names = "abcdef"
     truth = {
         m: dict.fromkeys(names, n)
@@ -609,27 +698,14 @@ def test_small_clients_come_last_and_read_what_would_settle_it(tmp_path: Path) -
     story = words.tell(results)
     assert [c.client for c in story.clients] == ["e", "a", "b", "c", "d", "f"]
     found = story.verdicts["a"]
-    assert (found.kind, found.together) == ("undecided", 5)
-    assert story.group.endswith(
-        f" is possible; about {found.rows:,} more rows of such clients would probably settle it."
+    assert (found.kind, found.together, found.rows) == ("undecided", 5, None)
+    assert found.reason.endswith("; your 20 rows cannot tell whether you do")
+    gaining = sum(
+        results.comparisons.posteriors("fedavg", "loss")[c].above(0.0) for c in "abcdf"
     )
-    assert story.clients[1].verdict.reason.startswith(
-        "like all small clients; its own 20 rows"
+    assert story.group.startswith(
+        f"Of the 5 clients with under 30 rows about {round(gaining)} gain (mean "
     )
-
-
-def test_a_harm_of_small_clients_together_has_no_upper_bound(tmp_path: Path) -> None:
-    truth = {
-        m: {f"c{i:02d}": n for i in range(60)}
-        for m, n in {"local": BETTER, "fedavg": ALONE}.items()
-    }
-    found = words.tell(
-        Results.load(fake_run.write(tmp_path, truth, noise=0.0002, n_test=12))
-    ).verdicts["c00"]
-    assert (found.kind, found.together) == ("stay alone", 60)
-    assert (
-        "raises the log-loss by about .15 (95 %: " in found.reason
-    )  # their gain is overstated, and so no harm
 
 
 def test_what_makes_a_client_small_is_named(tmp_path: Path) -> None:
@@ -647,7 +723,7 @@ def test_what_makes_a_client_small_is_named(tmp_path: Path) -> None:
             tmp_path / str(len(few)), truth, noise=0.0002, n_test=sizes, majority=0.98
         )
         assert (
-            f"the 6 clients with {few} together"
+            f"the 6 clients with {few} about 6 gain"
             in words.tell(Results.load(folder)).group
         )
 
@@ -775,7 +851,7 @@ def test_a_long_name_does_not_run_into_its_verdict(tmp_path: Path) -> None:
     )
     for shown in ("Thirteenchars", "Fourteen Chars", "University Hospital North"):
         assert any(
-            line.startswith(f"{shown} Stay alone (over 99 %): even fedavg")
+            line.startswith(f"{shown} Stay alone (over 99 %): fedavg raises")
             for line in lines
         )
 

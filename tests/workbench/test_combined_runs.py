@@ -314,7 +314,7 @@ def test_a_combination_has_no_models(
 
 def test_nothing_else_is_overwritten(place: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds .mine.txt. already"):
+    with pytest.raises(InputError, match=r"holds .mine\.txt. already"):
         ct.combine(place / "a", place / "b", folder=tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "mine"
     with pytest.raises(InputError, match="is not a run directory"):

@@ -140,7 +140,8 @@ class PowerOfChoice(Method[State]):
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
         """One round: losses of the candidates, updates of those with the highest."""
-        chosen, log = federation.everyone, Log()
+        chosen: tuple[str, ...] = federation.everyone
+        log = Log()
         m = federation.per_round
         if m < len(chosen):
             uniform = [rng.child("candidate", n).uniform(1)[0] for n in chosen]

@@ -52,7 +52,8 @@ def replace_contents(
         later: names that the caller will write there itself.
 
     Raises:
-        InputError: `folder` is a file, a link, or holds files of others alone, a name that is to be written is there and is not ours, or the system refuses.
+        InputError: `folder` is a file, a link, or holds files of others alone; a name that is to be written is there and is
+            not ours; or the system refuses.
     """
     if folder.is_symlink():
         raise InputError(

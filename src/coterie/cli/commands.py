@@ -180,6 +180,7 @@ def _present(
     html: bool,
     insist: bool = False,
     threshold: float | str | None = None,
+    smallest: float | None = None,
 ) -> int:
     from coterie.base.files import read_json
     from coterie.report.answer import answer_lines
@@ -188,14 +189,14 @@ def _present(
     from coterie.report.verdicts import verdict
 
     _mend(folder)
-    results = Results.load(folder, threshold)
+    results = Results.load(folder, threshold, smallest)
     page: Path | None = None
     missing = ""
     if html:
         from coterie.report.html import write
 
         try:
-            page = write(folder, threshold)
+            page = write(folder, threshold, smallest)
         except InputError as error:  # after hours of training, a report that cannot be made is no failure
             if insist:
                 raise
@@ -316,7 +317,12 @@ def _report(args: argparse.Namespace) -> int:
             "--out and --new-rows are for several runs; name them behind each other"
         )
     return _present(
-        folder, args, html=not args.no_html, insist=True, threshold=args.threshold
+        folder,
+        args,
+        html=not args.no_html,
+        insist=True,
+        threshold=args.threshold,
+        smallest=args.smallest,
     )
 
 
@@ -370,6 +376,7 @@ def _finalise(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
+    from coterie.report.verdicts import fit_yourself
     from coterie.run.files import safe_name
     from coterie.study.finalise import finalise
     from coterie.study.outside import outside_card, prior_words, solve_own
@@ -415,7 +422,8 @@ def _finalise(args: argparse.Namespace) -> int:
         f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"
     )
     say(f"what to expect of it: {target / 'card.md'}")
-    for note in final.notes:
+    better = fit_yourself(results, args.client) if took_part else ""
+    for note in filter(None, [*final.notes, better]):
         sys.stderr.write(f"note: {note}\n")
     return 0
 
@@ -467,12 +475,14 @@ def _predict(args: argparse.Namespace) -> int:
     from coterie.base.outputs import write_output
     from coterie.report.results import Results
     from coterie.report.scores import threshold_of
+    from coterie.report.verdicts import fit_yourself
     from coterie.study.layout import refuse_run_directory
     from coterie.study.predict import is_final, predict
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
+    better = ""
     if is_final(folder):
-        if threshold == "validation":
+        if threshold in ("validation", "prevalence"):
             raise InputError(
                 f"{folder} holds one model and its threshold; give a risk, say 0.3"
             )
@@ -483,6 +493,8 @@ def _predict(args: argparse.Namespace) -> int:
             raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
         method = method or _default_method(results, args.client)
+        if args.client in results.names:
+            better = fit_yourself(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
         took_part = args.client in results.names
         threshold = _threshold(args, results, method, seed) if took_part else None
@@ -503,7 +515,7 @@ def _predict(args: argparse.Namespace) -> int:
         else ""
     )
     sys.stderr.write(f"model: {prediction.method} for {prediction.client}{cut}\n")
-    for note in prediction.notes:
+    for note in filter(None, [*prediction.notes, better]):
         sys.stderr.write(f"note: {note}\n")
     accuracy = prediction.accuracy()
     if accuracy is not None:

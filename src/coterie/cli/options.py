@@ -305,6 +305,11 @@ def _add_results(commands: Any) -> None:
     )
     report.add_argument("--no-html", action="store_true", help="print the answer only")
     _add_threshold(report)
+    report.add_argument(
+        "--smallest",
+        metavar="D",
+        help="the smallest effect of interest, instead of that of the run: .01, or what you type (no training)",
+    )
     _add_tables_flag(report)
 
     plan = add_command(
@@ -417,5 +422,5 @@ def _add_threshold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         metavar="P",
-        help="call a row positive from this risk on; validation: from the one that suits the validation rows best",
+        help="treat from this risk on; prevalence: the share of cases of each client; validation: what suits validation rows best",
     )

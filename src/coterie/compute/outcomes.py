@@ -20,6 +20,8 @@ from coterie.base.errors import InputError, require
 
 CONSTANT = "constant"
 """In place of a method: the loss of always predicting a client's own training rows."""
+BOOSTED = "boosted"
+"""In place of a method: boosted trees that each client fits to its own training rows (`compute/boosted.py`)."""
 LEVEL = 0.95
 DRAWS = 1000
 
@@ -60,6 +62,7 @@ class Rows(NamedTuple):
         threshold: the risk of class 1 that suits the client's validation rows best; NaN where none was chosen.
         folds: [R] in which fold each was tested; a model ranks the rows of its own fold alone. None: one model, no folds.
         patients: [R] whose rows they are, where one has several; None: each row is a patient.
+        boosted: [R] loss of the client's own boosted trees; None unless this method is the one that trains it alone.
     """
 
     numbers: NDArray[np.int64]
@@ -70,6 +73,7 @@ class Rows(NamedTuple):
     threshold: float = math.nan
     folds: NDArray[np.int64] | None = None
     patients: NDArray[np.int64] | None = None
+    boosted: Vector | None = None
 
     @property
     def units(self) -> NDArray[np.int64]:
@@ -126,11 +130,18 @@ class Rows(NamedTuple):
             return None
         return np.asarray((self.outputs[:, 0].astype(float) - self.labels) ** 2)
 
-    def influence(self, metric: str, constant: bool = False) -> Influence | None:
-        """Return what each row adds to the error of a deciding metric, or None; a constant prediction has a loss alone."""
+    def influence(self, metric: str, instead: str = "") -> Influence | None:
+        """Return what each row adds to the error of a deciding metric, or None.
+
+        Args:
+            metric: Its name.
+            instead: `CONSTANT` or `BOOSTED`: of that prediction and not of the model. Their losses alone are known.
+        """
+        if instead == BOOSTED:
+            return self._influence_of_boosted(metric)
         if metric == "loss":
-            return mean_influence(self.units, self.constant if constant else self.loss)
-        if constant:
+            return mean_influence(self.units, self.constant if instead else self.loss)
+        if instead:
             return None
         if metric == "accuracy" and self.classes and self.outputs is not None:
             return mean_influence(self.units, self._predictions == self.labels)
@@ -152,16 +163,31 @@ class Rows(NamedTuple):
             )
         return None
 
+    def _influence_of_boosted(self, metric: str) -> Influence | None:
+        if self.boosted is None:
+            return None
+        if metric == "loss":
+            return mean_influence(self.units, self.boosted)
+        squares, labels = self.squares, self.labels
+        if metric != "mse" or squares is None or labels is None:
+            return None
+        # Losses are squared errors of the standardised label: one factor leads to the unit of the label.
+        loss, variance = float(self.loss.sum()), float(labels.var())
+        if not (loss and variance):
+            return None
+        factor = float(squares.sum()) / loss
+        return mean_influence(self.units, factor * self.boosted / variance)
+
 
 def join_folds(folds: Sequence[Rows]) -> Rows:
     """Return the rows of all folds of one seed; a single one as it is."""
     if len(folds) == 1:
         return folds[0]
-    labels, outputs, patients = (
+    labels, outputs, patients, boosted = (
         np.concatenate([getattr(f, name) for f in folds])
-        if getattr(folds[0], name) is not None
+        if all(getattr(f, name) is not None for f in folds)
         else None
-        for name in ("labels", "outputs", "patients")
+        for name in ("labels", "outputs", "patients", "boosted")
     )
     return Rows(
         np.concatenate([f.numbers for f in folds]),
@@ -172,6 +198,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
         float(np.mean([f.threshold for f in folds])),
         np.concatenate([np.full(len(f.loss), i) for i, f in enumerate(folds)]),
         patients,
+        boosted,
     )
 
 
@@ -180,11 +207,11 @@ def pair_influences(
     rows_b: Mapping[int, Rows],
     metric: str,
     *,
-    constant: bool = False,
+    instead: str = "",
 ) -> Pairs:
-    """Return what the rows of a client add to the error of a difference, by seed; the second may be the constant."""
+    """Return what the rows of a client add to the error of a difference, by seed; the second may be of `CONSTANT` or `BOOSTED`."""
     pairs = [
-        (rows_a[s].influence(metric), rows_b[s].influence(metric, constant))
+        (rows_a[s].influence(metric), rows_b[s].influence(metric, instead))
         for s in rows_a
         if s in rows_b
     ]

@@ -305,6 +305,12 @@ SEEDS = Rule(
 )
 
 
+RIVALS = ("linear", "boosted")
+_RIVALS = Rule(
+    lambda v: isinstance(v, tuple) and "linear" in v and set(v) <= {*RIVALS},
+    'a list of "linear" and, with it, "boosted"',
+    RIVALS,
+)
 _TUNE = Rule(
     lambda v: isinstance(v, bool | Mapping),
     "true, false or a grid such as {'local.lr': [0.03, 0.1]}",
@@ -323,6 +329,7 @@ class StudySettings(RunSettings):
     Attributes:
         jobs: runs at once, each in a process of its own; no result depends on it.
         yardstick: trees: show gradient-boosted trees of each client alone and of all rows beside the methods; None: nothing.
+        rivals: what joining is compared with at each client: its own linear model, and boosted trees of its own where rows are tables.
         local: local training of every method that has some, in place of its own.
         init: a state dict or a safetensors file to start from.
         tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
@@ -339,6 +346,7 @@ class StudySettings(RunSettings):
     yardstick: Annotated[
         str | None, optional(one_of("trees")), Flag(metavar="NAME")
     ] = None
+    rivals: Annotated[tuple[str, ...], _RIVALS, Flag(metavar="A,B")] = RIVALS
     local: Annotated[LocalSGD | None, _LOCAL, InFiles(said=False)] = None
     init: Annotated[Any, START, InFiles(said=False)] = None
     tune: Annotated[Any, _TUNE, InFiles(said=False)] = False
@@ -410,9 +418,9 @@ class Tuning:
 
 
 _THRESHOLD = Rule(
-    lambda v: v == "validation" or (is_number(v) and 0 < v < 1),
-    'a number between 0 and 1, or "validation"',
-    ("validation",),
+    lambda v: v in ("validation", "prevalence") or (is_number(v) and 0 < v < 1),
+    'a number between 0 and 1, "prevalence" or "validation"',
+    ("validation", "prevalence"),
 )
 
 
@@ -424,13 +432,17 @@ class ReportTable:
     """The [report] table: how results are shown. No number of a run depends on it.
 
     Attributes:
-        threshold: call a row positive from this predicted risk on; validation: from the one that suits each client's validation rows
-            best, where a method did not train on them.
-        smallest: the smallest effect of interest, of AUC, of log-loss, and as a share of the variance of a label that is a number.
+        threshold: the predicted risk from which a patient is treated, and a row called positive. prevalence: decisions are judged
+            at the share of cases of each client, and rows called positive from .5 on. validation: the risk that suits each
+            client's validation rows best, where a method did not train on them.
+        smallest: the smallest effect of interest, of AUC, as a share of the variance of a label that is a number, and of the log-loss
+            where two classes are equally common; of rarer ones as much less as a row tells less.
+        primary: label of the method that speaks for joining, named before the run; default: partial, else the first federated one.
     """
 
-    threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
+    threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = "prevalence"
     smallest: Annotated[float, _SMALLEST, Flag(metavar="D")] = 0.01
+    primary: Annotated[str | None, optional(TEXT), Flag(metavar="LABEL")] = None
 
 
 @options

@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coterie.base.spelling import count
+from coterie.report.alike import with_whom
+from coterie.report.decisions import (
+    MEASURES,
+    PER,
+    decision,
+    interval_of,
+    measures,
+    text_of,
+    treat_all,
+)
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
 from coterie.report.results import Results
 from coterie.report.scores import THRESHOLD
 from coterie.report.statistics import FEWEST_ROWS, Difference
-from coterie.report.text import chance, first_few, listing, number, printable
-from coterie.report.verdicts import late_shares, verdict, whole_percent
+from coterie.report.text import (
+    chance,
+    first_few,
+    listing,
+    number,
+    printable,
+    whole_percent,
+)
+from coterie.report.verdicts import (
+    fit_yourself,
+    late_shares,
+    verdict,
+)
 from coterie.report.words import headline
 
 
@@ -69,18 +90,22 @@ def _purpose(
     lines.append(
         f"What the comparison says of joining, for {results.names[client]}: {headline(results, verdict(results, client))}"
     )
-    return [
-        *lines,
-        f"This model was trained with {printable(method)}.{_this_model(results, client, method)}",
-    ]
+    lines.append(
+        f"This model was trained with {printable(method)}.{_this_model(results, client, method)}"
+    )
+    pooled = with_whom(results, method, client)
+    if pooled:
+        lines.append(f"With whom: {pooled}.")
+    better = fit_yourself(results, client)
+    return [*lines, f"Note: {better}"] if better else lines
 
 
 def _this_model(results: Results, client: str, method: str) -> str:
     """Return how sure the gain of one model is: its training has luck of its own, which the mean over training sets has not."""
     compared = results.comparisons
     gain, posterior = (
-        compared.gain(method, client, compared.primary),
-        compared.posteriors(method, compared.primary).get(client),
+        compared.gain(method, client, compared.gain_metric),
+        compared.posteriors(method, compared.gain_metric).get(client),
     )
     if gain is None or posterior is None or not compared.folds:
         return ""
@@ -153,6 +178,7 @@ def _expectation(
     ).items():
         place = "the chosen threshold" if chosen else number(threshold)
         lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
+    lines += _decisions(results, client, method)
     sharing = (
         () if results.own_models(method) else results.clients
     )  # which have the same model
@@ -181,6 +207,29 @@ def _expectation(
             f"Too few rows to tell whether it is better than a constant prediction at {group}: that takes {minimum}.",
         ]
     return lines
+
+
+def _decisions(results: Results, client: str, method: str) -> list[str]:
+    """Net benefit, missed patients and calibration, with intervals, beside treating everybody and nobody; none without two classes."""
+    at = decision(results, client)
+    found = {} if at is None else measures(results, method, client, at.threshold)
+    if at is None or not found:
+        return []
+    lines = ["", f"For decisions at a risk of {at.words}, per 100 patients:", ""]
+    lines += ["| | value | 95 % interval |", "| --- | ---: | ---: |"]
+    for name, title in MEASURES.items():
+        if name in found:
+            score = found[name]
+            interval = interval_of(name, score) or "-"
+            lines.append(f"| {title} | {text_of(name, score.mean)} | {interval} |")
+    share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
+    everybody = text_of("net benefit", PER * treat_all(share, at.threshold))
+    missed = text_of("missed", PER * share)
+    return [
+        *lines,
+        "",
+        f"Treating everybody has a net benefit of {everybody}, treating nobody one of 0 and {missed} missed.",
+    ]
 
 
 def _score_row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from coterie.base.metric_names import BOUNDS
-from coterie.compute.outcomes import CONSTANT, Influence, RowError
+from coterie.compute.outcomes import BOOSTED, CONSTANT, Influence, RowError
 from coterie.report.evidence import (
     INFLATION,
-    SMALLEST,
+    SIZE_EXPONENTS,
     Gain,
     Mixture,
     Statement,
     Word,
     combine,
+    moderate_errors,
+    pool_errors,
     share,
+    smallest_effect,
     state,
-    together,
 )
 from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
@@ -46,7 +48,7 @@ Family = dict[tuple[str, str], Difference]
 
 FEWEST_CASES = 5
 FEWEST_SMALL = 3
-"""Small clients are judged together if there are so many of them, with `FEWEST_ROWS` rows in all."""
+"""Small clients are judged if there are so many of them, with `FEWEST_ROWS` rows in all."""
 
 STRENGTHS: dict[Word, Strength] = {
     "join": "shown",
@@ -121,13 +123,11 @@ class Comparisons:
         return self.results.classification and self.rarest(client) < FEWEST_CASES
 
     @property
-    def primary(self) -> str:
+    def gain_metric(self) -> str:
         """The metric in which a method must win: the log-loss, in regression the RMSE."""
-        return (
-            "rmse"
-            if not self.results.classification and "rmse" in self.results.metrics
-            else "loss"
-        )
+        if not self.results.classification and "rmse" in self.results.metrics:
+            return "rmse"
+        return "loss"
 
     @property
     def folds(self) -> bool:
@@ -141,97 +141,216 @@ class Comparisons:
         return self.folds or len(self.results.seeds) >= FEWEST_SEEDS
 
     @cache_answers
-    def gain(self, method: str, client: str, metric: str) -> Gain | None:
-        """Return the evidence of a client's rows alone about the gain of `method` over training alone; None if that is not known.
+    def gain(
+        self, method: str, client: str, metric: str, rival: str = ""
+    ) -> Gain | None:
+        """Return the evidence of a client's rows alone about the gain of `method` over `rival`; None if that is not known.
 
         The gain in RMSE is one in squared error, as a share of the variance of the label. Several tables are weighed by 1 / s^2.
+
+        Args:
+            method: Label of a method.
+            client: Its name.
+            metric: In which a gain is counted.
+            rival: Training alone ("", the baseline), `BOOSTED`, or the label of another method.
         """
+        against = rival or self.results.baseline
+        if against is None:
+            return None
         of_tables = (
-            self._gain(method, client, metric, seeds) for seeds in self.results.tables
+            self._gain(method, against, client, metric, seeds)
+            for seeds in self.results.tables
         )
         gains = [gain for gain in of_tables if gain is not None]
         return combine(gains) if gains else None
 
     def _gain(
-        self, method: str, client: str, metric: str, seeds_of_table: Sequence[int]
+        self,
+        method: str,
+        rival: str,
+        client: str,
+        metric: str,
+        seeds_of_table: Sequence[int],
     ) -> Gain | None:
         """The same of one table, whose results have these seeds."""
-        base = self.results.baseline
-        if base is None or self._repeats(method, client, seeds_of_table) < (
-            1 if self.folds else FEWEST_SEEDS
-        ):
+        fewest = 1 if self.folds else FEWEST_SEEDS
+        if self._repeats(method, client, seeds_of_table) < fewest:
             return None
         sign = 1 if self.results.higher_is_better(metric) else -1
-        scale = self.label_variance if metric == "rmse" else 1.0
-        power = 2 if metric == "rmse" else 1
-        scores, base_scores = (
-            self._values(m, client, metric, seeds_of_table) for m in (method, base)
-        )
-        gaps = sign * (scores**power - base_scores**power) / scale
-        gaps = gaps[np.isfinite(gaps)]
-        if not gaps.size:
-            return None
-        seeds = (
-            None
-            if self.folds
-            else over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
-        )
-        if seeds is None and not self.folds:
-            return None
-        between = 0.0 if seeds is None else seeds.error
-        saved = self.outcomes.gain(
-            method, base, client, "mse" if metric == "rmse" else metric, seeds_of_table
-        )
+        row_metric = "mse" if metric == "rmse" else metric
+        saved = self.outcomes.gain(method, rival, client, row_metric, seeds_of_table)
+        between, mean = 0.0, math.nan
+        if not self.folds:
+            gaps = self._gaps(method, rival, client, metric, seeds_of_table)
+            if gaps.size < 2:
+                return None
+            over = over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
+            mean, between = float(gaps.mean()), 0.0 if over is None else over.error
         if saved is not None:
-            mean, error, rows = saved
-            mean = sign * mean if self.folds else float(gaps.mean())
+            saved_mean, error, rows = saved
+            mean = sign * saved_mean if self.folds else mean
             return Gain(mean, math.inf if error is None else error.error, rows, between)
-        site_numbers = self.outcomes.of_site(
-            client, method, base, "mse" if metric == "rmse" else metric
-        )
+        site_numbers = self.outcomes.of_site(client, method, rival, row_metric)
         if site_numbers is None:
             return None
-        mean = sign * site_numbers.gap if self.folds else float(gaps.mean())
+        mean = sign * site_numbers.gap if self.folds else mean
         return Gain(mean, site_numbers.error, site_numbers.tested, between)
 
-    @cache_answers
-    def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
-        """The distribution of each client's gain, with what the gains of the others tell; without small clients."""
-        gains = {
-            c: gain
-            for c in self.results.clients
-            if not self.small(c)
-            and self.decides(c, metric)
-            and (gain := self.gain(method, c, metric)) is not None
-            and 0 < gain.error < math.inf
-        }
-        shared = share([*gains.values()]) if gains and self.enough_seeds else []
-        return dict(zip(gains, shared, strict=False))
+    def _gaps(
+        self,
+        method: str,
+        rival: str,
+        client: str,
+        metric: str,
+        seeds_of_table: Sequence[int],
+    ) -> Vector:
+        """The gain over `rival` seed by seed, of the seeds that have both."""
+        sign = 1 if self.results.higher_is_better(metric) else -1
+        if rival == BOOSTED:  # of which rows are saved, and no summary
+            row_metric = "mse" if metric == "rmse" else metric
+            return sign * self.outcomes.gaps(
+                method, rival, client, row_metric, seeds_of_table
+            )
+        scale = self.label_variance if metric == "rmse" else 1.0
+        power = 2 if metric == "rmse" else 1
+        scores, rival_scores = (
+            self._values(m, client, metric, seeds_of_table) for m in (method, rival)
+        )
+        gaps = sign * (scores**power - rival_scores**power) / scale
+        return np.asarray(gaps[np.isfinite(gaps)], dtype=float)
 
-    def statement(self, method: str, client: str, metric: str) -> Statement | None:
+    @cache_answers
+    def evidence(
+        self, method: str, metric: str, rival: str = ""
+    ) -> dict[str, tuple[Gain, Mixture]]:
+        """Return of each client its evidence, with the error that the rule reckons with, and the distribution of its gain.
+
+        Small clients are judged among themselves, and in `gain_metric` alone.
+        """
+        if not self.enough_seeds:
+            return {}
+        large = [
+            c
+            for c in self.results.clients
+            if not self.small(c) and self.decides(c, metric)
+        ]
+        gains = self._bounded_gains(large, method, metric, rival)
+        evidence = self._share(gains, moderate_errors(list(gains.values())), metric)
+        if metric == self.gain_metric:
+            few = self._bounded_gains(self.group, method, metric, rival)
+            if len(few) >= FEWEST_SMALL:
+                pooled = pool_errors(list(few.values()))
+                evidence |= self._share(few, pooled, metric, exponents=(0.0,))
+        return evidence
+
+    def _bounded_gains(
+        self, clients: Sequence[str], method: str, metric: str, rival: str
+    ) -> dict[str, Gain]:
+        """The gains of clients whose error is known; rows that do not differ tell nothing."""
+        gains = {}
+        for client in clients:
+            gain = self.gain(method, client, metric, rival)
+            if gain is not None and 0 < gain.error < math.inf:
+                gains[client] = gain
+        return gains
+
+    def _share(
+        self,
+        clients: Iterable[str],
+        gains: Sequence[Gain],
+        metric: str,
+        exponents: Sequence[float] = SIZE_EXPONENTS,
+    ) -> dict[str, tuple[Gain, Mixture]]:
+        names = list(clients)
+        margins = [self.smallest_at(c, metric) for c in names]
+        posteriors = share(gains, margins, exponents)
+        return dict(zip(names, zip(gains, posteriors, strict=True), strict=True))
+
+    def posteriors(
+        self, method: str, metric: str, rival: str = ""
+    ) -> dict[str, Mixture]:
+        """The distribution of each client's gain, with what the gains of the others tell."""
+        evidence = self.evidence(method, metric, rival)
+        return {client: posterior for client, (_, posterior) in evidence.items()}
+
+    def statement(
+        self, method: str, client: str, metric: str, rival: str = ""
+    ) -> Statement | None:
         """Return the statement about one client, method and metric; None where none can be made."""
-        gain, posterior = (
-            self.gain(method, client, metric),
-            self.posteriors(method, metric).get(client),
+        evidence = self.evidence(method, metric, rival).get(client)
+        if evidence is None:
+            return None
+        return state(*evidence, self.smallest_at(client, metric))
+
+    def chance_of_better(self, method: str, rival: str, client: str) -> float:
+        """The probability, by the client's rows alone, that `method` is better than the method `rival`; 0 where not known.
+
+        Sites tell differences to training alone. Their errors add up at most, so the bound is cautious.
+        """
+        metric = self.gain_metric
+        gain = self.gain(method, client, metric, rival)
+        if gain is None:
+            of_both = [self.gain(m, client, metric) for m in (method, rival)]
+            if None in of_both:
+                return 0.0
+            one, two = (g for g in of_both if g is not None)
+            error = one.error + two.error
+            gain = Gain(one.estimate - two.estimate, error, min(one.rows, two.rows))
+        return gain.chance if 0 < gain.error < math.inf else 0.0
+
+    @property
+    def smallest(self) -> float:
+        """The smallest effect of interest: of AUC, as a share of the variance of the label, and of log-loss at equal classes."""
+        return self.results.smallest
+
+    @cache_answers
+    def smallest_at(self, client: str, metric: str) -> float:
+        """The smallest effect of interest at a client: that of the log-loss follows from how common each class is there."""
+        if (
+            metric != "loss"
+            or not self.results.classification
+            or own_loss(self.results.experiment)
+        ):
+            return self.smallest
+        counts = self.class_counts(client)
+        return self.smallest if not counts else smallest_effect(counts, self.smallest)
+
+    def class_counts(self, client: str) -> Sequence[float]:
+        """Test rows of each class at a client; of all clients together where its site withholds them; empty if not known."""
+        own = self._class_counts(client)
+        if own:
+            return own
+        known = [self._class_counts(c) for c in self.results.clients]
+        return [sum(column) for column in zip(*filter(None, known), strict=True)]
+
+    def _class_counts(self, client: str) -> Sequence[float]:
+        label = self.results.against or ""
+        classes = len(self.results.label().get("classes") or ())
+        counts = self.outcomes.class_counts(label, client, self._classes)
+        if counts:
+            return counts
+        tested, rarest = (
+            self.outcomes.test_rows(label, client),
+            self.outcomes.rarest(label, client),
         )
-        return (
-            None
-            if gain is None or posterior is None
-            else state(gain, posterior, self.smallest)
-        )
+        # Of two classes a site tells the rarer one; of more that says too little.
+        return (tested - rarest, rarest) if tested and rarest and classes == 2 else ()
 
     @cached_property
-    def smallest(self) -> float:
-        """The smallest effect of interest: of AUC, of log-loss, and as a share of the variance of the label."""
-        report = self.results.experiment.get("report")
-        effect = (
-            report.get("smallest", SMALLEST) if isinstance(report, dict) else SMALLEST
-        )
-        return float(effect)
+    def _classes(self) -> int:
+        """How many classes the labels of all test rows have."""
+        label = self.results.against or ""
+        highest = [
+            int(rows.labels.max())
+            for client in self.results.clients
+            for rows in self.outcomes.rows(label, client).values()
+            if rows.classes and rows.labels is not None and len(rows.labels)
+        ]
+        return max(2, 1 + max(highest, default=1))
 
     @cached_property
     def group(self) -> tuple[str, ...]:
-        """The small clients, if they are enough to be judged together; else empty."""
+        """The small clients, if they are enough to be judged; else empty."""
         members = [
             c
             for c in self.results.clients
@@ -240,23 +359,8 @@ class Comparisons:
         rows = sum(self.results.size(c) for c in members)
         cases = sum(self.rarest(c) for c in members)
         is_large = len(members) >= FEWEST_SMALL and rows >= FEWEST_ROWS
-        return (
-            tuple(members)
-            if is_large and (not self.results.classification or cases >= FEWEST_CASES)
-            else ()
-        )
-
-    def of_group(self, method: str) -> tuple[Gain, Mixture] | None:
-        """The evidence of the small clients together in what decides; None where it is not known."""
-        gains = [
-            gain
-            for c in self.group
-            if (gain := self.gain(method, c, self.primary)) is not None
-        ]
-        if len(gains) < FEWEST_SMALL or not self.enough_seeds:
-            return None
-        joint = together(gains)
-        return joint if joint[0].error > 0 else None
+        has_cases = not self.results.classification or cases >= FEWEST_CASES
+        return tuple(members) if is_large and has_cases else ()
 
     @cache_answers
     def family(self, client: str | None) -> Family:
@@ -305,11 +409,9 @@ class Comparisons:
         mean = float(np.mean([g.estimate for g in finite]))
         spread = math.sqrt(sum(g.spread**2 for g in finite)) / len(finite)
         mean_gain = Gain(mean, spread / INFLATION, sum(g.rows for g in finite))
-        return state(
-            mean_gain,
-            Mixture(np.ones(1), np.array([mean]), np.array([spread**2])),
-            self.smallest,
-        )
+        normal = Mixture(np.ones(1), np.array([mean]), np.array([spread**2]))
+        margins = [self.smallest_at(c, metric) for c in self._among(None, metric)]
+        return state(mean_gain, normal, float(np.mean(margins)))
 
     def _repeats(self, method: str, client: str, seeds: Sequence[int]) -> int:
         rows = [

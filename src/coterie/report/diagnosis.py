@@ -1,4 +1,4 @@
-"""How a model of two classes serves as a test: sensitivity, specificity and the like at a threshold, and its calibration."""
+"""How a model of two classes serves as a test: sensitivity, specificity and the like at a threshold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from coterie.report.text import listing, number, printable
 __all__ = [
     "THRESHOLD",
     "Diagnosis",
-    "calibration_error",
     "call_all_the_same",
     "diagnose",
     "operating_point",
@@ -28,12 +27,11 @@ __all__ = [
     "thresholds",
 ]
 
-BINS = 10
 SHARES = ("sensitivity", "specificity", "ppv", "npv")
 
 
 class Diagnosis(NamedTuple):
-    """Measures of a test, each NaN where it is undefined; `calibration` is the expected calibration error."""
+    """Measures of a test, each NaN where it is undefined."""
 
     sensitivity: float
     specificity: float
@@ -41,7 +39,6 @@ class Diagnosis(NamedTuple):
     npv: float
     f1: float
     brier: float
-    calibration: float
 
 
 def diagnose(
@@ -63,20 +60,7 @@ def diagnose(
         _share(calm, calm + miss),
         _share(2 * hit, 2 * hit + alarm + miss),
         float(((risk - truth) ** 2).mean()) if len(risk) else math.nan,
-        calibration_error(risk, truth),
     )
-
-
-def calibration_error(risks: ArrayLike, labels: ArrayLike) -> float:
-    """Expected calibration error: the mean over rows of |mean risk - share of positives| within `BINS` equal intervals of risk."""
-    risk, truth = np.asarray(risks, dtype=float), np.asarray(labels, dtype=float)
-    if not len(risk):
-        return math.nan
-    place = np.minimum((risk * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(place, weights=risk, minlength=BINS) - np.bincount(
-        place, weights=truth, minlength=BINS
-    )
-    return float(np.abs(gaps).sum() / len(risk))
 
 
 def _share(part: int, total: int) -> float:
@@ -194,15 +178,8 @@ def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
     """Without a threshold nobody is called anything; only the risks themselves can be judged."""
     if math.isfinite(threshold):
         return diagnosis
-    return Diagnosis(
-        math.nan,
-        math.nan,
-        math.nan,
-        math.nan,
-        math.nan,
-        diagnosis.brier,
-        diagnosis.calibration,
-    )
+    undefined = [math.nan] * (len(Diagnosis._fields) - 1)
+    return Diagnosis(*undefined, diagnosis.brier)
 
 
 def _mean(values: list[float]) -> float:

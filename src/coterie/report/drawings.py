@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from coterie.report.results import Results
 from coterie.report.statistics import Difference
-from coterie.report.text import listing, printable, with_sign
-from coterie.report.verdicts import late_shares, whole_percent
+from coterie.report.text import listing, printable, whole_percent, with_sign
+from coterie.report.verdicts import late_shares
 
 NODES = 12
 ARROW = 0.05

@@ -1,45 +1,54 @@
 """The rule of verdicts: what the gains of all clients say together about each of them. For readers: docs/statistics.md.
 
-A client's own evidence is an estimate of its gain (positive: better than training alone) and a standard error, `Gain`. The
-clients' gains are alike to a degree that the data tell: `share` combines them in a hierarchical model in which a few clients may
-be odd, and gives each client a posterior distribution, a mixture of normals (`Mixture`). `state` turns that into one of the
-words join, probably join, stay alone, probably stay alone, safe to join and undecided; `rows_to_settle` says how many more rows
-of one client would probably settle an undecided one.
+A client's own evidence is an estimate of its gain (positive: better than training alone) and a standard error, `Gain`.
 
-Errors are taken 1.2 times as large as the rows alone say, because the rows of one client share its training sets (Bayle et al.
-2020; Bates, Hastie and Tibshirani 2023). The spread tau of alike clients has a half-normal prior (Gelman 2006).
+- `moderate_errors` and `pool_errors`: the error of a client is an estimate, too, and clients tell about each other's.
+- `share`: a hierarchical model of all gains, in which any client may be odd and small clients may gain more than large
+  ones. It gives each client a posterior distribution, a mixture of normals (`Mixture`).
+- `state`: one of the words join, probably join, safe to join, undecided, probably stay alone and stay alone.
+- `foresee`: how many more rows of one client would probably settle an undecided one.
+
+Errors are taken 1.2 times as large as the rows alone say, because the rows of one client share its training sets (Bayle
+et al. 2020; Bates, Hastie and Tibshirani 2023). The spread tau of alike clients has a half-normal prior (Gelman 2006).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 SMALLEST = 0.01
-"""The smallest effect of interest: of AUC, of log-loss, and as a share of the variance of the label."""
+"""The smallest effect of interest: of AUC, as a share of the variance of a label, and of the log-loss of two classes of
+equal size; `smallest_effect` says what that is where classes differ in size. The prior is written for this margin."""
 
 INFLATION = 1.2
 OWN_LUCK = 0.75
-"""Of a single model: so many standard errors, squared, are added to the variance; 1.2 and .75 squared make 2 (docs/statistics.md)."""
+"""Standard errors of luck that a single model has beside that of its training sets: .75 and 1.2 squared make 2."""
 CORRELATION = 0.1
 """Of the errors of two clients, which are served by models trained together."""
-ODD = 0.1
-"""Prior probability that a client's gain is unlike those of the others."""
+USUAL = 0.8
+"""Prior probability that the gain of a client is like those of the others."""
 COMMON_SPREAD, ODD_SPREAD, TAU_SPREAD = 0.5, 0.3, 0.05
 TAUS = np.array([0.0, *np.geomspace(0.002, 1.0, 17)])
-MOST_ENUMERATED = 20
-"""Above so many clients the odd ones are not enumerated; given the common terms each client is odd by itself."""
+EVERY = 2
+"""Every second tau is used: gains and words do not need more."""
+COMMON_ERRORS = np.linspace(-2, 2, 5)
+SIZE_EXPONENTS = (0.0, 0.5, 1.0)
+"""A gain may be the same at every size, or fall with the root of the rows, or with the rows. The data choose."""
+LEAST_FACTOR, MOST_FACTOR = 0.2, 5.0
+NEGLIGIBLE = 12.0
+"""A component is left out where the log of its weight is so far below that of the heaviest one."""
 CONFIDENT, PROBABLE, ALONE_CONFIDENT = 0.95, 0.8, 0.7
-FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+FACTORS = (1.5, 2, 3, 4)
+MOST_ROWS = 3.0
+"""Times its present rows: more rows than that nobody collects, so they are not named."""
 DRAWS = 400
 ROUNDING = 1e-6
 """Amount added to each spread, so that none is 0."""
-FEWEST_FREEDOM = 20
 
 Vector = NDArray[np.float64]
 Word = Literal[
@@ -50,6 +59,26 @@ Word = Literal[
     "probably stay alone",
     "undecided",
 ]
+
+
+def smallest_effect(counts: Sequence[float], smallest: float = SMALLEST) -> float:
+    """Return the smallest effect on the log-loss per row of classes of these sizes.
+
+    It is `smallest` times the information of a row, which is 1 where two classes are equally common: .04 p (1 - p) for two
+    classes, where p is the share of one of them. So .01 means an AUC of about .58 at any prevalence.
+
+    Args:
+        counts: Rows of each class, at least two.
+        smallest: The effect at equal classes, in nats per row.
+
+    >>> round(smallest_effect([50, 50]), 4), round(smallest_effect([990, 10]), 5)
+    (0.01, 0.00042)
+    """
+    # Half a row is added to each class, so that a class without rows does not make every effect matter.
+    smoothed = np.asarray(counts, dtype=float) + 0.5
+    shares = smoothed / smoothed.sum()
+    information = 2 * (1 - float((shares**2).sum()))
+    return smallest * min(1.0, information)
 
 
 class Gain(NamedTuple):
@@ -77,25 +106,43 @@ class Gain(NamedTuple):
         """The client's own 95 % interval."""
         return self.estimate - 1.96 * self.spread, self.estimate + 1.96 * self.spread
 
+    @property
+    def chance(self) -> float:
+        """The probability of a gain by these rows alone."""
+        return float(_upper(np.array(self.estimate / self.spread)))
+
+    @property
+    def variance(self) -> float:
+        """Variance of the difference of a single row."""
+        return self.rows * self.error**2
+
+    def left_after(self, rows: float) -> float:
+        """The share of a gain that is left after further rows, which make training alone better: n / (n + N)."""
+        return self.rows / (self.rows + rows)
+
+    def spread_of(self, rows: float) -> float:
+        """The standard error of the mean gain of other rows of this client."""
+        return self.spread * math.sqrt(self.rows / rows)
+
     def with_rows(self, rows: float, observed: ArrayLike) -> tuple[Vector, float]:
-        """Estimates [draws] and spread after `rows` further rows with the mean gain `observed` [draws]."""
-        total = self.rows + rows
-        estimate = (
-            self.rows * self.estimate + rows * np.asarray(observed, dtype=float)
-        ) / total
-        return estimate, self.spread * math.sqrt(self.rows / total)
+        """Estimates [draws] and spread after `rows` further rows with the mean gain `observed` [draws].
+
+        What the present rows say is said of the gain that is left, and so is its error: both weigh by 1 / s^2.
+        """
+        left = self.left_after(rows)
+        present = (left * self.spread) ** -2
+        further = self.spread_of(rows) ** -2
+        total = present + further
+        weighted = present * left * self.estimate + further * np.asarray(observed)
+        return weighted / total, 1 / math.sqrt(total)
 
 
 class Mixture(NamedTuple):
-    """A mixture of normals, the posterior of one client's gain: weights, means and variances, [components] each.
-
-    `freedom` is that of Student's t in place of the normal, where the evidence is a mean over few clients.
-    """
+    """A mixture of normals, the posterior of one client's gain: weights, means and variances, [components] each."""
 
     weights: Vector
     means: Vector
     variances: Vector
-    freedom: float = math.inf
 
     @property
     def mean(self) -> float:
@@ -105,33 +152,28 @@ class Mixture(NamedTuple):
     @property
     def deviation(self) -> float:
         """Its standard deviation."""
-        return math.sqrt(
-            max(
-                float(self.weights @ (self.variances + (self.means - self.mean) ** 2)),
-                0.0,
-            )
-        )
+        squares = self.variances + (self.means - self.mean) ** 2
+        return math.sqrt(max(float(self.weights @ squares), 0.0))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its mean plus and minus 1.96 standard deviations; with Student's quantile where `freedom` is finite."""
-        from scipy.special import stdtrit
-
-        half = (
-            1.96 if math.isinf(self.freedom) else float(stdtrit(self.freedom, 0.975))
-        ) * self.deviation
+        """Its mean plus and minus 1.96 standard deviations."""
+        half = 1.96 * self.deviation
         return self.mean - half, self.mean + half
 
     def above(self, bound: float) -> float:
         """Probability of more than `bound`."""
-        return float(
-            self.weights
-            @ _upper((self.means - bound) / np.sqrt(self.variances), self.freedom)
-        )
+        scaled = (self.means - bound) / np.sqrt(self.variances)
+        return float(self.weights @ _upper(scaled))
 
     def widen(self, variance: float) -> Mixture:
         """The same with more variance in every component."""
         return self._replace(variances=self.variances + variance)
+
+    def scale(self, factor: float) -> Mixture:
+        """The distribution of `factor` times the gain."""
+        means, variances = factor * self.means, factor**2 * self.variances
+        return self._replace(means=means, variances=variances)
 
     def heaviest(self, most: int) -> Mixture:
         """The same with its `most` heaviest components alone, in their order."""
@@ -139,156 +181,206 @@ class Mixture(NamedTuple):
             return self
         # Sorted, since the order in which NumPy leaves them differs between processors.
         places = np.sort(np.argpartition(self.weights, -most)[-most:])
+        weights = self.weights[places]
         return Mixture(
-            self.weights[places] / self.weights[places].sum(),
-            self.means[places],
-            self.variances[places],
-            self.freedom,
+            weights / weights.sum(), self.means[places], self.variances[places]
         )
 
 
-def _upper(scaled: Vector, freedom: float = math.inf) -> Vector:
-    """Probability that a standard normal, or Student's t, is below `scaled`."""
-    from scipy.special import ndtr, stdtr
+def _upper(scaled: Vector) -> Vector:
+    """Probability that a standard normal is below `scaled`."""
+    from scipy.special import ndtr
 
-    return np.asarray(
-        ndtr(scaled) if math.isinf(freedom) else stdtr(freedom, scaled), dtype=float
-    )
+    return np.asarray(ndtr(scaled), dtype=float)
 
 
-def share(gains: Sequence[Gain]) -> list[Mixture]:
-    """Return the posterior of each client's gain under the model of alike and odd clients.
+# Errors
+
+
+def moderate_errors(gains: Sequence[Gain]) -> list[Gain]:
+    """Return the gains with errors that are drawn half way to what the others' suggest.
+
+    The variance of a row's difference is estimated from few rows, and a client that gains by luck has by the same luck a
+    small error: of 40 clients the 95 % intervals of .75 held the truth before, of .89 after. So the logarithm of that
+    variance is moved half way to its mean over clients.
 
     Args:
-        gains: of one method and metric, client by client. A client whose error is 0 tells nothing and must be left out.
+        gains: Of one method and metric, client by client, with errors above 0.
     """
-    y, s = np.array([g.estimate for g in gains]), np.array([g.spread for g in gains])
-    return _enumerate_odd(y, s) if len(y) <= MOST_ENUMERATED else _factor_odd(y, s)
-
-
-def _log_prior_of_taus() -> Vector:
-    edges = np.concatenate(
-        [[TAUS[0] - (TAUS[1] - TAUS[0])], TAUS, [TAUS[-1] + (TAUS[-1] - TAUS[-2])]]
-    )
-    return np.asarray(
-        np.log((edges[2:] - edges[:-2]) / 2) - TAUS**2 / (2 * TAU_SPREAD**2)
-    )
-
-
-def _enumerate_odd(y: Vector, s: Vector) -> list[Mixture]:
-    m = len(y)
-    most_odd = 0 if m <= 2 else 1 if m <= 5 else 2
-    sets = [
-        is_odd
-        for size in range(most_odd + 1)
-        for is_odd in combinations(range(m), size)
+    if not gains:
+        return []
+    logs = np.log([gain.variance for gain in gains])
+    moderated = np.exp((logs + logs.mean()) / 2)
+    return [
+        gain._replace(error=math.sqrt(variance / gain.rows))
+        for gain, variance in zip(gains, moderated, strict=True)
     ]
-    is_odd = np.zeros((len(sets), m), dtype=bool)
-    for i, members in enumerate(sets):
-        is_odd[i, list(members)] = True
-    is_usual = ~is_odd
-    joint = COMMON_SPREAD**2 * (
-        is_usual[:, :, None] & is_usual[:, None, :]
-    )  # [sets, m, m]
-    eye = np.eye(m)
-    own_variance = np.where(
-        is_odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2
-    )  # [sets, taus, m]
-    prior = joint[:, None] + own_variance[..., None] * eye
-    noise = np.outer(s, s) * (CORRELATION + (1 - CORRELATION) * eye)
-    total = prior + noise
-    inverse = np.linalg.inv(total)
-    solved = inverse @ y
-    log_weight = (
-        _log_prior_of_taus()[None, :]
-        + (
-            is_odd.sum(axis=1) * math.log(ODD)
-            + is_usual.sum(axis=1) * math.log(1 - ODD)
-        )[:, None]
-        - np.linalg.slogdet(total)[1] / 2
-        - (solved @ y) / 2
-    )
-    weights = _normalise(log_weight.reshape(-1))
-    means = (prior @ solved[..., None])[..., 0].reshape(-1, m)
-    # S - S V^-1 S and not T - T V^-1 T, whose digits cancel where the errors are small.
-    variances = np.diag(noise) - np.einsum("ij,stjk,ki->sti", noise, inverse, noise)
-    variances = np.maximum(variances.reshape(-1, m), 1e-14)
-    return [Mixture(weights, means[:, i], variances[:, i]) for i in range(m)]
 
 
-def _factor_odd(y: Vector, s: Vector) -> list[Mixture]:
-    """For many clients: given tau, the common effect mu and a common error f, clients are independent."""
-    m = len(y)
-    common_errors = np.linspace(-3, 3, 13)
-    step = math.sqrt((1 - CORRELATION) * float(np.mean(s**2)) / m)
-    centre = float(np.median(y))
-    reach = float(np.abs(y - centre).max())
-    levels = np.unique(
-        np.concatenate(
-            [
-                centre + np.linspace(-10, 10, 41) * step,
-                centre + np.linspace(-1, 1, 41) * reach,
-            ]
-        )
-    )
-    widths = np.gradient(levels) if len(levels) > 1 else np.ones(1)
-    tau, mu, f = (
-        a.reshape(-1) for a in np.meshgrid(TAUS, levels, common_errors, indexing="ij")
-    )
-    log_base = np.add.outer(
-        _log_prior_of_taus(), np.log(widths) - levels**2 / (2 * COMMON_SPREAD**2)
-    )
-    log_base = np.add.outer(log_base, -(common_errors**2) / 2).reshape(-1)
-    likelihood = np.zeros(len(tau))
-    for i in range(m):
-        likelihood += np.logaddexp(
-            *(weight for weight, _, _ in _two_kinds(y[i], s[i], tau, mu, f))
-        )
-    log_given = log_base + likelihood
-    keep = log_given > log_given.max() - 12
-    tau, mu, f, log_given = tau[keep], mu[keep], f[keep], log_given[keep]
+def pool_errors(gains: Sequence[Gain]) -> list[Gain]:
+    """Return the gains of small clients, whose rows cannot tell their own error, with that of the mean variance of all."""
+    finite = [gain.variance for gain in gains if math.isfinite(gain.variance)]
+    variance = float(np.mean(finite))
+    return [
+        gain._replace(error=math.sqrt(variance / max(gain.rows, 1))) for gain in gains
+    ]
+
+
+# The joint model
+
+
+class _Grid(NamedTuple):
+    """Points of the joint prior, [points] each, and the log of its weight there."""
+
+    tau: Vector
+    common_gain: Vector
+    common_error: Vector
+    log_weight: Vector
+
+
+class _Scaled(NamedTuple):
+    """The evidence of one client in the units of the joint model.
+
+    Attributes:
+        estimate, spread: The gain and its error; in these units the usual client gains `common_gain`.
+        factor: By which a gain was multiplied because of the size of the client; an odd client's is not.
+    """
+
+    estimate: float
+    spread: float
+    factor: float
+
+
+def share(
+    gains: Sequence[Gain],
+    smallest: Sequence[float] = (),
+    exponents: Sequence[float] = SIZE_EXPONENTS,
+    places: Sequence[int] | None = None,
+) -> list[Mixture]:
+    """Return the posterior of each client's gain under the model of usual and odd clients.
+
+    Gains are divided by the client's margin, and multiplied by f_k = (n_k / n_0)^a. Then a usual client (8 in 10) gains
+    N(mu, tau^2), and an odd one N(0, .3^2) without f_k. Errors have a correlation of .1. Everything but theta_k is summed
+    over a grid; given its point, clients are independent.
+
+    Args:
+        gains: Of one method and metric, client by client, with errors above 0.
+        smallest: Margin of each client; default: .01.
+        exponents: The a among which the evidence chooses.
+        places: Numbers of the clients whose posteriors are wanted; default: all.
+    """
+    if not gains:
+        return []
+    margins = np.asarray(smallest or [SMALLEST] * len(gains), dtype=float)
+    units = margins / SMALLEST
+    estimates = np.array([gain.estimate for gain in gains]) / units
+    spreads = np.array([gain.spread for gain in gains]) / units
+    log_rows = np.log([max(gain.rows, 1) for gain in gains])
+
+    grids, clients = [], []
+    for exponent in exponents:
+        factors = np.exp(exponent * (log_rows - log_rows.mean()))
+        factors = np.clip(factors, LEAST_FACTOR, MOST_FACTOR)
+        scaled = [
+            _Scaled(*values)
+            for values in zip(
+                factors * estimates, factors * spreads, factors, strict=True
+            )
+        ]
+        grids.append(_likely_points(_prior_grid(scaled), scaled))
+        clients.append(scaled)
+
+    heaviest = max(float(grid.log_weight.max()) for grid in grids)
     posteriors = []
-    for i in range(m):
-        kinds = _two_kinds(y[i], s[i], tau, mu, f)
-        evidence = np.logaddexp(kinds[0][0], kinds[1][0])
-        weights = _normalise(
-            np.concatenate([log_given + weight - evidence for weight, _, _ in kinds])
+    for k in range(len(gains)) if places is None else places:
+        parts = [
+            _given_grid(scaled[k], grid, heaviest)
+            for grid, scaled in zip(grids, clients, strict=True)
+        ]
+        weights, means, variances = (
+            np.concatenate(columns) for columns in zip(*parts, strict=True)
         )
-        means = np.concatenate([mean for _, mean, _ in kinds])
-        variances = np.concatenate(
-            [np.broadcast_to(variance, mu.shape) for _, _, variance in kinds]
-        )
-        posteriors.append(Mixture(weights, means, np.maximum(variances, 1e-14)))
+        mixture = Mixture(weights / weights.sum(), means, np.maximum(variances, 1e-14))
+        posteriors.append(mixture.scale(float(units[k])))
     return posteriors
 
 
+def _log_prior_of_taus() -> Vector:
+    """The log of density times width at each of `TAUS`."""
+    first, last = TAUS[1] - TAUS[0], TAUS[-1] - TAUS[-2]
+    edges = np.concatenate([[TAUS[0] - first], TAUS, [TAUS[-1] + last]])
+    widths = (edges[2:] - edges[:-2]) / 2
+    return np.asarray(np.log(widths) - TAUS**2 / (2 * TAU_SPREAD**2))
+
+
+def _prior_grid(clients: Sequence[_Scaled]) -> _Grid:
+    """Points of (tau, mu, common error): mu fine where the clients' mean may be, and coarse over their range."""
+    estimates = np.array([client.estimate for client in clients])
+    spreads = np.array([client.spread for client in clients])
+    centre = float(np.median(estimates))
+    step = math.sqrt((1 - CORRELATION) * float(np.mean(spreads**2)) / len(clients))
+    reach = float(np.abs(estimates - centre).max())
+    fine, coarse = np.linspace(-6, 6, 25) * step, np.linspace(-1, 1, 15) * reach
+    levels = np.unique(centre + np.concatenate([fine, coarse]))
+
+    log_of_levels = np.log(np.gradient(levels)) - levels**2 / (2 * COMMON_SPREAD**2)
+    log_of_taus = _log_prior_of_taus()[::EVERY]
+    log_weight = np.add.outer(
+        np.add.outer(log_of_taus, log_of_levels), -(COMMON_ERRORS**2) / 2
+    )
+    tau, mu, error = np.meshgrid(TAUS[::EVERY], levels, COMMON_ERRORS, indexing="ij")
+    return _Grid(tau.ravel(), mu.ravel(), error.ravel(), log_weight.ravel())
+
+
+def _likely_points(prior: _Grid, clients: Sequence[_Scaled]) -> _Grid:
+    """The points that the clients' estimates leave, with the log of their posterior weight."""
+    log_weight = prior.log_weight.copy()
+    for client in clients:
+        usual, odd = _two_kinds(client, prior)
+        # The estimate was multiplied by the factor, and so its density divided by it.
+        log_weight += np.logaddexp(usual[0], odd[0]) + math.log(client.factor)
+    kept = log_weight > log_weight.max() - NEGLIGIBLE
+    return _Grid(
+        prior.tau[kept],
+        prior.common_gain[kept],
+        prior.common_error[kept],
+        log_weight[kept],
+    )
+
+
+def _given_grid(
+    client: _Scaled, grid: _Grid, heaviest: float
+) -> tuple[Vector, Vector, Vector]:
+    """Weights, means and variances of a client's gain, once as a usual and once as an odd one at each point of the grid."""
+    kinds = _two_kinds(client, grid)
+    evidence = np.logaddexp(kinds[0][0], kinds[1][0])
+    logs = np.concatenate([grid.log_weight + log - evidence for log, _, _ in kinds])
+    means = np.concatenate([mean for _, mean, _ in kinds]) / client.factor
+    variances = np.concatenate([variance for *_, variance in kinds])
+    return np.exp(logs - heaviest), means, variances / client.factor**2
+
+
 def _two_kinds(
-    y: float, s: float, tau: Vector, mu: Vector, f: Vector
-) -> list[tuple[Vector, Vector, Vector]]:
-    """Return for a client that is alike, and for an odd one, the log of weight times likelihood, and posterior mean and variance."""
-    observed, noise = y - math.sqrt(CORRELATION) * s * f, (1 - CORRELATION) * s**2
-    kinds = []
-    for log_prior, centre, spread in (
-        (math.log(1 - ODD), mu, tau**2),
-        (math.log(ODD), 0.0 * mu, 0.0 * tau + ODD_SPREAD**2),
-    ):
-        total = spread + noise
-        log_weight = (
-            log_prior - np.log(total) / 2 - (observed - centre) ** 2 / (2 * total)
-        )
-        kinds.append(
-            (
-                log_weight,
-                centre + spread / total * (observed - centre),
-                spread * noise / total,
-            )
-        )
-    return kinds
+    client: _Scaled, grid: _Grid
+) -> tuple[tuple[Vector, Vector, Vector], tuple[Vector, Vector, Vector]]:
+    """For a usual client and for an odd one: the log of weight times likelihood, and the posterior mean and variance."""
+    shared = math.sqrt(CORRELATION) * client.spread * grid.common_error
+    observed = client.estimate - shared
+    noise = (1 - CORRELATION) * client.spread**2
 
+    def given(
+        prior: float, centre: Vector | float, variance: Vector
+    ) -> tuple[Vector, Vector, Vector]:
+        total = variance + noise
+        gap = observed - centre
+        log_weight = math.log(prior) - np.log(total) / 2 - gap**2 / (2 * total)
+        return log_weight, centre + variance / total * gap, variance * noise / total
 
-def _normalise(log_weights: Vector) -> Vector:
-    weights = np.exp(log_weights - log_weights.max())
-    return np.asarray(weights / weights.sum())
+    odd_variance = np.full_like(grid.tau, (ODD_SPREAD * client.factor) ** 2)
+    return (
+        given(USUAL, grid.common_gain, grid.tau**2),
+        given(1 - USUAL, 0.0, odd_variance),
+    )
 
 
 def combine(gains: Sequence[Gain]) -> Gain:
@@ -310,35 +402,7 @@ def combine(gains: Sequence[Gain]) -> Gain:
     )
 
 
-def together(gains: Sequence[Gain]) -> tuple[Gain, Mixture]:
-    """Return the evidence of several small clients as one group, and its distribution.
-
-    The error is that of a mean over clients (clustered by client), with Student's t for fewer than 20 of them. It is not
-    shared with larger clients, which small ones need not resemble.
-
-    Args:
-        gains: gains of the members, at least 2.
-    """
-    sizes, estimates = (
-        np.array([g.rows for g in gains], dtype=float),
-        np.array([g.estimate for g in gains]),
-    )
-    total, members = sizes.sum(), len(gains)
-    mean = float(sizes @ estimates / total)
-    square = (
-        members
-        / (members - 1)
-        * float(((sizes * (estimates - mean)) ** 2).sum())
-        / total**2
-    )
-    over_seeds = (
-        math.sqrt(float(((sizes * [g.over_seeds for g in gains]) ** 2).sum())) / total
-    )
-    group = Gain(mean, math.sqrt(square), int(total), over_seeds)
-    freedom = members - 1.0 if members < FEWEST_FREEDOM else math.inf
-    return group, Mixture(
-        np.ones(1), np.array([mean]), np.array([group.spread**2]), freedom
-    )
+# Words
 
 
 class Statement(NamedTuple):
@@ -349,7 +413,7 @@ class Statement(NamedTuple):
         probability: of what the word says; of a gain where it is undecided.
         mean, low, high: the gain and its 95 % interval, with what other clients say.
         own: the same interval from the client's own rows.
-        bounded: a gain above the smallest effect is excluded, too.
+        smallest: the smallest effect of interest at this client.
     """
 
     word: Word
@@ -358,7 +422,7 @@ class Statement(NamedTuple):
     low: float
     high: float
     own: tuple[float, float]
-    bounded: bool = False
+    smallest: float = SMALLEST
 
 
 def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Statement:
@@ -369,36 +433,25 @@ def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Stateme
         posterior: of its gain.
         smallest: the smallest effect of interest.
     """
-    mean, gaining, safe = (
-        posterior.mean,
-        posterior.above(0.0),
-        posterior.above(-smallest),
+    gaining, safe = posterior.above(0.0), posterior.above(-smallest)
+    safe_alone = float(_upper(np.array((gain.estimate + smallest) / gain.spread)))
+    index = _first_word(
+        np.array([gaining]),
+        np.array([posterior.mean]),
+        np.array([safe]),
+        np.array([safe_alone]),
+        smallest,
     )
+    word = WORDS[int(index[0])]
+    probability = gaining
+    if word in ("stay alone", "probably stay alone"):
+        probability = 1 - gaining
+    elif word == "safe to join":
+        probability = safe
     low, high = posterior.interval
-    safe_alone = float(
-        _upper(np.array((gain.estimate + smallest) / gain.spread), posterior.freedom)
+    return Statement(
+        word, probability, posterior.mean, low, high, gain.interval, smallest
     )
-    index = int(
-        _first_word(
-            np.array([gaining]),
-            np.array([mean]),
-            np.array([safe]),
-            np.array([safe_alone]),
-            smallest,
-        )[0]
-    )
-    word = WORDS[index]
-    bounded = bool(
-        _excludes_gain(
-            np.array(index), np.array(safe), np.array(posterior.above(smallest))
-        )
-    )
-    probability = {
-        "stay alone": 1 - gaining,
-        "probably stay alone": 1 - gaining,
-        "safe to join": safe,
-    }.get(word, gaining)
-    return Statement(word, probability, mean, low, high, gain.interval, bounded)
 
 
 WORDS: tuple[Word, ...] = (
@@ -409,8 +462,7 @@ WORDS: tuple[Word, ...] = (
     "safe to join",
     "undecided",
 )
-UNSURE: tuple[Word, ...] = ("probably join", "probably stay alone", "undecided")
-"""Words that further rows can make certain."""
+"""In the order in which they are tried."""
 
 
 def _first_word(
@@ -430,27 +482,19 @@ def _first_word(
     )
 
 
-def _excludes_gain(
-    index: NDArray[np.int64], safe: Vector, gainful: Vector
-) -> NDArray[np.bool_]:
-    """Return where the word is *safe to join* and a gain above the smallest effect is excluded, from the probability that no harm above
-    it comes, and of such a gain.
-    """
-    return np.asarray(
-        (index == WORDS.index("safe to join")) & (safe - gainful >= CONFIDENT)
-    )
-
-
 def vetoes(ranking: Mixture, smallest: float = SMALLEST) -> bool:
     """Return True if the AUC is shown to suffer, so that a gain in log-loss is no reason to join."""
     return 1 - ranking.above(0.0) >= CONFIDENT and ranking.mean <= -smallest
+
+
+# Further rows
 
 
 class Outlook(NamedTuple):
     """The probable effect of further rows.
 
     Attributes:
-        rows: further rows of the client that would probably settle it; None if even 32 times its rows would not.
+        rows: further rows of the client that would probably settle it, at most three times those it has; None if these would not.
         words: the probability of each word by the number of further rows.
     """
 
@@ -463,53 +507,56 @@ def foresee(
     posterior: Mixture,
     smallest: float = SMALLEST,
     further: Sequence[int] = (),
-    open_words: Sequence[Word] = ("undecided",),
 ) -> Outlook:
     """Return the probability of each word after further rows of the client, by 400 draws of a fixed seed.
 
-    That more rows of one's own also make training alone better, and so the gain smaller, is not reckoned with.
+    More rows of one's own make training alone better: with N further rows a gain of theta is one of theta n / (n + N).
 
     Args:
         gain: the client's own evidence.
         posterior: of its gain.
         smallest: the smallest effect of interest.
-        further: numbers of rows; by default up to 31 times those it has, until 8 in 10 draws are settled.
-        open_words: the words that settle nothing; of these *safe to join* settles it where a gain above the smallest effect is
-            excluded, too.
+        further: numbers of rows; by default up to three times those it has, until 8 in 10 draws are not undecided.
     """
     numbers = tuple(further) or tuple(
-        _two_digits(gain.rows * (factor - 1)) for factor in FACTORS
+        round_up(gain.rows * (factor - 1)) for factor in FACTORS
     )
     heavy = posterior.heaviest(DRAWS)
     generator = np.random.default_rng(0)
-    component = generator.choice(
-        len(heavy.weights), DRAWS, p=heavy.weights / heavy.weights.sum()
-    )
-    theta = heavy.means[component] + np.sqrt(
-        heavy.variances[component]
-    ) * generator.standard_normal(DRAWS)
+    weights = heavy.weights / heavy.weights.sum()
+    component = generator.choice(len(weights), DRAWS, p=weights)
+    deviations = np.sqrt(heavy.variances[component])
+    theta = heavy.means[component] + deviations * generator.standard_normal(DRAWS)
     noise = generator.standard_normal(DRAWS)
     words: dict[int, dict[Word, float]] = {}
     for rows in numbers:
-        variance = gain.spread**2 * gain.rows / rows
-        observed = theta + math.sqrt(variance) * noise
-        index, bounded = _words_after(gain, heavy, rows, observed, variance, smallest)
+        left = gain.left_after(rows)
+        observed = left * theta + gain.spread_of(rows) * noise
+        index = _words_after(gain, heavy.scale(left), rows, observed, smallest)
         words[rows] = {
             word: float((index == i).mean())
             for i, word in enumerate(WORDS)
             if (index == i).any()
         }
-        unsettled = (
-            np.isin(index, [WORDS.index(word) for word in open_words]) & ~bounded
-        )
-        if not further and unsettled.mean() <= 1 - PROBABLE:
+        if not further and words[rows].get("undecided", 0.0) <= 1 - PROBABLE:
             return Outlook(rows, words)
     return Outlook(None, words)
 
 
-def _two_digits(rows: float) -> int:
+def rows_of_one_own(rows: int, mean: float, smallest: float) -> int | None:
+    """Further rows of its own with which a client hardly needs partners; None where it is more than three times its rows.
+
+    With N further rows a gain is `mean` n / (n + N), which is `smallest` at N = n (mean / smallest - 1).
+    """
+    further = rows * (mean / smallest - 1)
+    if not 0 < further <= MOST_ROWS * rows:
+        return None
+    return round_up(further)
+
+
+def round_up(rows: float) -> int:
     """A number of rows, rounded up to two digits."""
-    unit = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
+    unit = int(10 ** max(0, math.floor(math.log10(max(rows, 1))) - 1))
     return math.ceil(rows / unit) * unit
 
 
@@ -518,12 +565,13 @@ def _words_after(
     heavy: Mixture,
     rows: float,
     observed: Vector,
-    variance: float,
     smallest: float,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The word of each draw once `rows` rows with the mean gain `observed` [draws] have come, by Bayes; and whether it is *safe to
-    join* with a gain above the smallest effect excluded.
+) -> NDArray[np.int64]:
+    """The word of each draw once `rows` rows with the mean gain `observed` [draws] have come, by Bayes.
+
+    `heavy` is the distribution of the gain that is then left.
     """
+    variance = gain.spread_of(rows) ** 2
     total = heavy.variances + variance
     gap = observed[:, None] - heavy.means
     log_weight = np.log(heavy.weights) - np.log(total) / 2 - gap**2 / (2 * total)
@@ -534,15 +582,13 @@ def _words_after(
     estimate, spread = gain.with_rows(rows, observed)
 
     def above(limit: float) -> Vector:
-        return np.asarray(
-            (weights * _upper((means - limit) / deviations, heavy.freedom)).sum(axis=1)
-        )
+        scaled = (means - limit) / deviations
+        return np.asarray((weights * _upper(scaled)).sum(axis=1))
 
-    safe, safe_alone = (
+    return _first_word(
+        above(0.0),
+        (weights * means).sum(axis=1),
         above(-smallest),
-        _upper((estimate + smallest) / spread, heavy.freedom),
+        _upper((estimate + smallest) / spread),
+        smallest,
     )
-    index = _first_word(
-        above(0.0), (weights * means).sum(axis=1), safe, safe_alone, smallest
-    )
-    return index, _excludes_gain(index, safe, above(smallest))

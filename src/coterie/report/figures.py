@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.report.decisions import CURVE, PER, decision_curve, treat_all
 from coterie.report.groups import order_of
 from coterie.report.history import Curve, Vector
 from coterie.report.operating import GRID, Reliability, Roc, reliability, roc
@@ -208,7 +209,7 @@ def _curve(curve: Curve | None) -> dict[str, Any] | None:
 
 
 def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
-    """ROC and reliability by client and method, and the federated method with the lowest loss, which is shown first."""
+    """ROC and reliability by client and method, decision curves, and the method that speaks, which is shown first."""
     panels = []
     for client in clients:
         tested = [results.comparisons.outcomes.rows(m, client) for m in results.methods]
@@ -217,19 +218,24 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
             [reliability(rows) for rows in tested],
         )
         if any(bins):
+            share = results.comparisons.outcomes.positive(results.against or "", client)
+            everybody = [PER * treat_all(share or 0.0, t) for t in CURVE]
             curves_of_client = {
                 "roc": [_columns(curve) for curve in curves],
                 "bins": [_columns(curve) for curve in bins],
+                "benefit": [_benefit(results, m, client) for m in results.methods],
+                "all": _numbers(np.array(everybody)),
             }
             panels.append({"client": results.names[client], **curves_of_client})
-    order = {m: results.mean(m, None, "loss") for m in results.federated}
-    best = min(
-        order,
-        key=lambda m: order[m] if math.isfinite(order[m]) else math.inf,
-        default=None,
-    )
-    shown = 0 if best is None else results.methods.index(best)
-    return {"grid": _numbers(GRID), "clients": panels, "first": shown}
+    primary = results.primary
+    shown = 0 if primary is None else results.methods.index(primary)
+    risks = _numbers(CURVE)
+    return {"grid": _numbers(GRID), "risks": risks, "clients": panels, "first": shown}
+
+
+def _benefit(results: Results, method: str, client: str) -> list[float | None] | None:
+    curve = decision_curve(results, method, client)
+    return None if curve is None else _numbers(np.round(curve, 3))
 
 
 def _columns(

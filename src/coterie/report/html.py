@@ -18,6 +18,7 @@ from coterie.report.contributions import (
     signs,
     silent_targets,
 )
+from coterie.report.decisions import table as table_of_decisions
 from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
@@ -47,10 +48,14 @@ BADGES = {
 
 
 @few_collections()
-def write(folder: str | Path, threshold: float | str | None = None) -> Path:
+def write(
+    folder: str | Path,
+    threshold: float | str | None = None,
+    smallest: float | None = None,
+) -> Path:
     """Write `report.html` of a run directory from its files alone; the path of the report.
 
-    `threshold` is as in `Results.load`.
+    `threshold` and `smallest` are as in `Results.load`.
 
     Raises:
         InputError: a file of the run is missing or broken, or jinja2 is not installed.
@@ -59,7 +64,7 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
         import jinja2
         import markupsafe
 
-    results = Results.load(folder, threshold)
+    results = Results.load(folder, threshold, smallest)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -136,10 +141,12 @@ def _context(results: Results) -> dict[str, Any]:
                 "name": c.name,
                 "rows": rows,
                 "alike": call_all_the_same(results, c.client, rows),
+                "decisions": table_of_decisions(results, c.client),
             }
             for c in story.clients
             if (rows := table_of_tests(results, c.client))
         ],
+        "threshold_named": results.decision_threshold is not None,
         "threshold": None
         if results.threshold == "validation"
         else number(float(results.threshold)),

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.base.files import json_rows, open_tensors
 from coterie.compute.outcomes import (
+    BOOSTED,
     CONSTANT,
     Influence,
+    Pairs,
     RowError,
     Rows,
     count_distinct,
@@ -123,9 +126,9 @@ class Outcomes:
                     tensors[key][low:high]
                     for key in ("numbers", "loss", "constant_loss")
                 )
-                labels, outputs, patients = (
+                labels, outputs, patients, boosted = (
                     tensors[k][low:high] if k in tensors else None
-                    for k in ("labels", "outputs", "patients")
+                    for k in ("labels", "outputs", "patients", "boosted_loss")
                 )
                 by_client[client] = Rows(
                     numbers,
@@ -135,6 +138,7 @@ class Outcomes:
                     outputs,
                     float(threshold),
                     patients=patients,
+                    boosted=boosted,
                 )
             return by_client
 
@@ -206,9 +210,7 @@ class Outcomes:
         seeds: Sequence[int] = (),
     ) -> tuple[float, RowError | None, int] | None:
         """The mean over seeds of `method` minus `other`, its error over rows and how many rows there are; None if not known."""
-        pairs = pair_influences(
-            self.rows(method, client, seeds), self.rows(rival, client, seeds), metric
-        )
+        pairs = self._pairs(method, rival, client, metric, seeds)
         if not pairs:
             return None
         rows = count_distinct(
@@ -236,13 +238,61 @@ class Outcomes:
         metric: str,
         seeds: Sequence[int] = (),
     ) -> RowError | None:
-        """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
-        if rival != CONSTANT:
-            gain = self.gain(method, rival, client, metric, seeds)
-            return None if gain is None else gain[1]
-        tested = self.rows(method, client, seeds)
-        pairs = pair_influences(tested, tested, metric, constant=True)
-        return row_error([a for a, _ in pairs], [b for _, b in pairs])
+        """The standard error over rows of the mean over seeds of `method` minus `rival` (which may be `CONSTANT` or `BOOSTED`)."""
+        gain = self.gain(method, rival, client, metric, seeds)
+        return None if gain is None else gain[1]
+
+    def gaps(
+        self,
+        method: str,
+        rival: str,
+        client: str,
+        metric: str,
+        seeds: Sequence[int] = (),
+    ) -> NDArray[np.float64]:
+        """The mean over rows of `method` minus `rival`, of each seed that has both."""
+        pairs = self._pairs(method, rival, client, metric, seeds)
+        return np.array([one.metric - two.metric for one, two in pairs])
+
+    def _pairs(
+        self, method: str, rival: str, client: str, metric: str, seeds: Sequence[int]
+    ) -> Pairs:
+        of_method = self.rows(method, client, seeds)
+        if rival == CONSTANT:
+            return pair_influences(of_method, of_method, metric, instead=CONSTANT)
+        if rival == BOOSTED:
+            if not self.boosted_with:
+                return []
+            alone = self.rows(self.boosted_with, client, seeds)
+            return pair_influences(of_method, alone, metric, instead=BOOSTED)
+        return pair_influences(of_method, self.rows(rival, client, seeds), metric)
+
+    @cached_property
+    def boosted_with(self) -> str:
+        """The method beside whose outcomes those of boosted trees stand; empty where none were fitted."""
+        for (method, _), files in self._files.items():
+            with open_tensors(files[0][1], "numpy") as (file, _):
+                if "boosted_loss" in file.keys():  # noqa: SIM118 - it is not a dict
+                    return method
+        return ""
+
+    def boosted_loss(self, client: str) -> float:
+        """Mean loss of a client's own boosted trees over rows and seeds; NaN where none were fitted."""
+        losses = [
+            float(rows.boosted.mean())
+            for rows in self.rows(self.boosted_with, client).values()
+            if rows.boosted is not None
+        ]
+        return sum(losses) / len(losses) if losses else math.nan
+
+    def class_counts(self, method: str, client: str, classes: int) -> list[float]:
+        """Test rows of each class at a client, mean over seeds; empty unless labels are classes."""
+        counts = [
+            np.bincount(rows.labels[rows.labels >= 0], minlength=classes)
+            for rows in self.rows(method, client).values()
+            if rows.classes and rows.labels is not None and len(rows.labels)
+        ]
+        return [float(c) for c in np.mean(counts, axis=0)] if counts else []
 
 
 def site_test_rows(

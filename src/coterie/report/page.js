@@ -215,16 +215,22 @@ function tests() {
   $("#tests-legend").replaceChildren(...shown.map((j) => sample("━", colour(D.methods[j]), D.methods[j].label)));
   const axes = (x, y) => ({ height: 240, corner: true, x: { range: [-0.02, 1.02], dtick: 0.5, title: x }, y: { range: [-0.02, 1.02], ticks: 2, title: y } });
   T.clients.forEach((one, k) => {
-    const boxes = $$("#tests .panel")[k].querySelectorAll(".plot"), curves = [], dots = [];
+    const boxes = $$("#tests .panel")[k].querySelectorAll(".plot"), curves = [], dots = [], benefits = [];
     shown.forEach((j, n) => { const method = D.methods[j], c = colour(method), name = method.label, R = one.roc[j], B = one.bins[j], dash = n ? "6 4" : "";
       if (R) {
         if (R.low) curves.push({ band: true, x: T.grid, y: R.mean, low: R.low, high: R.high, colour: c });
         curves.push({ x: T.grid, y: R.mean, name, colour: c, line: n ? 1.8 : 3, dash, text: R.mean.map((v, i) => `${name}: finds ${fmt(v)}${R.low ? ` (${fmt(R.low[i])} to ${fmt(R.high[i])})` : ""} at ${fmt(T.grid[i])} false alarms`) });
       }
       if (B) dots.push({ x: B.risk, y: B.share, low: B.low, high: B.high, upright: true, name, colour: c, symbol: SYMBOLS[style(method)], line: 1, dash,
-        text: B.risk.map((v, i) => `${name}: predicted ${fmt(v)}, came true ${fmt(B.share[i])} (${fmt(B.low[i])} to ${fmt(B.high[i])}), ${B.patients[i]} patients`) }); });
+        text: B.risk.map((v, i) => `${name}: predicted ${fmt(v)}, came true ${fmt(B.share[i])} (${fmt(B.low[i])} to ${fmt(B.high[i])}), ${B.patients[i]} patients`) });
+      const N = one.benefit[j];
+      if (N) benefits.push({ x: T.risks, y: N, name, colour: c, line: n ? 1.8 : 3, dash, text: N.map((v, i) => `${name}: net benefit ${fmt(v)} per 100 at a risk of ${fmt(T.risks[i])}`) }); });
+    const best = Math.max(...one.all, ...benefits.flatMap((b) => b.y)), worst = -best / 4, shownAll = one.all.map((v) => (v < worst ? null : v));
+    for (const b of benefits) b.y = b.y.map((v) => (v < worst ? null : v));
+    benefits.push({ x: T.risks, y: shownAll, name: "treat all", colour: "var(--soft)", line: 1, dash: "2 3", text: one.all.map((v, i) => `treat all: net benefit ${fmt(v)} per 100 at a risk of ${fmt(T.risks[i])}`) });
     chart(boxes[0], curves, axes("false alarms", "found"));
     chart(boxes[1], dots, axes("predicted risk", "came true"));
+    chart(boxes[2], benefits, { height: 240, x: { range: [-0.02, 1.02], dtick: 0.5, title: "threshold" }, y: { range: [worst, best * 1.08], title: "net benefit per 100" } });
   });
 }
 

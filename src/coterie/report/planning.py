@@ -1,7 +1,7 @@
 """`coterie plan-rows`: how probable each word of the answer is once further rows have come, by draws from what is known now.
 
 A draw is a true gain from the posterior, and what further rows would then show; the word that the rule says of both is counted.
-That more rows also make training alone better, and so the gain smaller, is not reckoned with.
+More rows also make training alone better: with N rows beside n a gain of theta is one of theta n / (n + N).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from coterie.report.verdicts import Verdict, verdict
 from coterie.report.words import headline
 
 FACTORS = (0.5, 1, 2, 4, 8)
-MOST_WORK = 2_000_000
-"""About as many cells of matrices as the draws of all partners' rows may take; with many clients there are fewer draws."""
+MOST_WORK = 800
+"""Draws times clients, for each number of further rows: with many clients there are fewer draws."""
 FEWEST_DRAWS = 50
 
 Chances = Mapping[int, Mapping[Word, float]]
@@ -65,29 +65,19 @@ def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Pla
     """
     today, compared = verdict(results, client), results.comparisons
     if today.method is None or today.together:
-        why = (
-            "it has too few rows of its own and is judged with others"
-            if today.together
-            else today.reason
-        )
+        why = "it has too few rows of its own" if today.together else today.reason
         raise InputError(f"nothing can be planned for {client}: {why}")
-    gains = {
-        c: compared.gain(today.method, c, compared.primary) for c in results.clients
-    }
-    posteriors = compared.posteriors(today.method, compared.primary)
-    judged = {
-        c: gain for c, gain in gains.items() if gain is not None and c in posteriors
-    }
+    evidence = compared.evidence(today.method, compared.gain_metric)
+    judged = {c: pair for c, pair in evidence.items() if not compared.small(c)}
+    margins = {c: compared.smallest_at(c, compared.gain_metric) for c in judged}
     numbers = tuple(further) or tuple(
-        round_rows(factor * judged[client].rows) for factor in FACTORS
+        round_rows(factor * judged[client][0].rows) for factor in FACTORS
     )
-    own_words = foresee(
-        judged[client], posteriors[client], compared.smallest, numbers
-    ).words
+    own_words = foresee(*judged[client], margins[client], numbers).words
     return Plan(
         today,
         own_words,
-        _with_partners(judged, posteriors, client, numbers, compared.smallest),
+        _with_partners(judged, margins, client, numbers),
     )
 
 
@@ -102,71 +92,52 @@ def round_rows(rows: float) -> int:
 
 
 def _with_partners(
-    gains: Mapping[str, Gain],
-    posteriors: Mapping[str, Mixture],
+    evidence: Mapping[str, tuple[Gain, Mixture]],
+    margins: Mapping[str, float],
     client: str,
     numbers: Sequence[int],
-    smallest: float,
 ) -> Chances:
     """The words on `client` if every client gets further rows in proportion: each draw is judged together again."""
+    gains = {name: gain for name, (gain, _) in evidence.items()}
     names, place = [*gains], [*gains].index(client)
-    draws = max(FEWEST_DRAWS, min(DRAWS, MOST_WORK // (18 * len(names) ** 4)))
+    draws = max(FEWEST_DRAWS, min(DRAWS, MOST_WORK // len(names)))
     generator = np.random.default_rng(0)
-    theta = _draw_together([posteriors[c] for c in names], draws, generator)
+    posteriors = [posterior for _, posterior in evidence.values()]
+    theta = _draw_gains(posteriors, draws, generator)
     noise = generator.standard_normal(theta.shape)
+    smallest = [margins[name] for name in names]
     chances: dict[int, dict[Word, float]] = {}
     for number in numbers:
         ratio = number / gains[client].rows
+        left = gains[client].left_after(number)
         counts: Counter[Word] = Counter()
-        for true_gains, errors in zip(theta, noise, strict=True):
+        for true_gains, errors in zip(left * theta, noise, strict=True):
             with_partners = []
             for gain, true_gain, error in zip(
                 gains.values(), true_gains, errors, strict=True
             ):
-                estimate, spread = gain.with_rows(
-                    ratio * gain.rows,
-                    true_gain + gain.spread / math.sqrt(ratio) * error,
-                )
-                with_partners.append(
-                    Gain(
-                        float(estimate),
-                        spread / INFLATION,
-                        round((1 + ratio) * gain.rows),
-                    )
-                )
-            counts[
-                state(with_partners[place], share(with_partners)[place], smallest).word
-            ] += 1
+                further = ratio * gain.rows
+                observed = true_gain + gain.spread_of(further) * error
+                estimate, spread = gain.with_rows(further, observed)
+                rows = round(gain.rows + further)
+                with_partners.append(Gain(float(estimate), spread / INFLATION, rows))
+            [posterior] = share(with_partners, smallest, places=[place])
+            counts[state(with_partners[place], posterior, smallest[place]).word] += 1
         chances[number] = {word: counts[word] / draws for word in WORDS if counts[word]}
     return chances
 
 
-def _draw_together(
+def _draw_gains(
     posteriors: Sequence[Mixture], draws: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """True gains [draws, clients]. Of few clients the components are the same, who is odd and how far the others differ."""
-    weights_of_first = posteriors[0].weights
-    same_weights = all(np.array_equal(p.weights, weights_of_first) for p in posteriors)
-    component = (
-        generator.choice(
-            len(weights_of_first), draws, p=weights_of_first / weights_of_first.sum()
-        )
-        if same_weights
-        else None
-    )
+    """True gains [draws, clients], each from its own distribution."""
     columns = []
     for posterior in posteriors:
         weights = posterior.weights / posterior.weights.sum()
-        components = (
-            generator.choice(len(weights), draws, p=weights)
-            if component is None
-            else component
-        )
-        columns.append(
-            posterior.means[components]
-            + np.sqrt(posterior.variances[components])
-            * generator.standard_normal(draws)
-        )
+        component = generator.choice(len(weights), draws, p=weights)
+        deviations = np.sqrt(posterior.variances[component])
+        normal = generator.standard_normal(draws)
+        columns.append(posterior.means[component] + deviations * normal)
     return np.stack(columns, axis=1)
 
 
@@ -200,5 +171,5 @@ def plan_lines(results: Results, client: str, plan: Plan) -> list[str]:
     return [
         *lines,
         "",
-        "By draws from what is known now; that more rows also make training alone better is left out.",
+        "By draws from what is known now. More rows also make training alone better, and so the gain smaller.",
     ]

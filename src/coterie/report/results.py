@@ -7,12 +7,17 @@ from functools import cached_property
 
 from coterie.base.files import json_rows
 from coterie.report.comparisons import Comparisons
+from coterie.report.evidence import SMALLEST
 from coterie.report.history import Curve, SavedHistory, Vector
 from coterie.report.memo import cache_answers
 from coterie.report.scores import Scores
 from coterie.report.series import Weights, clock_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import MISSING, percent, short_number
+
+POOLING = "partial"
+FINE = 0.002
+"""Below this smallest effect two decimals would hide what matters."""
 
 
 class Results(Scores):
@@ -23,19 +28,24 @@ class Results(Scores):
         """Return the words for the metric in which gains are counted."""
         return (
             self.metric_name("loss")
-            if self.comparisons.primary == "loss"
+            if self.comparisons.gain_metric == "loss"
             else "squared error"
         )
 
-    def gain_text(self, value: float | None) -> str:
-        """A gain without its unit: of log-loss with two digits, of squared error as a share of the variance of the label."""
+    def gain_text(self, value: float | None, smallest: float = SMALLEST) -> str:
+        """A gain without its unit: of log-loss with two digits, of squared error as a share of the variance of the label.
+
+        Where the `smallest` effect of interest is far below .01, so many digits are written that it can be read.
+        """
         if value is None:
             return MISSING
-        text = (
-            percent(abs(value))
-            if self.comparisons.primary == "rmse"
-            else short_number(abs(value))
-        )
+        if self.comparisons.gain_metric == "rmse":
+            text = percent(abs(value))
+        elif smallest < FINE:
+            digits = 1 - math.floor(math.log10(smallest))
+            text = f"{abs(value):.{digits}f}".replace("0.", ".", 1)
+        else:
+            text = short_number(abs(value))
         return f"−{text}" if value < 0 and any(c in "123456789" for c in text) else text
 
     # Comparison
@@ -128,8 +138,15 @@ class Results(Scores):
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """`weights.csv` per method, mean over seeds; methods without weights are left out."""
-        return weights_of(self.folder, self.methods, self.clients)
+        """`weights.csv` per method, mean over seeds; methods without weights are left out, and those of `shares_of_models`."""
+        weighing = [m for m in self.methods if self.algorithms[m] != POOLING]
+        return weights_of(self.folder, weighing, self.clients)
+
+    @cached_property
+    def shares_of_models(self) -> dict[str, Weights]:
+        """The same of methods that pool: how much of a client's model comes from each client's own, which is no weight of a partner."""
+        pooling = [m for m in self.methods if self.algorithms[m] == POOLING]
+        return weights_of(self.folder, pooling, self.clients) if pooling else {}
 
     @cached_property
     def failures(self) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
+from coterie.report.evidence import SMALLEST
 from coterie.report.files import coinciding, over_folds, read_combination, summary_rows
 from coterie.report.history import Vector
 from coterie.report.memo import cache_answers
@@ -40,6 +41,7 @@ FILES = (
     "experiment.toml",
 )
 THRESHOLD = 0.5
+PREVALENCE = "prevalence"
 REFERENCES = ("centralised", *YARDSTICKS)
 
 
@@ -59,6 +61,8 @@ class Scores:
         runs: names of the runs that were combined; empty for one run.
         experiment, environment, notes: content of the files of these names.
         threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
+        decision_threshold: the risk at which decisions are judged; None: the prevalence at each client.
+        smallest: the smallest effect of interest, as `report.evidence.SMALLEST` says.
     """
 
     folder: Path
@@ -72,14 +76,22 @@ class Scores:
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
     coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | str = THRESHOLD
+    decision_threshold: float | None = None
+    smallest: float = SMALLEST
     tables: tuple[tuple[int, ...], ...] = ()
     runs: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, folder: str | Path, threshold: float | str | None = None) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        threshold: float | str | None = None,
+        smallest: float | None = None,
+    ) -> Self:
         """Read a run directory; an `InputError` names the file that is missing or broken, and the cure.
 
-        Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
+        Without a `threshold`, or a `smallest`, that of the experiment's [report] is taken. Where no threshold is named, rows are called
+        positive from .5 on, and decisions are judged at the prevalence of each client.
         """
         folder = Path(folder)
         if not path_exists(folder, Path.is_dir):
@@ -113,13 +125,14 @@ class Scores:
         algorithms = {
             row["method"]: str(row.get("algorithm", row["method"])) for row in rows
         }
+        report = experiment.get("report")
+        report = report if isinstance(report, dict) else {}
         if threshold is None:
-            report = experiment.get("report")
-            threshold = (
-                report.get("threshold", THRESHOLD)
-                if isinstance(report, dict)
-                else THRESHOLD
-            )
+            threshold = report.get("threshold", PREVALENCE)
+        threshold = threshold_of(threshold)
+        named = threshold if isinstance(threshold, float) else None
+        if smallest is None:
+            smallest = report.get("smallest", SMALLEST)
         notes = read_json(folder / "notes.json", list)
         environment = read_json(folder / "environment.json", dict)
         ordered = _in_order(algorithms, experiment)
@@ -142,7 +155,9 @@ class Scores:
             environment=environment,
             notes=tuple(map(str, notes)),
             cells=cells,
-            threshold=threshold_of(threshold),
+            threshold=THRESHOLD if threshold == PREVALENCE else threshold,
+            decision_threshold=named,
+            smallest=smallest_of(smallest),
         )
 
     # Who takes part
@@ -165,6 +180,20 @@ class Scores:
             for m in self.methods
             if m not in self.references and self.algorithms[m] != "local"
         )
+
+    @cached_property
+    def primary(self) -> str | None:
+        """The federated method that speaks: the one that [report] names, else `partial`, else the first of the experiment.
+
+        A name that no method has, or one with no results, counts as none; of methods that coincide the first one stands for all.
+        """
+        report = self.experiment.get("report")
+        named = report.get("primary") if isinstance(report, dict) else None
+        for method in self.federated:
+            if named is not None and named in (method, *self.coincide.get(method, ())):
+                return method
+        partial = [m for m in self.federated if self.algorithms[m] == "partial"]
+        return next(iter((*partial, *self.federated)), None)
 
     @property
     def against(self) -> str | None:
@@ -238,6 +267,12 @@ class Scores:
         return "accuracy" in self.metrics
 
     @property
+    def model(self) -> str:
+        """The registered name of the model; empty where the experiment does not say."""
+        table = self.experiment.get("model")
+        return str(table.get("name", "")) if isinstance(table, dict) else ""
+
+    @property
     def title(self) -> str:
         """Name of the data as a user typed it."""
         data = self.experiment.get("data")
@@ -262,6 +297,12 @@ class Scores:
         recipe = self._recipes.get(str(seed)) or next(iter(self._recipes.values()), {})
         label: dict[str, Any] = recipe.get("label", {})
         return label
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns of the inputs; empty if rows are not those of tables."""
+        recipe = next(iter(self._recipes.values()), {})
+        return tuple(map(str, recipe.get("features", ())))
 
     @cached_property
     def predicts(self) -> str:
@@ -459,19 +500,21 @@ class Scores:
 
 
 def threshold_of(setting: object) -> float | str:
-    """The risk from which a row is called positive, as it is said in a file or typed; "validation" stays.
+    """The risk from which a row is called positive, as it is said in a file or typed; "validation" and "prevalence" stay.
 
     Raises:
-        InputError: it is neither "validation" nor between 0 and 1.
+        InputError: it is neither of these nor between 0 and 1.
     """
+    if setting in ("validation", PREVALENCE):
+        return str(setting)
     try:
-        value = setting if setting == "validation" else float(str(setting))
+        value = float(str(setting))
     except ValueError:
         value = math.nan
-    if value == "validation" or (isinstance(value, float) and 0 < value < 1):
+    if 0 < value < 1:
         return value
     raise InputError(
-        f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or validation"
+        f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or prevalence, or validation"
     )
 
 
@@ -504,4 +547,21 @@ def _in_order(
         dict.fromkeys(
             [*(m for m in _entries(experiment) if m in algorithms), *algorithms]
         )
+    )
+
+
+def smallest_of(setting: object) -> float:
+    """The smallest effect of interest, as it is said in a file or typed.
+
+    Raises:
+        InputError: it is not between 0 and 1.
+    """
+    try:
+        value = float(str(setting))
+    except ValueError:
+        value = math.nan
+    if 0 < value < 1:
+        return value
+    raise InputError(
+        f"smallest is {setting!r}; give an effect between 0 and 1, say 0.01"
     )

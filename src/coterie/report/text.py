@@ -85,6 +85,28 @@ def short_number(value: float) -> str:
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
+def describe_gain(low: float, high: float, bound: float) -> str:
+    """Say what a 95 % interval of a gain shows; `bound` is the smallest effect of interest.
+
+    "A gain" and "a loss" need an interval without 0, "not shown" one with 0 inside, and "too small to matter" one within the bound.
+
+    >>> describe_gain(0.002, 0.03, 0.01), describe_gain(0.002, 0.008, 0.01)
+    ('a gain', 'a gain, too small to matter')
+    >>> describe_gain(-0.004, 0.008, 0.01), describe_gain(-0.004, 0.03, 0.01)
+    ('no effect is shown, and any is too small to matter', 'a gain is not shown')
+    """
+    is_small = -bound < low and high < bound
+    if low > 0:
+        shown = "a gain"
+    elif high < 0:
+        shown = "a loss"
+    elif is_small:
+        return "no effect is shown, and any is too small to matter"
+    else:
+        return "a gain is not shown"
+    return f"{shown}, too small to matter" if is_small else shown
+
+
 def chance(probability: float | None) -> str:
     """A probability as people say it: `9 in 10`, and from .95 on in percent.
 
@@ -115,6 +137,15 @@ def percent(share: float) -> str:
     if value not in (0, 100) and float(text) in (0, 100):
         text = f"{value:.2f}"
     return (text[1:] if text.startswith("0.") else text) + " %"
+
+
+def whole_percent(share: float) -> str:
+    """A weight in percent.
+
+    >>> whole_percent(0.376), whole_percent(0.004)
+    ('38 %', 'less than 1 %')
+    """
+    return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"
 
 
 def listing(words: Sequence[str]) -> str:

@@ -1,12 +1,15 @@
-"""One verdict per client: join, stay alone, either of them probably, safe to join, mixed, or undecided and what would settle it.
+"""One verdict per client: join, safe to join, stay alone, or undecided, and what partners change.
 
 The rule is that of `coterie.report.evidence`, applied to log-loss (in regression to squared error):
 
-- One method is judged, the one with the highest gain by what all clients show. A reference with all rows in one place never
-  wins: nobody can have it.
+- One method speaks for joining, the one that was named before the run (`Scores.primary`). Another one speaks only where
+  its word is stronger and it is shown better than the first. A reference with all rows in one place never speaks:
+  nobody can have it. So a method that is added last weakens no word.
+- Joining has two rivals, the client's own linear model (`local`) and boosted trees of its own. The word is the weaker
+  one of those against each; gain and interval are those against `local`.
 - The AUC cannot win a join, it can veto one: where ranking is shown to suffer, the verdict is `mixed`.
-- Clients with fewer than 30 test rows, or 5 of the rarer class, are judged together, if they are enough; else there are
-  `too few rows to tell`. `no verdict`: fewer than 3 seeds without folds, or nothing to compare with.
+- Clients with fewer than 30 test rows, or 5 of the rarer class, are judged among themselves, if they are enough; else
+  there are `too few rows to tell`. `no verdict`: fewer than 3 seeds without folds, or nothing to compare with.
 - `partners` are clients whose late weight for this client is above the uniform share by a tenth, if those are some but not all.
 """
 
@@ -18,30 +21,30 @@ from typing import Literal, NamedTuple
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import count
+from coterie.compute.boosted import fit_it_yourself
+from coterie.compute.outcomes import BOOSTED
 from coterie.report.comparisons import FEWEST_CASES
-from coterie.report.evidence import (
-    UNSURE,
-    Gain,
-    Mixture,
-    Statement,
-    Word,
-    foresee,
-    state,
-    vetoes,
-)
+from coterie.report.evidence import Statement, Word, foresee, rows_of_one_own, vetoes
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
-from coterie.report.text import printable, with_sign
+from coterie.report.text import describe_gain, number, printable, with_sign
 
 Kind = Word | Literal["mixed", "too few rows to tell", "no verdict"]
 CONCENTRATED = 1.1
-_EFFECTS: Mapping[Kind, tuple[str, tuple[Word, ...]]] = {
-    "undecided": ("settle it", ("undecided",)),
-    "safe to join": ("show whether joining helps", (*UNSURE, "safe to join")),
-    "probably join": ("make it certain", UNSURE),
-    "probably stay alone": ("make it certain", UNSURE),
+SURE_TO_BE_BETTER = 0.05
+"""Halved with each further method: the probability with which a method that is no better may take over."""
+STRENGTH: Mapping[Kind, int] = {
+    "join": 5,
+    "probably join": 4,
+    "safe to join": 3,
+    "undecided": 2,
+    "mixed": 2,
+    "probably stay alone": 1,
+    "stay alone": 0,
 }
-"""The effect of further rows on a word that they can change, and the words that leave it open."""
+"""How strongly a word speaks for joining."""
+JOINS: tuple[Kind, ...] = ("join", "probably join")
+STAYS: tuple[Kind, ...] = ("stay alone", "probably stay alone")
 
 
 class Verdict(NamedTuple):
@@ -50,19 +53,19 @@ class Verdict(NamedTuple):
     Attributes:
         kind: in a few words.
         reason: in a sentence without capital and full stop.
-        method: the method that is judged; None where there is none.
+        method: the method that speaks; None where there is none.
         probability: that what `kind` says is so; for `undecided` and `mixed` that joining helps. None where nothing is said.
         gain, low, high: by how much the method lowers the log-loss (in regression the squared error, as a share of the variance
-            of the label), with the 95 % interval, by what all clients show.
+            of the label) of the client's own linear model, with the 95 % interval, by what all clients show.
         own: the 95 % interval from the client's rows alone.
-        smallest: the smallest effect of interest, in the same unit.
-        rows: about how many more rows of the client (of small clients together: of such clients) would probably settle an `undecided`,
-            make a `probably` certain, or show whether it is more than `safe to join`; None for other words, and where even 32 times
-            its rows would not.
-        together: how many small clients are judged together; 0 for a client that has a verdict of its own.
+        smallest: the smallest effect of interest at this client, in the same unit.
+        rows: further rows of the client: with which it will hardly need partners, where it is to join; that would probably settle
+            it, where it is undecided. None for other words, and where it is more than three times its rows.
+        together: how many small clients are judged together; 0 for a client that has rows enough of its own.
         partners: the clients from which its weight comes and their shares.
         recalibrate: the bias of the model is to be tuned at the client after joining.
         skill: whether the method is shown to beat always predicting the client's own training rows; None where that is not known.
+        boosted: the word against boosted trees of the client's own; None where none were fitted.
     """
 
     kind: Kind
@@ -79,6 +82,7 @@ class Verdict(NamedTuple):
     partners: tuple[tuple[str, float], ...] = ()
     recalibrate: bool = False
     skill: bool | None = None
+    boosted: Kind | None = None
 
     def __repr__(self) -> str:
         return f"<verdict: {self}>"
@@ -94,7 +98,37 @@ class Verdict(NamedTuple):
     @property
     def joins(self) -> bool:
         """Return True if joining pays, at least probably."""
-        return self.kind in ("join", "probably join")
+        return self.kind in JOINS
+
+
+class Judgement(NamedTuple):
+    """What the rule says of one method at one client.
+
+    Attributes:
+        method: its label.
+        alone: the statement on its gain over the client's own linear model.
+        linear: the word against that model, after the veto of the AUC.
+        boosted: the statement on its gain over the client's own boosted trees; None where none were fitted.
+    """
+
+    method: str
+    alone: Statement
+    linear: Kind
+    boosted: Statement | None
+
+    @property
+    def kind(self) -> Kind:
+        """The weaker one of the words against each rival."""
+        if self.boosted is None:
+            return self.linear
+        return min(self.linear, self.boosted.word, key=lambda kind: STRENGTH[kind])
+
+    @property
+    def probability(self) -> float:
+        """The probability of what `kind` says, against the rival by which it says so."""
+        if self.boosted is not None and self.kind != self.linear:
+            return self.boosted.probability
+        return self.alone.probability
 
 
 def verdict(results: Results, client: str) -> Verdict:
@@ -103,10 +137,10 @@ def verdict(results: Results, client: str) -> Verdict:
         raise InputError(
             f"the run has no client {client!r}; {nearest(client, results.clients)}"
         )
-    if results.baseline is None:
-        return Verdict("no verdict", "no method trained each client alone")
     compared = results.comparisons
     methods = [m for m in results.federated if m in results.methods_for(client)]
+    if results.baseline is None:
+        return Verdict("no verdict", "no method trained each client alone")
     if client not in results.test_clients:
         return Verdict(
             "too few rows to tell",
@@ -119,176 +153,215 @@ def verdict(results: Results, client: str) -> Verdict:
             "no verdict",
             f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}",
         )
+    spoken = speaker(results, client)
+    if spoken is not None:
+        return _verdict(results, client, spoken)
     if compared.small(client):
-        return _of_group(results, client, methods)
-    means = {
-        m: posterior.mean
-        for m in methods
-        if (posterior := compared.posteriors(m, compared.primary).get(client))
-    }
-    if not means:
-        return Verdict(
-            "no verdict",
-            "how far other patients would have given other results is not known",
-        )
-    method = max(means, key=lambda m: means[m])
-    statement, gain = (
-        compared.statement(method, client, compared.primary),
-        compared.gain(method, client, compared.primary),
-    )
-    posterior = compared.posteriors(method, compared.primary)[client]
-    if statement is None or gain is None:
-        return Verdict(
-            "no verdict",
-            "how far other patients would have given other results is not known",
-        )
-    kind: Kind = statement.word
-    ranking = compared.posteriors(method, "auc").get(client)
-    if (
-        kind in ("join", "probably join", "safe to join")
-        and ranking is not None
-        and vetoes(ranking, compared.smallest)
-    ):
-        kind = "mixed"
-    rows = _rows_to_tell(statement, kind, gain, posterior, compared.smallest)
-    return _verdict(results, client, method, statement, kind, rows=rows)
-
-
-def _of_group(results: Results, client: str, judged: list[str]) -> Verdict:
-    """The verdict of all small clients together, for one of them."""
-    compared = results.comparisons
-    evidence = {
-        m: joint
-        for m in judged
-        if client in compared.group and (joint := compared.of_group(m)) is not None
-    }
-    if not evidence:
         size = count(round(results.size(client)), f"{results.split} row")
         if results.classification:
             size += f", {round(compared.rarest(client))} of the rarer class"
         return Verdict(
             "too few rows to tell", f"{size}; a verdict needs {_bar(results)}"
         )
-    method = max(evidence, key=lambda m: evidence[m][0].estimate)
-    statement = state(*evidence[method], compared.smallest)
-    rows = _rows_to_tell(
-        statement, statement.word, *evidence[method], compared.smallest
-    )
-    return _verdict(
-        results,
-        client,
-        method,
-        statement,
-        statement.word,
-        rows=rows,
-        together=len(compared.group),
+    return Verdict(
+        "no verdict",
+        "how far other patients would have given other results is not known",
     )
 
 
-def _rows_to_tell(
-    statement: Statement, kind: Kind, gain: Gain, posterior: Mixture, smallest: float
-) -> int | None:
-    """About how many more rows would probably change a word that rows can change."""
-    if kind not in _EFFECTS or statement.bounded:
+# Who speaks
+
+
+def judge(results: Results, client: str, method: str) -> Judgement | None:
+    """Return what the rule says of one method at one client; None where that is not known."""
+    compared = results.comparisons
+    alone = compared.statement(method, client, compared.gain_metric)
+    if alone is None:
         return None
-    return foresee(gain, posterior, smallest, open_words=_EFFECTS[kind][1]).rows
+    linear: Kind = alone.word
+    ranking = compared.posteriors(method, "auc").get(client)
+    if STRENGTH[linear] > STRENGTH["mixed"] and ranking is not None:
+        linear = "mixed" if vetoes(ranking, compared.smallest) else linear
+    boosted = compared.statement(method, client, compared.gain_metric, BOOSTED)
+    return Judgement(method, alone, linear, boosted)
 
 
-def _verdict(
-    results: Results,
-    client: str,
-    method: str,
-    statement: Statement,
-    kind: Kind,
-    *,
-    rows: int | None = None,
-    together: int = 0,
-) -> Verdict:
+def speaker(results: Results, client: str) -> Judgement | None:
+    """Return what is said by the method that speaks at one client: the primary one, or one that is shown better and says more."""
+    primary = results.primary
+    ordered = sorted(results.federated, key=lambda method: method != primary)
+    judged = {m: judge(results, client, m) for m in ordered}
+    first = next((one for one in judged.values() if one is not None), None)
+    if first is None or results.comparisons.small(client):
+        return first
+    chosen = first
+    for place, method in enumerate(ordered):
+        rival = judged[method]
+        if rival is None or STRENGTH[rival.kind] <= STRENGTH[chosen.kind]:
+            continue
+        better = results.comparisons.chance_of_better(method, first.method, client)
+        if better >= 1 - SURE_TO_BE_BETTER / 2**place:
+            chosen = rival
+    return chosen
+
+
+# What is said
+
+
+def _verdict(results: Results, client: str, judged: Judgement) -> Verdict:
+    compared, statement = results.comparisons, judged.alone
+    boosted = judged.boosted
     unexplained = Verdict(
-        kind,
+        judged.kind,
         "",
-        method,
-        statement.probability,
+        judged.method,
+        judged.probability,
         statement.mean,
         statement.low,
         statement.high,
         statement.own,
-        results.comparisons.smallest,
-        rows,
-        together,
-        _partners(results, client, method),
-        results.recalibrates(method),
-        beats_constant(results, client, method),
+        statement.smallest,
+        _further_rows(results, client, judged),
+        len(compared.group) if compared.small(client) else 0,
+        _partners(results, client, judged.method),
+        results.recalibrates(judged.method),
+        beats_constant(results, client, judged.method),
+        None if boosted is None else boosted.word,
     )
-    return unexplained._replace(
-        reason=_reason(results, client, unexplained, bounded=statement.bounded)
-    )
+    clauses = [
+        _against_linear(results, client, judged),
+        _against_boosted(results, client, judged),
+        *_reservations(results, unexplained),
+        _outlook(results, client, unexplained),
+    ]
+    return unexplained._replace(reason="; ".join(filter(None, clauses)))
 
 
-def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:
-    """Return why, in a sentence without capital and full stop."""
-    method, metric = printable(verdict.method or ""), results.gain_name
-    gain, loss = (results.gain_text(v) for v in (verdict.gain, -(verdict.gain or 0.0)))
-    low, high = (results.gain_text(v) for v in (verdict.low, verdict.high))
-    lowest, most = (results.gain_text(-(v or 0.0)) for v in (verdict.high, verdict.low))
-    between = f"(95 %: {_side(results, verdict.low)} to {_side(results, verdict.high)})"
-    hedge = (
-        "up to" if verdict.together else "about"
-    )  # folds overstate the gain of small clients
-    if verdict.kind == "join":
-        text = f"{method} lowers the {metric} by {hedge} {gain} (95 %: {low} to {high})"
-    elif verdict.kind == "probably join":
-        text = f"{method} probably lowers the {metric}, by {hedge} {gain} (95 %: {low} to {high})"
-    elif verdict.kind == "stay alone":
-        text = f"even {method}, the best method, raises the {metric} by about {loss} (95 %: {lowest} to {most})"
-    elif verdict.kind == "probably stay alone":
-        text = f"even {method}, the best method, probably raises the {metric}, by about {loss} (95 %: {lowest} to {most})"
-    elif verdict.kind == "safe to join":
-        bound = results.gain_text(verdict.smallest)
-        text = (
-            f"{method} changes the {metric} by at most {bound} {between}, too little to matter"
-            if bounded
-            else f"{method} costs at most {bound} in {metric} {between}, and a gain is not shown"
+def _further_rows(results: Results, client: str, judged: Judgement) -> int | None:
+    """Rows with which a client that is told to join will hardly need partners, or that would settle an `undecided`."""
+    compared, statement = results.comparisons, judged.alone
+    if judged.kind not in (*JOINS, "undecided") or compared.small(client):
+        return None
+    rival = BOOSTED if judged.kind != judged.linear else ""
+    gain, posterior = compared.evidence(judged.method, compared.gain_metric, rival)[
+        client
+    ]
+    if judged.kind == "undecided":
+        return foresee(gain, posterior, statement.smallest).rows
+    return rows_of_one_own(gain.rows, statement.mean, statement.smallest)
+
+
+def _against_linear(results: Results, client: str, judged: Judgement) -> str:
+    """What the method changes in comparison with the client's own linear model."""
+    statement, word = judged.alone, judged.linear
+    method, metric = printable(judged.method), results.gain_name
+    margin = statement.smallest
+    gain = results.gain_text(abs(statement.mean), margin)
+    low, high = (results.gain_text(v, margin) for v in (statement.low, statement.high))
+    least, most = (
+        results.gain_text(-v, margin) for v in (statement.high, statement.low)
+    )
+    worst, best = (_side(results, v, margin) for v in (statement.low, statement.high))
+    bound = results.gain_text(margin, margin)
+    if word == "join":
+        return f"{method} lowers the {metric} by about {gain} (95 %: {low} to {high})"
+    if word == "probably join":
+        return f"{method} probably lowers the {metric}, by about {gain} (95 %: {low} to {high})"
+    if word == "stay alone":
+        return f"{method} raises the {metric} by about {gain} (95 %: {least} to {most})"
+    if word == "probably stay alone":
+        return f"{method} probably raises the {metric}, by about {gain} (95 %: {least} to {most})"
+    if word == "safe to join":
+        described = describe_gain(statement.low, statement.high, statement.smallest)
+        return f"{method} costs at most {bound} in {metric} (95 %: {worst} to {best}): {described}"
+    if word == "mixed":
+        ranking = results.comparisons.posteriors(judged.method, "auc")[client].mean
+        change = with_sign(-statement.mean)
+        return (
+            f"{method} changes the {metric} by {change} (95 %: {worst} to {best}), but ranks worse"
+            f" (AUC {with_sign(ranking)})"
         )
-    elif verdict.kind == "mixed":
-        ranking = results.comparisons.posteriors(verdict.method or "", "auc")[
-            client
-        ].mean
-        change = with_sign(-(verdict.gain or 0.0))
-        text = f"{method} changes the {metric} by {change} {between}, but ranks worse (AUC {with_sign(ranking)})"
-    else:
-        text = f"with {method}, anything from {_side(results, verdict.low)} to {_side(results, verdict.high)} in {metric} is possible"
+    return f"with {method}, anything from {worst} to {best} in {metric} is possible"
+
+
+def _against_boosted(results: Results, client: str, judged: Judgement) -> str:
+    """What boosted trees of the client's own change in the answer; empty where they change nothing."""
+    statement = judged.boosted
+    if statement is None:
+        return ""
+    if statement.word in STAYS:
+        margin = _margin_of_boosted(results, client)
+        if margin > 0:
+            return f"your own boosted trees are better than any model here: {number(margin)}"
+        gap = results.gain_text(-statement.mean, statement.smallest)
+        return f"your own boosted trees are better than that, by about {gap}"
+    if judged.kind == judged.linear:
+        return ""
+    if statement.word == "undecided":
+        return "not shown to beat boosted trees of your own"
+    worst, best = (
+        _side(results, v, statement.smallest) for v in (statement.low, statement.high)
+    )
+    return f"in comparison with boosted trees of your own {worst} to {best} (95 %)"
+
+
+def _margin_of_boosted(results: Results, client: str) -> float:
+    """By how much the client's own boosted trees have a lower loss than each model of the run; negative if one is as good."""
+    compared = results.comparisons
+    margins = []
+    for method in results.methods:
+        if method in results.references:
+            continue
+        gain = compared.gain(method, client, compared.gain_metric, BOOSTED)
+        if gain is not None:
+            margins.append(-gain.estimate)
+    return min(margins, default=0.0)
+
+
+def _reservations(results: Results, verdict: Verdict) -> list[str]:
+    """What a reader must know before acting on a verdict."""
+    texts = []
     if verdict.joins and verdict.skill is False:
-        constant = (
-            "giving every row the same risk"
-            if results.classification
-            else "always predicting the training mean"
-        )
-        text += f"; not shown to beat {constant}"
-    if (
-        not verdict.together
-        and verdict.kind != "undecided"
-        and verdict.own is not None
-        and sum(verdict.own) * (verdict.gain or 0.0) < 0
-    ):
-        text += "; its own rows alone point the other way"
-    if verdict.kind in _EFFECTS and not bounded:
-        where, whose = (
-            ("of such clients", "their") if verdict.together else ("here", "its")
-        )
-        outlook = (
-            f"about {verdict.rows:,} more rows {where} would probably"
-            if verdict.rows
-            else f"even 30 times {whose} rows would hardly"
-        )
-        text += f"; {outlook} {_EFFECTS[verdict.kind][0]}"
-    if not verdict.together:
-        return text
-    return f"for the {verdict.together} clients with {_few(results)} together, {text}; {_exception(results, client)}"
+        constant = "always predicting the training mean"
+        if results.classification:
+            constant = "giving every row the same risk"
+        texts.append(f"not shown to beat {constant}")
+    contradicts = (
+        verdict.own is not None and sum(verdict.own) * (verdict.gain or 0.0) < 0
+    )
+    if contradicts and verdict.kind != "undecided" and not verdict.together:
+        texts.append("its own rows alone point the other way")
+    return texts
+
+
+def _outlook(results: Results, client: str, verdict: Verdict) -> str:
+    """What further rows would change; of a small client, what its rows cannot tell."""
+    if verdict.together:
+        return _of_small_clients(results, client, verdict.method or "")
+    if verdict.rows is None:
+        return ""
+    rows = f"about {verdict.rows:,} more rows"
+    if verdict.joins:
+        return f"with {rows} of your own you will hardly need partners"
+    return f"{rows} here would probably settle it"
+
+
+def _of_small_clients(results: Results, client: str, method: str) -> str:
+    """How many of the small clients gain, which is what their rows together can tell."""
+    compared = results.comparisons
+    posteriors = compared.posteriors(method, compared.gain_metric)
+    members = [posteriors[c] for c in compared.group if c in posteriors]
+    gaining = sum(posterior.above(0.0) for posterior in members)
+    mean = sum(posterior.mean for posterior in members) / len(members)
+    rows = count(round(results.size(client)), "row")
+    return (
+        f"of the {len(members)} clients with {_few(results)} about {round(gaining)} gain (mean {results.gain_text(mean)});"
+        f" your {rows} cannot tell whether you do"
+    )
 
 
 def _few(results: Results) -> str:
-    """The size that clients judged together have in common: `under 30 rows`, `under 5 rows of the rarer class`, or either."""
+    """The size that small clients have in common: `under 30 rows`, `under 5 rows of the rarer class`, or either."""
     small = [results.size(c) < FEWEST_ROWS for c in results.comparisons.group]
     cases = f"{FEWEST_CASES} of the rarer class"
     if all(small):
@@ -300,24 +373,6 @@ def _few(results: Results) -> str:
     )
 
 
-def _exception(results: Results, client: str) -> str:
-    """Return that a small client may differ from those with which it is judged, and what a verdict of its own takes.
-
-    Sites withhold how many rows of a class they have.
-    """
-    rows, cases = (
-        count(round(results.size(client)), "row"),
-        round(results.comparisons.rarest(client)),
-    )
-    rare = f" ({cases} of the rarer class)" if results.classification and cases else ""
-    sufficient = (
-        FEWEST_ROWS
-        if results.size(client) < FEWEST_ROWS
-        else f"{FEWEST_CASES} of the rarer class"
-    )
-    return f"its own {rows}{rare} cannot tell whether it is an exception ({sufficient} could)"
-
-
 def _bar(results: Results) -> str:
     """Return how many rows a verdict of a client's own takes: `30`, or `30, 5 of the rarer class`."""
     return (
@@ -327,10 +382,21 @@ def _bar(results: Results) -> str:
     )
 
 
-def _side(results: Results, gain: float | None) -> str:
+def _side(results: Results, gain: float, smallest: float) -> str:
     """`.02 worse` or `.05 better`."""
-    value = gain or 0.0
-    return f"{results.gain_text(abs(value))} {'better' if value > 0 else 'worse'}"
+    size = results.gain_text(abs(gain), smallest)
+    return f"{size} {'better' if gain > 0 else 'worse'}"
+
+
+def fit_yourself(results: Results, client: str) -> str:
+    """Where boosted trees of the client's own are better: say so, and how to make them, since no run keeps them. Else empty."""
+    if verdict(results, client).boosted not in STAYS:
+        return ""
+    line = fit_it_yourself(classification=results.classification)
+    return (
+        f"at {results.names[client]} boosted trees that are trained alone are better; no run keeps them, so fit them"
+        f" yourself: {line}"
+    )
 
 
 def recommend(results: Results, client: str) -> str:
@@ -400,12 +466,3 @@ def beats_constant(results: Results, client: str, method: str) -> bool | None:
         if difference is None or difference.low is None
         else difference.better and difference.excludes_zero
     )
-
-
-def whole_percent(share: float) -> str:
-    """A weight in percent.
-
-    >>> whole_percent(0.376), whole_percent(0.004)
-    ('38 %', 'less than 1 %')
-    """
-    return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"

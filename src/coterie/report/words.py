@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.base.spelling import count
+from coterie.report.alike import with_whom
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
@@ -22,8 +23,8 @@ from coterie.report.text import (
     first_few,
     listing,
     number,
-    percent,
     printable,
+    whole_percent,
     with_sign,
 )
 from coterie.report.verdicts import (
@@ -34,7 +35,6 @@ from coterie.report.verdicts import (
     helping,
     late_shares,
     verdict,
-    whole_percent,
 )
 
 INTERVAL = "±: 95 % interval of the difference to training alone, from own rows."
@@ -85,7 +85,7 @@ class ClientStory(NamedTuple):
 class Story(NamedTuple):
     """The whole answer: for all, for each client (the extremes if there are many), what the metrics mean, and what limits it.
 
-    `group` is the sentence about the small clients, which are judged together; empty without any.
+    `group` is the sentence about the small clients, which are judged among themselves; empty without any.
     """
 
     answer: tuple[str, ...]
@@ -111,7 +111,7 @@ def tell(results: Results) -> Story:
     )
     shown = tuple(
         sorted(shown, key=lambda c: verdicts[c].together > 0)
-    )  # who has a word of its own comes first
+    )  # those with rows enough of their own come first
     stories = [
         ClientStory(
             c,
@@ -169,7 +169,7 @@ def headline(results: Results, verdict: Verdict) -> str:
 def _of_small(verdicts: Mapping[str, Verdict]) -> str:
     """The sentence about all small clients together; empty without any."""
     reason = next((v.reason for v in verdicts.values() if v.together), "")
-    text = reason.rpartition("; ")[0]
+    *_, text, _ = ["", *reason.split("; ")] if reason else ("", "")
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
@@ -177,9 +177,8 @@ def _shorten(verdict: Verdict) -> Verdict:
     """A verdict for a page that has said already what holds for the small clients together."""
     if not verdict.together:
         return verdict
-    return verdict._replace(
-        reason=f"like all small clients; {verdict.reason.rpartition('; ')[2]}"
-    )
+    *own, _, limit = verdict.reason.split("; ")
+    return verdict._replace(reason="; ".join([*own, limit]))
 
 
 def _likelihood(verdict: Verdict) -> str:
@@ -205,7 +204,10 @@ def badge(results: Results, verdict: Verdict) -> str:
 def _weight(
     results: Results, verdict: Verdict, client: str, groupings: Mapping[str, Groups]
 ) -> str:
-    """`35 % of the weight comes from Hungary`; empty where the method does not weigh, or weighs nobody else."""
+    """`35 % of the weight comes from Hungary`, or how a client stands to the others; empty where a method tells neither."""
+    pooled = with_whom(results, verdict.method or "", client)
+    if pooled:
+        return pooled
     share = takes(
         results, client, verdict.method or "", groupings.get(verdict.method or "")
     )
@@ -235,11 +237,10 @@ def _numbers(
     ]
     texts = []
     for method in (best, *worse):
-        share = (
-            takes(results, client, method, groupings.get(method))
-            if method == best
-            else ""
-        )
+        share = ""
+        if method == best:
+            weighed = takes(results, client, method, groupings.get(method))
+            share = weighed or with_whom(results, method, client)
         texts.append(
             f"{printable(method)}: {numbers(results, method, client)}{'; ' if share else ''}{share}"
         )
@@ -491,13 +492,15 @@ def _rare_cases(results: Results) -> list[str]:
         for m in results.methods
     ]
     text = f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
-    smallest = results.comparisons.smallest
     level = float(np.nanmean(results.comparisons.trivial(None, "loss")[1]))
-    bound = f"{results.gain_text(smallest)}, up to which a change is called too little to matter"
+    margins = [results.comparisons.smallest_at(c, "loss") for c in results.clients]
+    least, most = (
+        results.gain_text(v, min(margins)) for v in (min(margins), max(margins))
+    )
+    bound = least if least == most else f"{least} to {most}"
     rate = f"Giving every row the same risk scores a log-loss of {number(level)}"
-    return [
-        f"{text} {rate}; {bound}, is {percent(smallest / level)} of it (--smallest sets another bound)."
-    ]
+    margin = f"a change of up to {bound} is called too small to matter"
+    return [f"{text} {rate}; {margin} (--smallest sets another bound)."]
 
 
 def _combination(results: Results) -> list[str]:
@@ -510,6 +513,16 @@ def _combination(results: Results) -> list[str]:
     return [
         f"Runs with rows of other patients, {names}: each client's gains weigh by how sure they are (1/s²)."
     ]
+
+
+def _rivals(results: Results) -> list[str]:
+    """What joining was compared with, where rows are those of tables."""
+    own = "your own model" if results.model != "logistic" else "your own linear model"
+    if results.comparisons.outcomes.boosted_with:
+        return [
+            f"Joining is compared with {own} and with boosted trees of your own: the word is the weaker one, gains are over {own}."
+        ]
+    return [f"Joining is compared with {own} only."] if results.label() else []
 
 
 def _caveats(results: Results, shown: int) -> list[str]:
@@ -536,7 +549,7 @@ def _caveats(results: Results, shown: int) -> list[str]:
             f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5."
         )
     elif compared:
-        texts.append(RULE)
+        texts += [RULE, *_rivals(results)]
         if (
             0
             < (small := sum(results.comparisons.small(c) for c in results.clients))

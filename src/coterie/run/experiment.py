@@ -172,6 +172,7 @@ class Experiment:
             raise InputError(
                 f"{where}: two methods are called {repeated!r}; give each a label of its own"
             )
+        _check_primary(experiment)
         experiment.build_model()
         for entry in experiment.methods:
             method = experiment.build_method(entry)
@@ -534,6 +535,23 @@ def _values(
     if not isinstance(tables, list):
         raise InputError(f"{where} must be a list of tables; got {tables!r}")
     return tuple(_value(registry, table, where, objects) for table in tables)
+
+
+def _check_primary(experiment: Experiment) -> None:
+    """Raise `InputError` unless [report] primary, if it is named, is the label of a method that partners can choose."""
+    primary = experiment.report.primary
+    if primary is None:
+        return
+    choices = [
+        entry.label
+        for entry in experiment.methods
+        if entry.name not in ("local", "centralised")
+    ]
+    if primary not in choices:
+        raise InputError(
+            f"{experiment.where}, [report]: primary is {primary!r}, which no method is called that partners can choose;"
+            f" {nearest(primary, choices)}"
+        )
 
 
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:

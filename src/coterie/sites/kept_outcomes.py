@@ -98,8 +98,9 @@ class KeptOutcomes:
             for rows in (*rows_of_method.values(), *rows_of_reference.values())
         ):
             return None
+        instead = CONSTANT if constant else ""
         pairs = pair_influences(
-            rows_of_method, rows_of_reference, metric, constant=constant
+            rows_of_method, rows_of_reference, metric, instead=instead
         )
         if len(pairs) < len(self._turns):
             return None

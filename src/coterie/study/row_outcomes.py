@@ -7,6 +7,8 @@ One file per method and seed, safetensors, of all clients that have test rows be
 - `patients` int64 [R], where a column says which rows belong together: whose row it is;
 - `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows,
   NaN where the loss is the user's own;
+- `boosted_loss` float64 [R], beside the method that trains each client alone: the loss of boosted trees that the client fits to its
+  own training rows (`compute/boosted.py`), where these are a rival;
 - `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
   validation rows; NaN where there are none, or the method trained on them;
 - `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
@@ -16,7 +18,9 @@ One file per method and seed, safetensors, of all clients that have test rows be
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,6 +32,7 @@ from coterie.base.files import write_tensors
 from coterie.base.loss import Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
+from coterie.compute.boosted import losses_of_classes, losses_of_numbers
 from coterie.compute.cohort_rows import answers_of
 from coterie.compute.workspace import Workspace
 from coterie.run.result import Run
@@ -40,9 +45,11 @@ def write_outcomes(
     clients: Clients,
     loss: str | RowLoss = "auto",
     fold: str = "",
+    *,
+    boosted: bool = False,
 ) -> None:
     """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
-    names, tensors = outcomes(run, clients, loss)
+    names, tensors = outcomes(run, clients, loss, boosted=boosted)
     if names:
         metadata = {"method": label, "seed": run.seed, "fold": fold, "clients": names}
         write_tensors(path, tensors, metadata)
@@ -50,9 +57,20 @@ def write_outcomes(
 
 @torch.no_grad()
 def outcomes(
-    run: Run, clients: Clients, loss: str | RowLoss = "auto"
+    run: Run,
+    clients: Clients,
+    loss: str | RowLoss = "auto",
+    *,
+    boosted: bool = False,
 ) -> tuple[list[str], dict[str, Tensor]]:
-    """The clients that have a model and test rows, and the tensors of the file."""
+    """The clients that have a model and test rows, and the tensors of the file.
+
+    Args:
+        run: A finished run.
+        clients: Its clients.
+        loss: Its loss.
+        boosted: Whether to fit boosted trees to the same training rows, for the losses of the second rival.
+    """
     workspace = Workspace(run.module, loss, clients[0])
     workspace.model.eval()
     trained_on = {row["client"]: row["n_train"] for row in run.summary}
@@ -76,13 +94,18 @@ def outcomes(
             Rng.named(run.seed, run.rounds, name, "round/layers").seed()
         ):
             columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
+            if boosted:
+                columns_of_client |= losses_of_boosted(
+                    workspace, trained_parts, client.test
+                )
             thresholds.append(
                 torch.nan if held_out is None else _threshold(workspace, held_out)
             )
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
-    if len(columns.get("patients", ())) < len(names):  # of some clients alone
-        columns.pop("patients", None)
+    for key in ("patients", "boosted_loss"):
+        if len(columns.get(key, ())) < len(names):  # of some clients alone
+            columns.pop(key, None)
     sizes = [len(loss) for loss in columns.get("loss", ())]
     joined = {key: torch.cat(values) for key, values in columns.items()}
     joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
@@ -150,6 +173,39 @@ def of_rows(
     if client.row_groups is not None:
         tensors["patients"] = torch.from_numpy(client.row_groups["test"])
     return tensors
+
+
+def losses_of_boosted(
+    workspace: Workspace, trained: Sequence[Part], test: Part
+) -> dict[str, Tensor]:
+    """The loss of boosted trees on each test row [R], under its name in the file; {} where the loss is none that trees have.
+
+    Args:
+        workspace: Says how labels are read.
+        trained: Parts whose rows the trees are fitted to.
+        test: Rows that are tested.
+    """
+    kind = workspace.loss.kind if workspace.loss.own is None else "own"
+    inputs, labels = (
+        np.concatenate([_table(part)[i] for part in trained]) for i in (0, 1)
+    )
+    tested, tested_labels = _table(test)
+    if kind == "regression":
+        losses = losses_of_numbers(inputs, labels, tested, tested_labels)
+    elif kind in ("binary", "classes"):
+        classes, tested_classes = (
+            labels.astype(np.int64),
+            tested_labels.astype(np.int64),
+        )
+        losses = losses_of_classes(inputs, classes, tested, tested_classes)
+    else:
+        return {}
+    return {"boosted_loss": torch.from_numpy(losses)}
+
+
+def _table(part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Inputs [rows, columns] and labels [rows] of a table."""
+    return cast("Tensor", part.read()).cpu().numpy(), part.labels.cpu().numpy()
 
 
 def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:

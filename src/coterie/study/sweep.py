@@ -65,6 +65,7 @@ from coterie.study.preflight import (
     train,
 )
 from coterie.study.progress import Event, Status
+from coterie.study.rivals import fits_boosted, rival_notes
 from coterie.study.row_outcomes import write_outcomes
 from coterie.study.search import tuning_notes
 from coterie.study.tables import seal_tables, write_tables
@@ -249,7 +250,7 @@ def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> 
 
 def _notes(experiment: Experiment, clients: Clients) -> list[str]:
     """Sentences about the data, the experiment, and what its methods do with these clients."""
-    sentences = [*clients.notes, *experiment.notes]
+    sentences = [*clients.notes, *experiment.notes, *rival_notes(experiment, clients)]
     for entry in experiment.methods:
         notes = experiment.build_method(entry).notes(clients.names)
         if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
@@ -377,6 +378,7 @@ def _run_pair(
             clients,
             experiment.run.row_loss(clients),
             pair.fold,
+            boosted=fits_boosted(experiment, pair.entry, clients),
         )
         files.append(outcomes)
     rows = [

@@ -211,7 +211,7 @@ def _may_carry(me: str, peer: Peer, origin: str) -> bool:
     is_of_a_site = mine in (Cell.SITE, Cell.SITE_JOB)
     if (
         is_of_a_site
-        and SERVER != peer.cell
+        and peer.cell != SERVER
         and peer.cell.partition(".")[0] != me.partition(".")[0]
     ):
         return False  # no site connects to another; if one did, nothing of it would be taken

@@ -1,0 +1,38 @@
+"""Which rivals joining has in an experiment: the client's own linear model, and boosted trees of its own where rows are tables."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from coterie.base.clients import Clients
+from coterie.base.rows import sample
+from coterie.compute.boosted import can_fit
+from coterie.config.run import MethodEntry
+from coterie.run.experiment import Experiment
+
+BASELINE = "local"
+
+
+def fits_boosted(experiment: Experiment, entry: MethodEntry, clients: Clients) -> bool:
+    """Return True if the losses of boosted trees are to be saved beside those of this method: it trains each client alone."""
+    return entry.name == BASELINE and wants_boosted(experiment, clients) and can_fit()
+
+
+def wants_boosted(experiment: Experiment, clients: Clients) -> bool:
+    """Return True if boosted trees are a rival here: rows are those of tables with one label, and partners can choose a method."""
+    names = {entry.name for entry in experiment.methods}
+    if "boosted" not in experiment.run.rivals or not names - {BASELINE, "centralised"}:
+        return False
+    inputs, labels = sample(clients.train.inputs), clients.train.labels
+    is_table = isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1
+    has_own_loss = callable(experiment.run.loss)
+    return clients.recipe is not None and is_table and not has_own_loss
+
+
+def rival_notes(experiment: Experiment, clients: Clients) -> list[str]:
+    """A sentence where boosted trees are wanted and cannot be fitted."""
+    if not wants_boosted(experiment, clients) or can_fit():
+        return []
+    needs = "boosted trees, the second rival, need scikit-learn"
+    cure = 'pip install "coterie[data]" and run again'
+    return [f"verdicts are against a linear model only: {needs}; {cure}"]
