@@ -384,6 +384,7 @@ BAD_RENEWALS = {
 }
 
 
+@pytest.mark.promise("revocation")
 @pytest.mark.parametrize("make", BAD_RENEWALS, ids=lambda make: make.__name__)
 def test_only_a_valid_certificate_is_succeeded_by_one_of_its_name_and_role(
     copied, capsys, make
@@ -395,6 +396,7 @@ def test_only_a_valid_certificate_is_succeeded_by_one_of_its_name_and_role(
     assert not list(copied.parent.rglob("*.signed.zip"))
 
 
+@pytest.mark.promise("revocation")
 def test_a_second_renewal_with_another_key_needs_the_telephone(copied, capsys):
     """Then two parties have the old key. The first of them may be a thief."""
     from coterie.base.errors import InputError
@@ -631,6 +633,7 @@ def bent_lists(signed, other):
     yield None
 
 
+@pytest.mark.promise("revocation")
 def test_no_list_that_the_authority_has_not_signed_is_believed(copied):
     from coterie.base.errors import InputError
     from coterie.sites.flare.gate import barred_sites
@@ -661,6 +664,7 @@ def test_no_list_that_the_authority_has_not_signed_is_believed(copied):
     assert sites_list(file, startup).number == 2
 
 
+@pytest.mark.promise("revocation")
 def test_a_site_takes_no_earlier_list_and_no_other_of_the_same_number(copied):
     from coterie.base.errors import InputError
     from coterie.sites.flare.revocation import take_list
@@ -741,6 +745,7 @@ def conversation(kits):
     return site, say
 
 
+@pytest.mark.promise("revocation")
 def test_a_plan_of_a_revoked_operator_is_neither_approved_nor_run(copied, capsys):
     from coterie.sites.approval import approve
 

@@ -111,6 +111,7 @@ def taken(me):
     return found
 
 
+@pytest.mark.promise("closed doors")
 def test_a_site_takes_nothing_that_another_site_has_written_or_sent():
     for peer, letter in itertools.chain(taken("hungary"), taken(f"hungary.{JOB}")):
         assert "cleveland" not in peer.cell + letter.origin + letter.destination, (
@@ -241,6 +242,7 @@ def test_closed_doors_are_counted_but_for_those_on_a_list():
     )
 
 
+@pytest.mark.promise("rights of three kits")
 def test_no_person_may_command_what_is_another_persons():
     commands = {
         *EVERYBODY,
@@ -264,6 +266,7 @@ def lines(log):
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.promise("closed doors")
 def test_refusals_are_one_line_a_minute_and_sender_and_every_one_is_counted(tmp_path):
     log, waited = tmp_path / "log", []
     refusals = Refusals(log, waited.append)
@@ -308,6 +311,7 @@ def kit(tmp_path):
     return tmp_path / "kit"
 
 
+@pytest.mark.promise("an audit")
 def test_what_flare_may_delete_is_nothing_of_the_site(kit):
     """`delete_run NAME` removes any folder of the workspace."""
     workspace = make_workspace(kit)

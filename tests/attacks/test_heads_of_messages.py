@@ -75,6 +75,7 @@ def site(hospital):
     return made
 
 
+@pytest.mark.promise("bounded messages")
 def test_a_site_parses_no_head_that_is_longer_than_its_plan_needs(site, bomb):
     """As it was: 18 MB of JSON were half a gigabyte of objects and seven seconds, before the plan was compared."""
     reply = site.handle(bomb, SERVER)
@@ -87,6 +88,7 @@ def test_its_child_parses_none_either(hospital, bomb):
     assert "a head of " in about["error"]
 
 
+@pytest.mark.promise("bounded messages")
 def test_the_server_parses_none_of_a_site(bomb):
     with pytest.raises(InputError, match="its reply cannot be read"):
         read_reply(bomb, 1, 2**30, longest_head(STATED))

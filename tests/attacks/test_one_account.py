@@ -44,6 +44,7 @@ def told_numbers(hospital):
 # ---- several at once
 
 
+@pytest.mark.promise("one budget")
 @pytest.mark.usefixtures("children")
 def test_jobs_that_ask_at_once_have_one_budget(tmp_path):
     """As it was: each job counted for itself, and a budget of 1 answered as many requests as there were jobs."""
@@ -77,6 +78,7 @@ def test_jobs_that_ask_at_once_have_one_budget(tmp_path):
             job.close()
 
 
+@pytest.mark.promise("one budget")
 @pytest.mark.parametrize("seed", range(10))
 def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(
     tmp_path, monkeypatch, seed
@@ -132,6 +134,7 @@ def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(
 # ---- what a crash and a power cut leave
 
 
+@pytest.mark.promise("one budget")
 def test_what_was_reserved_is_spent_and_can_be_answered_once(tmp_path, monkeypatch):
     hospital = Hospital(tmp_path, **ONE).begin()
 
@@ -154,6 +157,7 @@ def test_what_was_reserved_is_spent_and_can_be_answered_once(tmp_path, monkeypat
     assert told_numbers(hospital) > before
 
 
+@pytest.mark.promise("an audit")
 def test_no_answer_leaves_before_its_lines_are_on_the_disk(tmp_path, monkeypatch):
     """As it was: lines stayed in memory, and a power cut gave the budget back."""
     hospital = Hospital(tmp_path).begin()
@@ -245,6 +249,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_purge_and_a_new_file_of_the_log_draw_no_noise_anew(tmp_path, change):
     """As it was: a purge made a new key, the same requests stayed free, and 30 of them averaged the noise away."""
@@ -273,6 +278,7 @@ def test_a_renewed_kit_that_takes_the_log_along_keeps_key_and_account(tmp_path):
     refused("budget of 1 models", new.ask, local_update, x=new.x + 1, local=local())
 
 
+@pytest.mark.promise("secret noise")
 def test_with_another_key_nothing_is_free(tmp_path):
     kit = Kit(tmp_path / "hungary", filters=[CLIP, NOISE], **ONE)
     draws(kit, CHANGES["a restart"], 1)
@@ -281,6 +287,7 @@ def test_with_another_key_nothing_is_free(tmp_path):
     refused("budget of 1 models", kit.ask, local_update, x=kit.x, local=local())
 
 
+@pytest.mark.promise("secret noise")
 def test_another_reply_to_the_same_request_is_told_anew_and_paid_for(tmp_path):
     """Other rows give the same request other noise: two draws that belong together."""
     data = tmp_path / "data.csv"
@@ -333,6 +340,7 @@ def test_a_new_approval_gives_the_budget_anew_and_the_totals_go_on(tmp_path):
     assert account.mu == pytest.approx(20.0 * 2**0.5)
 
 
+@pytest.mark.promise("one budget")
 def test_each_part_of_the_rows_has_a_budget_of_its_own_and_the_largest_counts(tmp_path):
     """A row lies in one part. As it was: a server could ask about training rows in the place of all parts."""
     from coterie.compute.metrics import evaluate

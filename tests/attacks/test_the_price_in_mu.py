@@ -102,6 +102,7 @@ def test_metrics_that_noise_does_not_let_out_cost_nothing(tmp_path):
     assert few.numbers == more.numbers
 
 
+@pytest.mark.promise("secret noise")
 def test_a_site_refuses_what_is_beyond_its_largest_mu_and_the_cure_works(tmp_path):
     """Often evaluated beside much noise; the cure is in the sentence, and the plan with it is taken."""
     strict = {"largest_mu": 20}
@@ -165,6 +166,7 @@ def test_a_field_that_leaves_beside_the_noise_makes_mu_infinite(tmp_path):
     )
 
 
+@pytest.mark.promise("what was read is approved")
 def test_the_words_say_how_many_noisy_numbers_their_mu_and_what_it_means(tmp_path):
     hospital = Hospital(tmp_path, **HIDDEN)
     told = price(hospital)
@@ -198,6 +200,7 @@ def test_the_log_has_mu_in_every_line_that_tells_and_a_run_never_exceeds_the_pri
     assert account.mu <= price(hospital).mu
 
 
+@pytest.mark.promise("one budget")
 def test_the_allow_list_follows_the_rounds_and_parts_that_are_evaluated(tmp_path):
     run = {"evaluate": {"every": 2, "parts": ["test"]}}
     hospital = Hospital(tmp_path, rounds=5, run=run).begin()

@@ -714,6 +714,7 @@ def averages(folder, monkeypatch, **plan):
     return finding
 
 
+@pytest.mark.promise("secret noise")
 @pytest.mark.parametrize(
     ("model", "runs"), [({}, 4), (WIDE, 2)], ids=["logistic", "MLP"]
 )

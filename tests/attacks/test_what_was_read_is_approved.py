@@ -21,6 +21,7 @@ def site(tmp_path, monkeypatch):
     return plan, settings, ["site", "approve", str(plan), "--settings", str(settings)]
 
 
+@pytest.mark.promise("what was read is approved")
 def test_a_plan_that_changes_while_it_is_tried_is_approved_as_it_was_shown(
     site, monkeypatch, capsys
 ):
@@ -67,6 +68,7 @@ def test_the_command_that_is_shown_approves(site, capsys):
     assert approval_file(settings).exists()
 
 
+@pytest.mark.promise("what was read is approved")
 def test_outside_a_kit_nothing_unsigned_is_approved_unless_somebody_says_so(
     site, capsys
 ):

@@ -851,6 +851,7 @@ def test_the_keeper_stops_the_server_to_which_a_site_is_connected(lonely):
         lonely.start("localhost")
 
 
+@pytest.mark.promise("closed doors")
 def test_a_kit_from_before_the_gate_is_refused_until_site_check_puts_it_in(
     lonely, tmp_path
 ):

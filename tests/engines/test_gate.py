@@ -259,6 +259,7 @@ def test_without_the_gate_one_malformed_bulk_message_ends_a_thread_of_the_site(b
     wait_for(lambda: "_process_one_bulk" in bare.made.log(VICTIM), 30)
 
 
+@pytest.mark.promise("closed doors")
 @pytest.mark.parametrize("speaker", [SERVER, OTHER])
 def test_with_it_none_of_them_has_an_answer_but_that_it_is_closed(gated, speaker):
     bulk = {
@@ -277,6 +278,7 @@ def test_with_it_none_of_them_has_an_answer_but_that_it_is_closed(gated, speaker
     assert all(len(line["refused"]) <= 200 for line in gated.refused(where))
 
 
+@pytest.mark.promise("closed doors")
 def test_a_site_believes_no_origin_that_the_server_makes_up(gated):
     """The reply to a forged message goes to whom it was forged of; so there is silence here, and a count at the site."""
     before = sum(line["calls"] for line in gated.refused(VICTIM))
@@ -290,6 +292,7 @@ def test_a_site_believes_no_origin_that_the_server_makes_up(gated):
     )
 
 
+@pytest.mark.promise("closed doors")
 def test_nothing_of_the_site_lies_in_the_workspace_of_flare(gated):
     kit = gated.made.kits / VICTIM
     below = {
@@ -399,6 +402,7 @@ def knock(port, name, said, proof=None):
     return heard
 
 
+@pytest.mark.promise("closed doors")
 def test_no_user_of_the_machine_is_taken_for_a_job_or_the_server(gated):
     port = listener(gated)
     command = read_data(gated)[0]
@@ -455,6 +459,7 @@ SPEAKERS = {
 """Who speaks to whom, and as what its receiver takes it; None: as nobody whom it listens to."""
 
 
+@pytest.mark.promise("closed doors")
 @pytest.mark.parametrize("who", SPEAKERS)
 def test_every_channel_and_topic_that_flare_registers_is_closed_but_for_the_list(
     gated, who
@@ -494,6 +499,7 @@ STREAMERS = (
 )
 
 
+@pytest.mark.promise("closed doors")
 @pytest.mark.parametrize("who", STREAMERS)
 def test_what_streams_may_carry_is_listed_too(gated, who):
     """A stream is answered by a stream; whether one was taken is seen in its refusals: all are counted."""
@@ -533,6 +539,7 @@ def test_what_streams_may_carry_is_listed_too(gated, who):
     assert not opened
 
 
+@pytest.mark.promise("closed doors")
 def test_the_agent_of_a_site_takes_five_orders_of_the_server_and_one_of_its_job(gated):
     """The topic inside counts: FLARE's agent obeys this one, under whatever header it comes."""
     topics = {*gated.doors(VICTIM)["agent"], *flare_words()[0], "made up"}
@@ -555,6 +562,7 @@ def test_the_agent_of_a_site_takes_five_orders_of_the_server_and_one_of_its_job(
         }
 
 
+@pytest.mark.promise("closed doors")
 @pytest.mark.parametrize(
     "name", ["local", "../local", "coterie", "..", "", f"{STRANGER}/../../local"]
 )
@@ -598,6 +606,7 @@ def test_headers_that_no_job_has_are_refused_and_end_nothing(gated, forged):
 # ---- people
 
 
+@pytest.mark.promise("closed doors")
 @pytest.mark.parametrize(
     ("who", "role"),
     [("operator", "lead"), ("guard", "org_admin"), ("keeper", "project_admin")],
@@ -648,6 +657,7 @@ CoreCell.process_message(SimpleNamespace(), None, None, 1, SimpleNamespace(heade
 """
 
 
+@pytest.mark.promise("closed doors")
 def test_a_gate_that_fails_ends_its_process(tmp_path):
     """FLARE swallows what is raised where messages come in, and would take the next one."""
     done = subprocess.run(
@@ -661,6 +671,7 @@ def test_a_gate_that_fails_ends_its_process(tmp_path):
     assert "ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.promise("closed doors")
 def test_the_trial_finds_the_shell_where_the_gate_is_off():
     """What `coterie attack` and `coterie site check` try is an attack: without the check it reads a file of the site."""
     closed, opened = try_gate(), try_gate(gate=False)
