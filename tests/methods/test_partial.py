@@ -627,3 +627,17 @@ def test_attacks_on_updates_are_refused_and_attacks_on_rows_are_not():
 def test_bad_fields_are_named(fields, words):
     with pytest.raises(InputError, match=words):
         ct.Partial(**fields)
+
+
+def test_models_that_stand_are_not_evaluated_again():
+    problem = logistic()
+    found = run(ct.Partial(), problem, 6)
+    asked = [r.round for r in found.asks if r.task.endswith(":evaluate")]
+    assert set(asked) == {0, 1, 2, 6}
+    losses = dict(found.history.select("loss", "a", "test"))
+    assert sorted(losses) == list(range(7))
+    assert losses[2] == losses[3] == losses[6] != losses[1]
+    rows = {
+        row["client"]: row["loss"] for row in found.summary if row["split"] == "test"
+    }
+    assert rows["a"] == losses[6]

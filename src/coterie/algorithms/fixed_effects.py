@@ -235,6 +235,10 @@ class FixedEffects(Method[State]):
         )
         return _served(moved), {}
 
+    def finished(self, state: State) -> bool:
+        """Once the slopes stand."""
+        return state.done
+
     def models(self, state: State) -> Tensor:
         """The slopes with the mean intercept."""
         return state.x

@@ -365,6 +365,10 @@ class Partial(Method[State]):
             return {}
         return federation.own_models(federation.everyone, model_of_sums, x=state.x)
 
+    def finished(self, state: State) -> bool:
+        """After the last pass."""
+        return self.sends == "curvature" and state.done >= self.passes
+
     def prior(self, state: State) -> Mapping[str, Any]:
         """The prior, the clients of the last pass, and in the form of passes their weights, shares, distances and quadratics."""
         if state.done == 0:

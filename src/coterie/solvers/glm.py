@@ -160,12 +160,18 @@ def scores(
     theta: Tensor, inputs: Tensor, outputs: int = 1, *, shared: bool = False
 ) -> Tensor:
     """The outputs z [..., n, C] of the linear layers theta [..., P] for inputs [n, d]."""
-    columns = inputs.shape[1]
-    place = positions(columns, outputs, shared=shared)
-    table = theta[..., place].unflatten(-1, (outputs, columns + 1))
+    table = _table(theta, inputs.shape[1], outputs, shared)
     slopes, intercepts = table[..., :-1], table[..., -1]
     z: Tensor = inputs @ slopes.transpose(-1, -2) + intercepts[..., None, :]
     return z
+
+
+def _table(theta: Tensor, columns: int, outputs: int, shared: bool) -> Tensor:
+    """The slopes and the intercept of each output [..., C, d + 1]."""
+    if outputs == 1:
+        return theta[..., None, :]
+    place = positions(columns, outputs, shared=shared)
+    return theta[..., place].unflatten(-1, (outputs, columns + 1))
 
 
 def moments(
@@ -196,19 +202,16 @@ def moments(
     """
     theta, inputs = theta.double(), inputs.double()
     n, columns = inputs.shape
-    place = positions(columns, outputs, shared=shared)
     size = theta.shape[-1]
     leading = theta.shape[:-1]
+    table = _table(theta, columns, outputs, shared)
 
-    loglik = theta.new_zeros(leading)
-    gradient = theta.new_zeros(*leading, len(place))
-    curvature = theta.new_zeros(*leading, outputs * outputs, (columns + 1) ** 2)
     at_once = max(BLOCK // (columns + 1) ** 2, 1)
+    sums: list[Moments] = []
     for low in range(0, n, at_once):
         part = slice(low, low + at_once)
         with_one = F.pad(inputs[part], (0, 1), value=1.0)
-        z = scores(theta, inputs[part], outputs, shared=shared)
-        rows = family(z, labels[part])
+        rows = family(with_one @ table.transpose(-1, -2), labels[part])
         if weights is not None:
             w = weights[..., part].double()
             rows = Derivatives(
@@ -219,17 +222,27 @@ def moments(
             )
         # [n, (d + 1)^2]: each row's products, computed once for all problems.
         products = (with_one[:, :, None] * with_one[:, None, :]).flatten(1)
-        loglik = loglik + rows.loglik.sum(-1)
-        gradient = gradient + (rows.gradient.transpose(-1, -2) @ with_one).flatten(-2)
         by_pair = rows.curvature.flatten(-2).transpose(-1, -2)
-        curvature = curvature + by_pair @ products
+        sums.append(
+            Moments(
+                rows.loglik.sum(-1),
+                (rows.gradient.transpose(-1, -2) @ with_one).flatten(-2),
+                by_pair @ products,
+            )
+        )
+    loglik, gradient, curvature = sums[0]
+    for more in sums[1:]:
+        loglik = loglik + more.loglik
+        gradient = gradient + more.gradient
+        curvature = curvature + more.curvature
 
     # From blocks [C, C] of tables [d + 1, d + 1] to one table over (output, input).
     blocks = curvature.unflatten(-1, (columns + 1, columns + 1))
     blocks = blocks.unflatten(-3, (outputs, outputs))
     full = blocks.transpose(-3, -2).flatten(-4, -3).flatten(-2)
-    if not shared and outputs == 1:
+    if outputs == 1:
         return Moments(loglik, gradient, full)
+    place = positions(columns, outputs, shared=shared)
     in_theta = theta.new_zeros(*leading, size).index_add(-1, place, gradient)
     by_rows = theta.new_zeros(*leading, size, len(place)).index_add(-2, place, full)
     square = theta.new_zeros(*leading, size, size).index_add(-1, place, by_rows)
@@ -271,13 +284,14 @@ def mode(
     [0.5, 0.0]
     """
     precision = precision.double()
-    row_weights = (
-        torch.ones(len(inputs), dtype=torch.float64)
-        if weights is None
-        else weights.double()
-    )
-    leading = torch.broadcast_shapes(precision.shape[:-1], row_weights.shape[:-1])
-    row_weights = scale * row_weights.expand(*leading, len(inputs))
+    inputs = inputs.double()
+    leading = precision.shape[:-1]
+    if weights is not None:
+        leading = torch.broadcast_shapes(leading, weights.shape[:-1])
+    row_weights = weights
+    if scale != 1:
+        ones = torch.ones(len(inputs), dtype=torch.float64)
+        row_weights = scale * (ones if weights is None else weights.double())
     theta = torch.zeros(*leading, precision.shape[-1], dtype=torch.float64)
     about = torch.zeros_like(theta) if centre is None else centre.double()
 

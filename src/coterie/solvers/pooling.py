@@ -355,13 +355,28 @@ def distances(
     of_slopes = covariance[:, :slopes, :slopes]
     distance = own.new_zeros(clients, clients)
     degrees = torch.zeros(clients, clients, dtype=torch.int64)
-    for i in range(clients):
-        apart = own[i, :slopes] - own[:, :slopes]
-        both = of_slopes[i] + of_slopes
-        size_of, direction = torch.linalg.eigh(both)
-        counted = size_of > 1e-9 * size_of[:, -1:]
-        along = (direction.transpose(-1, -2) @ apart[..., None])[..., 0]
-        squares = along.square() / torch.where(counted, size_of, 1)
-        distance[i] = torch.where(counted, squares, 0).sum(1)
-        degrees[i] = counted.sum(1)
+    for i in range(clients - 1):
+        apart = own[i, :slopes] - own[i + 1 :, :slopes]
+        both = of_slopes[i] + of_slopes[i + 1 :]
+        distance[i, i + 1 :], degrees[i, i + 1 :] = _lengths(apart, both)
+    distance, degrees = distance + distance.T, degrees + degrees.T
     return distance, degrees, covariance.diagonal(dim1=-2, dim2=-1)
+
+
+def _lengths(apart: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared lengths [n] of vectors [n, D] in units of their covariances [n, D, D], and the ranks of these."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    singular = (failed != 0) | (pivots.amin(-1) < 1e-4 * pivots.amax(-1))
+    along = torch.linalg.solve_triangular(factor, apart[..., None], upper=False)
+    length = along.square().sum((-2, -1))
+    rank = torch.full((len(apart),), apart.shape[1], dtype=torch.int64)
+    if bool(singular.any()):
+        # By eigenvectors, which take several times as long.
+        sizes, directions = torch.linalg.eigh(covariance[singular])
+        counted = sizes > 1e-9 * sizes[:, -1:]
+        turned = directions.transpose(-1, -2) @ apart[singular][..., None]
+        squares = turned[..., 0].square() / torch.where(counted, sizes, 1)
+        length[singular] = torch.where(counted, squares, 0).sum(1)
+        rank[singular] = counted.sum(1)
+    return length, rank
