@@ -110,9 +110,10 @@ def test_a_verdict_in_folds_is_that_of_one_machine(in_folds):
                 assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
                 assert theirs.error == pytest.approx(mine.error, rel=SAME)
                 assert theirs.rows == mine.rows
-        assert there.mean("fedavg", client, "loss") == pytest.approx(
-            here.mean("fedavg", client, "loss"), abs=1e-6
-        )
+        for method in ("local", "fedavg"):
+            assert there.mean(method, client, "loss") == pytest.approx(
+                here.mean(method, client, "loss"), abs=1e-6
+            )
         one, two = verdict(there, client), verdict(here, client)
         assert (one.kind, one.method) == (two.kind, two.method)
         assert one.probability == pytest.approx(two.probability, abs=0.02)

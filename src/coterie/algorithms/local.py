@@ -25,9 +25,9 @@ Laws:
 - other clients change nothing:
   tests/methods/test_local.py::test_local_models_do_not_depend_on_other_clients
 - the ridge of a tested fold has not seen its rows:
-  tests/methods/test_local_exact.py::test_the_ridge_of_a_tested_fold_does_not_see_its_labels
+  tests/methods/test_local.py::test_the_ridge_of_a_tested_fold_does_not_see_its_labels
 - it is scikit-learn's model at the chosen ridge:
-  tests/methods/test_local_exact.py::test_the_model_is_that_of_scikit_learn_at_the_chosen_ridge
+  tests/methods/test_local.py::test_the_model_is_that_of_scikit_learn_at_the_chosen_ridge
 - by steps, a federation of one client gives FedAvg's model:
   tests/methods/test_local.py::test_fedavg_with_one_client_is_local
 - by steps, rounds of them are one long training:
