@@ -161,6 +161,16 @@ class Local(Method[State]):
     tasks = (train_alone, model_alone)
 
     @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of methods that a solved model does not keep."""
+        if not self.exact:
+            return {}
+        return {
+            "names": "inner folds are dealt by the name of the client, and choose its ridge",
+            "diverges": "a linear model is solved for, without a learning rate",
+        }
+
+    @property
     def decays(self) -> tuple[tuple[str, float], ...]:
         """The weight decays as they travel."""
         return tuple(
