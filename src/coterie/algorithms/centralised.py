@@ -68,7 +68,7 @@ def _a_model_each(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]
 class Solved(NamedTuple):
     """A model for each client whose rows the server holds [n, clients, d]."""
 
-    models: Annotated[Tensor, "other", Form(_a_model_each)]
+    models: Annotated[Tensor, "curvature", Form(_a_model_each)]
 
 
 @task
