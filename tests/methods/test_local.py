@@ -448,3 +448,24 @@ def test_a_client_that_lost_its_model_solves_it_again():
     settings = replace(ct.RunSettings(), evaluate=1)
     after = ct.fit(Local(), data, model("binary"), rounds=2, settings=settings)
     assert all(torch.equal(before[name], after.models[name]) for name in ROWS)
+
+
+def test_models_that_stand_are_evaluated_once_and_written_down_each_time():
+    view = with_fold(clients(), 5, 0, 0)
+    settings = ct.RunSettings(evaluate=1)
+    run = ct.fit(Local(), view, model("binary"), rounds=4, settings=settings)
+    for split in ("train", "test"):
+        for name in ROWS:
+            told = run.history.select("loss", name, split)
+            assert [number for number, _ in told] == [0, 1, 2, 3, 4]
+            assert len({value for _, value in told}) == 2  # before, and after
+            part = getattr(view.merge_validation()[name], split)
+            x = run.models[name].double().numpy()
+            assert told[-1][1] == pytest.approx(losses(x, part, "binary") / len(part))
+    asked = [r for r in run.asks if r.task.endswith(":evaluate")]
+    assert {r.round for r in asked} == {0, 1}
+    stepped = ct.fit(
+        Local(exact=False), view, model("binary"), rounds=4, settings=settings
+    )
+    asked = [r for r in stepped.asks if r.task.endswith(":evaluate")]
+    assert {r.round for r in asked} == {0, 1, 2, 3, 4}

@@ -144,6 +144,11 @@ class Centralised(Method[State]):
     is_reference = True
 
     @property
+    def solves_linear(self) -> bool:
+        """Return what `exact` says."""
+        return self.exact
+
+    @property
     def exempt(self) -> dict[str, str]:
         """Laws of methods that this one does not keep."""
         laws = {"failures": "all rows lie at the server, so no client fails"}

@@ -161,6 +161,11 @@ class Local(Method[State]):
     tasks = (train_alone, model_alone)
 
     @property
+    def solves_linear(self) -> bool:
+        """Return what `exact` says."""
+        return self.exact
+
+    @property
     def exempt(self) -> dict[str, str]:
         """Laws of methods that a solved model does not keep."""
         if not self.exact:
