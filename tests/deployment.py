@@ -403,7 +403,9 @@ def differences(one, other, *kept):
     """Files of two run directories that follow from the seed and differ; sites have `kept` their own models in folders of theirs."""
     models = {
         p: other / p
-        for p in sorted(p.relative_to(one) for p in (one / "models").iterdir())
+        for p in sorted(
+            p.relative_to(one) for p in (one / "models").rglob("*.safetensors")
+        )
     }
     own = {
         place.name: place / "model.safetensors"

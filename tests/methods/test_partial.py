@@ -425,7 +425,7 @@ def test_one_opposite_client_is_set_apart_and_the_others_stay_together():
     # What it is served is its own; hardly anything of the others' is.
     assert found.weights["c6"]["c6"] > 0.9
     saved = ct.Partial().prior(found.state)
-    p = torch.special.gammaincc(number(saved["degrees"] / 2), saved["distance"] / 2)
+    p = torch.special.gammaincc(saved["degrees"].double() / 2, saved["distance"] / 2)
     pairs = 7 * 6 / 2
     differs = p * pairs < 0.05
     assert bool(differs[6, :6].all())
@@ -627,3 +627,17 @@ def test_attacks_on_updates_are_refused_and_attacks_on_rows_are_not():
 def test_bad_fields_are_named(fields, words):
     with pytest.raises(InputError, match=words):
         ct.Partial(**fields)
+
+
+def test_models_that_stand_are_not_evaluated_again():
+    problem = logistic()
+    found = run(ct.Partial(), problem, 6)
+    asked = [r.round for r in found.asks if r.task.endswith(":evaluate")]
+    assert set(asked) == {0, 1, 2, 6}
+    losses = dict(found.history.select("loss", "a", "test"))
+    assert sorted(losses) == list(range(7))
+    assert losses[2] == losses[3] == losses[6] != losses[1]
+    rows = {
+        row["client"]: row["loss"] for row in found.summary if row["split"] == "test"
+    }
+    assert rows["a"] == losses[6]

@@ -53,6 +53,7 @@ from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
+from coterie.contract.requests import asks
 from coterie.contract.task import Form, Holds, OneModel, task
 from coterie.solvers import glm, pooling
 from coterie.solvers.profile import own_intercepts, profile
@@ -60,6 +61,8 @@ from coterie.solvers.profile import own_intercepts, profile
 INTERCEPTS = 20
 """The ridge of intercepts is so many times smaller than that of slopes."""
 KEY = "intercepts"
+MOST_ROUNDS = 20
+"""Rounds after which the steps end even where they have not converged: with a ridge they take 3 to 7."""
 
 
 def _slopes(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
@@ -174,7 +177,7 @@ class FixedEffects(Method[State]):
     exempt: ClassVar[Mapping[str, str]] = {
         "diverges": "it is solved, without a learning rate"
     }
-    tasks = (tell_profile, model_with_intercept)
+    tasks = (asks(tell_profile, rounds=MOST_ROUNDS), model_with_intercept)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from slopes and intercepts of 0: where one starts does not matter to where one ends."""
@@ -209,7 +212,10 @@ class FixedEffects(Method[State]):
         if comparable and worse and not _stands(state.step):
             step = state.step / 2
             halved = state._replace(
-                b=state.last + step, step=step, rounds=state.rounds + 1
+                b=state.last + step,
+                step=step,
+                rounds=state.rounds + 1,
+                done=state.rounds + 1 == MOST_ROUNDS,
             )
             return _served(halved), {}
         curvature = symmetric(pooling.add_up(replies.curvature), len(state.b))
@@ -225,9 +231,13 @@ class FixedEffects(Method[State]):
             mean=mean,
             clients=replies.clients,
             rounds=state.rounds + 1,
-            done=comparable and _stands(step),
+            done=(comparable and _stands(step)) or state.rounds + 1 == MOST_ROUNDS,
         )
         return _served(moved), {}
+
+    def finished(self, state: State) -> bool:
+        """Once the slopes stand."""
+        return state.done
 
     def models(self, state: State) -> Tensor:
         """The slopes with the mean intercept."""

@@ -305,11 +305,16 @@ class Partial(Method[State]):
         """What the form asks."""
         if self.sends == "sums":
             return (
-                begin_sums,
+                asks(begin_sums, rounds=1),
                 asks(step_sums, first=Among(True, False)),
                 model_of_sums,
             )
-        return (tell_mode, tell_quadratic)
+        if self.passes == 1:
+            return (asks(tell_mode, rounds=1),)
+        return (
+            asks(tell_mode, rounds=1),
+            asks(tell_quadratic, rounds=self.passes - 1),
+        )
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x, of which nothing is used: the first pass starts from the clients' own models."""
@@ -360,6 +365,10 @@ class Partial(Method[State]):
             return {}
         return federation.own_models(federation.everyone, model_of_sums, x=state.x)
 
+    def finished(self, state: State) -> bool:
+        """After the last pass."""
+        return self.sends == "curvature" and state.done >= self.passes
+
     def prior(self, state: State) -> Mapping[str, Any]:
         """The prior, the clients of the last pass, and in the form of passes their weights, shares, distances and quadratics."""
         if state.done == 0:
@@ -368,7 +377,7 @@ class Partial(Method[State]):
         if not state.clients:
             return shared
         slopes = len(state.mu)
-        distance, own_variance, degrees = pooling.distances(
+        distance, degrees, own_variance = pooling.distances(
             state.own, state.own_curvature, slopes
         )
         return {

@@ -290,6 +290,10 @@ class Method(ABC, Generic[S]):
         """Further quantities at evaluation rounds."""
         return {}
 
+    def finished(self, state: S) -> bool:
+        """Return True if later rounds change no model, so that these need not be evaluated again."""
+        return False
+
     def prior(self, state: S) -> Mapping[str, Any]:
         """What the clients share beside their models: tensors, texts and numbers by name, which are saved with the models."""
         return {}

@@ -41,11 +41,13 @@ class Asks:
             on that.
         values: what fields that are no tensors hold: a value, `Among` several, a `range` of numbers, or a `Schedule`, which allows its
             rates. A field that is not named here holds the setting of that name of the method or sampler.
+        rounds: in how many rounds of a run it is asked at most; None: in every round.
     """
 
     task: Task[Any]
     models: int | Callable[[int], int] = 1
     values: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
 
     def most_models(self, clients: int) -> int:
         """Return about how many different models a round asks one of so many clients at most."""
@@ -53,10 +55,14 @@ class Asks:
 
 
 def asks(
-    task: Task[Any], models: int | Callable[[int], int] = 1, **values: Any
+    task: Task[Any],
+    models: int | Callable[[int], int] = 1,
+    *,
+    rounds: int | None = None,
+    **values: Any,
 ) -> Asks:
     """Declare a task that a method asks; the arguments are the attributes of `Asks`."""
-    return Asks(task, models, values)
+    return Asks(task, models, values, rounds)
 
 
 def as_many(names: Any) -> Callable[[int], int]:

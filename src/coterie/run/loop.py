@@ -32,7 +32,7 @@ from coterie.run.callbacks import Callback, Metrics
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions, check_estimator
 from coterie.run.evaluation import Divergence, Evaluator
-from coterie.run.history import History, Record, Timing
+from coterie.run.history import ClientMetrics, History, Part, Record, Timing
 from coterie.run.result import Run
 
 logger = logging.getLogger("coterie")
@@ -127,6 +127,7 @@ class _Loop:
             self.contributions = Contributions(
                 settings.contribution, engine.clients, self.own
             )
+        self._final_parts: list[Part] = []
         self._preflight()
 
     def _preflight(self) -> None:
@@ -240,6 +241,7 @@ class _Loop:
         if measured:
             view = measured.watch(view)
         rng = Rng.named(self.seed, "server", number)
+        was_finished = self.method.finished(state)
         returned = self.method.round(state, view, rng)
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise InputError(
@@ -269,9 +271,26 @@ class _Loop:
                 honest, self._models(state), models, log, orders
             )
             self.record.add(number, measured.log)
-        if due:
+        if due and was_finished and self._final_parts:
+            self._repeat_evaluation(new_state, honest)
+        elif due:
             self._evaluate(new_state, honest)
         return new_state
+
+    def _repeat_evaluation(self, state: Any, view: Federation) -> None:
+        """Write down the last evaluation again, of models that no round changes any more."""
+        parts = [self._redated(part, view.round) for part in self._final_parts]
+        self.record.history.parts += parts
+        log = self.method.measure(state, view)
+        self.record.add(
+            view.round, as_log(log, f"{self.own}.measure", self.engine.clients)
+        )
+
+    @staticmethod
+    def _redated(part: Part, number: int) -> Part:
+        if isinstance(part, ClientMetrics):
+            return replace(part, round=number)
+        return part._replace(round=number)
 
     def _refuse_infinite(self, models: Mapping[str, Tensor], number: int) -> None:
         for name, x in models.items():
@@ -291,6 +310,9 @@ class _Loop:
         """Write down the metrics of all clients, and what the method itself measures in the round of this view."""
         found = self.evaluator.look(self._final_models(state, view.round), view.round)
         self.record.history.parts += found
+        measures_appeal = self.settings.appeal is not None
+        if self.method.finished(state) and not measures_appeal:
+            self._final_parts = found
         diverges = self.divergence.notice(found)
         if diverges:
             logger.warning("%s", diverges)

@@ -11,13 +11,14 @@ from typing import Any
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import alike, quote_toml
+from coterie.base.vector import Layout
 from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read, reading_of
 from coterie.sites.approval import Approved, approval_file, fits, plan_hash
 from coterie.sites.descriptions import check_file
 from coterie.sites.flare.kits import need_flare
-from coterie.sites.minima import moments_fit, table_withheld
+from coterie.sites.minima import curvature_fits, moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.plan_words import model_of
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
@@ -98,7 +99,10 @@ def check_site(
     moments_fit(len(plan.experiment.split_seeds), fewest)
     table_withheld(table, options, settings.minimum_cell)
     check_file(plan.deployment.descriptions, plan.experiment, settings, site)
-    fits(approved, settings, model_of(approved, settings, site))
+    module = model_of(approved, settings, site)
+    fits(approved, settings, module)
+    columns = next(module.parameters()).shape[-1]
+    curvature_fits(approved.pairs.values(), Layout.of(module), columns, fewest)
     lines.append(
         f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} rows to train on"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import PARTS, Clients
+from coterie.base.vector import Layout
 from coterie.config.rules import is_number
+from coterie.contract.replies import CURVATURE, row_shape
+from coterie.contract.requests import declarations
 from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.description import (
@@ -29,7 +32,7 @@ from coterie.data.tables.description import (
     TableDescription,
 )
 from coterie.data.tables.recipe import TableCohort, describe_table, moments
-from coterie.sites.allowed import RefusedError
+from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.tables import description_options, left_out, table_settings
 
 STATISTICS = 3
@@ -46,6 +49,37 @@ def moments_fit(seeds: int, training_rows: int) -> None:
         raise RefusedError(
             f"the plan has {seeds} seeds, each with {STATISTICS} sums of every column over other rows; that is more than a tenth of "
             "this site's training rows. Give the plan fewer seeds"
+        )
+
+
+def curvature_fits(
+    pairs: Iterable[Allowed], layout: Layout, columns: int, training_rows: int
+) -> None:
+    """Raise `RefusedError` if what the plan's methods tell of curvature could be solved for a part of the rows.
+
+    Args:
+        pairs: All trainings of the plan.
+        layout: Of its model.
+        columns: Inputs of the model.
+        training_rows: Rows of this site.
+    """
+    asked, methods = 0, dict[str, None]()
+    for allowed in pairs:
+        for declaration, _ in declarations(allowed.method).values():
+            fields = [
+                form
+                for field, form in declaration.task.forms.items()
+                if declaration.task.kinds[field] == CURVATURE
+            ]
+            numbers = sum(math.prod(row_shape(form, {}, layout)) for form in fields)
+            rounds = declaration.rounds or allowed.rounds
+            asked += numbers * min(rounds, allowed.rounds)
+            if fields:
+                methods[type(allowed.method).__name__] = None
+    if asked > columns * training_rows / 10:
+        raise RefusedError(
+            f"{' and '.join(methods)} ask {asked} numbers of curvature over all trainings, more than a tenth of the numbers in this "
+            "site's training rows. Give the plan fewer folds or seeds, partial passes = 1, or other methods"
         )
 
 

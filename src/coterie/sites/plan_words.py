@@ -17,7 +17,7 @@ from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.contract.filters import Filter
-from coterie.contract.method import filters_of
+from coterie.contract.method import curvature_task, filters_of
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks, Limits, declarations
 from coterie.contract.wire import Ask, Context
@@ -32,7 +32,7 @@ from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD, Paired
 from coterie.sites.ledger import Ledger, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
-from coterie.sites.plan import robustness_note
+from coterie.sites.plan import Plan, robustness_note
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import (
     left_out,
@@ -155,10 +155,7 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
         f"{parameters} parameters"
     )
-    times, of_each = (
-        deployment.runs * (run.rounds + 1),
-        "training" if experiment.folds else "seed",
-    )
+    of_each = "training" if experiment.folds else "seed"
     for entry in experiment.methods:
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
@@ -173,9 +170,14 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
                 for field, kind in kinds
             )
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
+            asked_times = _times(declaration, approved.plan)
             yield (
                 f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
-                f"{size.numbers(declaration, owner, approved) * times} numbers in all for each {of_each}"
+                f"{size.numbers(declaration, owner, approved) * asked_times} numbers in all for each {of_each}"
+            )
+        if curvature_task(method):
+            yield (
+                "          no noise hides curvature: from it the server can compute this site's own model of each training"
             )
     if run.contribution is not None:
         candidates = (
@@ -206,9 +208,9 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     numbers = (
         start
         + at_the_end
-        + times
-        * sum(
+        + sum(
             size.numbers(declaration, owner, approved)
+            * _times(declaration, approved.plan)
             for allowed in approved.pairs.values()
             for declaration, owner in allowed.tasks.values()
         )
@@ -235,6 +237,14 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
                 f"          [{where}] {key} = {json.dumps(value, ensure_ascii=False)}"
                 for key, value in row.items()
             )
+
+
+def _times(declaration: Asks, plan: Plan) -> int:
+    """How often a task of a training is asked at most, over all runs."""
+    rounds = plan.experiment.run.rounds + 1
+    if declaration.rounds is not None:
+        rounds = min(rounds, declaration.rounds)
+    return plan.deployment.runs * rounds
 
 
 def _split_words(experiment: Experiment) -> str:

@@ -18,6 +18,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
+from coterie.base.vector import Layout
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.method import clients_keeping_validation
@@ -48,6 +49,7 @@ from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
     columns_to_sum,
+    curvature_fits,
     moments_fit,
     parts_withheld,
     public_description,
@@ -268,6 +270,12 @@ class SiteRows:
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
+        curvature_fits(
+            self.approved.pairs.values(),
+            Layout.of(module),
+            next(module.parameters()).shape[-1],
+            self.clients.sizes("train")[self.name],
+        )
         state = {
             k.removeprefix("state/"): v
             for k, v in message.items()

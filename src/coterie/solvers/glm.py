@@ -164,7 +164,8 @@ def scores(
     place = positions(columns, outputs, shared=shared)
     table = theta[..., place].unflatten(-1, (outputs, columns + 1))
     slopes, intercepts = table[..., :-1], table[..., -1]
-    return inputs @ slopes.transpose(-1, -2) + intercepts[..., None, :]
+    z: Tensor = inputs @ slopes.transpose(-1, -2) + intercepts[..., None, :]
+    return z
 
 
 def moments(
@@ -365,7 +366,8 @@ def residual_variance(fit: Mode, rows: float) -> Tensor:
     """
     used = torch.linalg.solve(fit.curvature, fit.rows.curvature)
     degrees = used.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return -2 * fit.rows.loglik / (rows - degrees)
+    variance: Tensor = -2 * fit.rows.loglik / (rows - degrees)
+    return variance
 
 
 def newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:

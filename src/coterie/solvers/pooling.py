@@ -333,7 +333,7 @@ def shares(pooled: Pooled) -> Tensor:
 
 def distances(
     own: Tensor, curvature: Tensor, slopes: int
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """How far the slopes of two clients' own models are apart, measured by their errors.
 
     T = (b_i - b_k)' (C_i + C_k)^-1 (b_i - b_k), C = H^-1 F H^-1, with the curvature F of the rows and H that of the penalised fit.
@@ -345,8 +345,8 @@ def distances(
         slopes: D.
 
     Returns:
-        T [m, m]; the variances [m, P] of the own models' parameters (diagonals of C); and the degrees of freedom, fewer than D where
-        several classes share a degree.
+        T [m, m]; its degrees of freedom, int64 [m, m], fewer than D where several classes share one or a column has one value at both
+        clients; and the variances [m, P] of the own models' parameters (diagonals of C).
     """
     clients, size = own.shape
     penalty = torch.diag(own_precision(slopes, size - slopes))
@@ -354,14 +354,29 @@ def distances(
     covariance = inverse @ curvature @ inverse
     of_slopes = covariance[:, :slopes, :slopes]
     distance = own.new_zeros(clients, clients)
-    degrees = slopes
-    for i in range(clients):
-        apart = own[i, :slopes] - own[:, :slopes]
-        both = of_slopes[i] + of_slopes
-        size_of, direction = torch.linalg.eigh(both)
-        counted = size_of > 1e-9 * size_of[:, -1:]
-        along = (direction.transpose(-1, -2) @ apart[..., None])[..., 0]
-        squares = along.square() / torch.where(counted, size_of, 1)
-        distance[i] = torch.where(counted, squares, 0).sum(1)
-        degrees = min(degrees, int(counted.sum(1).min()))
-    return distance, covariance.diagonal(dim1=-2, dim2=-1), degrees
+    degrees = torch.zeros(clients, clients, dtype=torch.int64)
+    for i in range(clients - 1):
+        apart = own[i, :slopes] - own[i + 1 :, :slopes]
+        both = of_slopes[i] + of_slopes[i + 1 :]
+        distance[i, i + 1 :], degrees[i, i + 1 :] = _lengths(apart, both)
+    distance, degrees = distance + distance.T, degrees + degrees.T
+    return distance, degrees, covariance.diagonal(dim1=-2, dim2=-1)
+
+
+def _lengths(apart: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared lengths [n] of vectors [n, D] in units of their covariances [n, D, D], and the ranks of these."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    singular = (failed != 0) | (pivots.amin(-1) < 1e-4 * pivots.amax(-1))
+    along = torch.linalg.solve_triangular(factor, apart[..., None], upper=False)
+    length = along.square().sum((-2, -1))
+    rank = torch.full((len(apart),), apart.shape[1], dtype=torch.int64)
+    if bool(singular.any()):
+        # By eigenvectors, which take several times as long.
+        sizes, directions = torch.linalg.eigh(covariance[singular])
+        counted = sizes > 1e-9 * sizes[:, -1:]
+        turned = directions.transpose(-1, -2) @ apart[singular][..., None]
+        squares = turned[..., 0].square() / torch.where(counted, sizes, 1)
+        length[singular] = torch.where(counted, squares, 0).sum(1)
+        rank[singular] = counted.sum(1)
+    return length, rank
