@@ -14,8 +14,11 @@ from hospital import FEDAVG, Hospital
 from test_a_site_obeys_its_plan import refused
 from three_sites import ThreeSites
 
+import coterie as ct
+from coterie.algorithms.local import model_alone, train_alone
 from coterie.cli.main import main
 from coterie.compute.metrics import baselines, evaluate
+from coterie.data.parts import with_fold
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.report.card import card
 from coterie.report.results import Results
@@ -33,7 +36,7 @@ from coterie.study.compare import Comparison
 from coterie.study.sweep import run_experiment
 
 METHODS = (
-    {"name": "local", "local": {"lr": 0.01}},
+    {"name": "local", "local": {"lr": 0.01}, "exact": False},
     {"name": "fedavg"},
     {"name": "fedavg", "label": "slow", "local": {"lr": 0.012}},
 )
@@ -112,9 +115,10 @@ def test_a_verdict_in_folds_is_that_of_one_machine(in_folds):
                 assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
                 assert theirs.error == pytest.approx(mine.error, rel=SAME)
                 assert theirs.rows == mine.rows
-        assert there.mean("fedavg", client, "loss") == pytest.approx(
-            here.mean("fedavg", client, "loss"), abs=1e-6
-        )
+        for method in ("local", "fedavg"):
+            assert there.mean(method, client, "loss") == pytest.approx(
+                here.mean(method, client, "loss"), abs=1e-6
+            )
         one, two = verdict(there, client), verdict(here, client)
         assert (one.kind, one.method) == (two.kind, two.method)
         assert one.probability == pytest.approx(two.probability, abs=0.02)
@@ -301,6 +305,23 @@ def test_the_rows_of_a_fold_are_asked_of_by_nobody(tmp_path):
     refused("does not ask", made.ask, note_outcomes, x=made.x, round=5)
     refused("no such method and seed", made.begin, pair="fedavg-0")
     refused("no such method and seed", made.begin, pair="fedavg-0-k3")
+
+
+@pytest.mark.parametrize("fold", ["1", "all"])
+def test_a_site_solves_its_own_model_as_one_machine_does(tmp_path, fold):
+    made = Hospital(tmp_path, methods=[{"name": "local"}, FEDAVG], **FOLDS)
+    made.begin(pair=f"local-0-k{fold}")
+    planned = made.rows.approved.plan.experiment
+    method = planned.build_method(planned.methods[0])
+    told = made.ask(train_alone, x=made.x, local=method.local, exact=True)
+    assert {**told} == {"done": torch.tensor([True])}
+    assert not made.ask(model_alone, x=made.x)  # it stays
+    kept = made.rows.shard.memory.save()
+    whole = made.rows.clients
+    view = with_fold(whole, 3, None if fold == "all" else int(fold), 0)
+    here = ct.fit(method, view, made.rows.shard.workspace.model, rounds=1)
+    (values,) = (v for k, v in kept.items() if v.numel() == len(made.x))
+    assert torch.equal(values.flatten(), here.models["hungary"])
 
 
 def test_the_classes_of_a_folds_rows_are_not_told_by_subtraction(tmp_path):

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ def _a_model_each(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]
 class Solved(NamedTuple):
     """A model for each client whose rows the server holds [n, clients, d]."""
 
-    models: Annotated[Tensor, "other", Form(_a_model_each)]
+    models: Annotated[Tensor, "curvature", Form(_a_model_each)]
 
 
 @task
@@ -142,9 +142,19 @@ class Centralised(Method[State]):
 
     pooled = True
     is_reference = True
-    exempt: ClassVar[Mapping[str, str]] = {
-        "failures": "all rows lie at the server, so no client fails"
-    }
+
+    @property
+    def solves_linear(self) -> bool:
+        """Return what `exact` says."""
+        return self.exact
+
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of methods that this one does not keep."""
+        laws = {"failures": "all rows lie at the server, so no client fails"}
+        if self.exact:
+            laws["diverges"] = "a linear model is solved for, without a learning rate"
+        return laws
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

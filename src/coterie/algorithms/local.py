@@ -25,9 +25,9 @@ Laws:
 - other clients change nothing:
   tests/methods/test_local.py::test_local_models_do_not_depend_on_other_clients
 - the ridge of a tested fold has not seen its rows:
-  tests/methods/test_local_exact.py::test_the_ridge_of_a_tested_fold_does_not_see_its_labels
+  tests/methods/test_local.py::test_the_ridge_of_a_tested_fold_does_not_see_its_labels
 - it is scikit-learn's model at the chosen ridge:
-  tests/methods/test_local_exact.py::test_the_model_is_that_of_scikit_learn_at_the_chosen_ridge
+  tests/methods/test_local.py::test_the_model_is_that_of_scikit_learn_at_the_chosen_ridge
 - by steps, a federation of one client gives FedAvg's model:
   tests/methods/test_local.py::test_fedavg_with_one_client_is_local
 - by steps, rounds of them are one long training:
@@ -159,6 +159,21 @@ class Local(Method[State]):
 
     keeps = 1
     tasks = (train_alone, model_alone)
+
+    @property
+    def solves_linear(self) -> bool:
+        """Return what `exact` says."""
+        return self.exact
+
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of methods that a solved model does not keep."""
+        if not self.exact:
+            return {}
+        return {
+            "names": "inner folds are dealt by the name of the client, and choose its ridge",
+            "diverges": "a linear model is solved for, without a learning rate",
+        }
 
     @property
     def decays(self) -> tuple[tuple[str, float], ...]:

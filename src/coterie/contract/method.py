@@ -238,7 +238,7 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
-    def exact(self) -> bool:
+    def solves_linear(self) -> bool:
         """Return True if the method solves for linear models under the library's loss, so that nothing of it is there to tune."""
         return self.linear_only
 

@@ -19,6 +19,7 @@ from coterie.base.files import state_type
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
 from coterie.compute.appeal import measure_appeal, staying
+from coterie.compute.linear import linear_layer
 from coterie.config.local import LocalSGD
 from coterie.config.rules import check_object
 from coterie.config.run import RunSettings
@@ -104,8 +105,15 @@ class _Loop:
         self.attempt = secrets.randbits(
             48
         )  # tells a repeated round from its first try; no result depends on it
+        # Models that are solved for stand after a few rounds. At a site a look is an answer, which no other stands for.
         self.evaluator = Evaluator(
-            self.federation, self.attempt, settings.metrics, settings.evaluation
+            self.federation,
+            self.attempt,
+            settings.metrics,
+            settings.evaluation,
+            may_stand=method.solves_linear
+            and engine.simulated
+            and linear_layer(engine.model) is not None,
         )
         self.record, self.divergence = Record(), Divergence()
         self.pool_was_empty = False

@@ -95,7 +95,8 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
 
 def solves(experiment: Experiment, entry: MethodEntry, clients: Clients) -> bool:
     """Return True if a method solves for the model of this experiment, so that it has nothing to tune."""
-    if not experiment.build_method(entry).exact or experiment.attack is not None:
+    may_solve = experiment.build_method(entry).solves_linear
+    if not may_solve or experiment.attack is not None:
         return False
     module = model_to_train(experiment, clients, 0)
     workspace = Workspace(module, experiment.run.row_loss(clients), clients[0])
