@@ -207,7 +207,8 @@ def speaker(results: Results, client: str) -> Judgement | None:
 
 def may_speak_instead(place: int, chance: float) -> bool:
     """Return True if the method number `place` beside the primary one is shown better than it, with this probability."""
-    return chance >= 1 - SURE_TO_BE_BETTER / 2**place
+    allowed: float = SURE_TO_BE_BETTER * 0.5**place
+    return chance >= 1 - allowed
 
 
 # What is said
