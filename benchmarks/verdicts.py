@@ -287,13 +287,17 @@ def table(
     lines.append("| --- | ---: | ---: |")
     for method, (mean, harmed) in gains_of(clients).items():
         lines.append(f"| {method} | {decimals(mean, sign=True)} | {decimals(harmed)} |")
-    off = [j.off for j in judged if 60 <= j.rows <= 150]
-    spread = 1.96 * float(np.std(off)) / math.sqrt(len(off)) if off else 0.0
-    mean_off = decimals(float(np.mean(off)), sign=True) if off else "-"
-    lines += [
-        "",
-        f"Estimate minus truth of `partial` at 60 to 150 rows: {mean_off} ± {decimals(spread)}.",
-    ]
+    by_federation: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for one in judged:
+        if 60 <= one.rows <= 150:
+            by_federation[one.federation].append(one.off)
+    # Clients of a federation share the luck of its rows, so federations are counted.
+    means = [float(np.mean(off)) for off in by_federation.values()]
+    if len(means) > 1:
+        spread = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+        mean_off = decimals(float(np.mean(means)), sign=True)
+        said = f"{mean_off} ± {decimals(spread)}"
+        lines += ["", f"Estimate minus truth of `partial` at 60 to 150 rows: {said}."]
     return "\n".join(lines)
 
 
