@@ -79,10 +79,8 @@ mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes 
 claims: $(VENV)/.dev  ## what the demo says of four hospitals, over 21 runs with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
 
-verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation, and what rivals answer (about 40 minutes; finished federations are kept)
+verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)
 	$(BIN)/python -m benchmarks.verdicts
-	$(BIN)/python -m benchmarks.rival_answers
-	$(BIN)/python -m benchmarks.decays
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation

@@ -1,161 +1,155 @@
-"""How often does the rule of verdicts err, and what does it find? Four sets of simulated federations whose true gains are known.
+"""How often does the rule of verdicts err, and what does it find? Simulated federations whose true gains are known.
 
-`benchmarks/federations.py` has the kinds, what a run sees of them and the truth. This file judges them by the rule of
-`coterie.report.evidence`, beside the rule that coterie had before and a t test, and counts. `BARS` were set before the first run of
-the two fresh sets; a bar missed by less than one standard error over data sets counts as met.
+`benchmarks/federations.py` has the kinds, what a run sees of them and the truth. This file judges them as coterie does:
+`partial` speaks, another method only where it says more and is shown better. The rival is the linear model alone, as with
+`rivals = ["linear"]`.
 
 Estimates are kept by federation in runs/verdicts.jsonl, so that a run that was stopped goes on. Writes
-benchmarks/results/verdicts.json and what stands between the markers of each set in docs/statistics.md. `python -m
-benchmarks.verdicts 20 "drawn by a seed"` estimates and writes one set alone.
+benchmarks/results/verdicts.csv, a row for each kind and figure, and the table between the markers of docs/statistics.md.
+`python -m benchmarks.verdicts 12` takes 12 federations of each kind.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.federations import METHODS, SETS, estimate
+import numpy as np
+import torch
+
+from benchmarks.federations import METHODS, PRIMARY, SETS, estimate
 from benchmarks.pages import between
 from coterie.base.files import write_atomically
 from coterie.report.evidence import (
-    CONFIDENT,
+    SMALLEST,
     Gain,
     Mixture,
     Statement,
+    moderate_errors,
     share,
+    smallest_effect,
     state,
     vetoes,
 )
+from coterie.report.verdicts import JOINS, STAYS, STRENGTH, Kind, may_speak_instead
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "verdicts.json"
+RESULTS = ROOT / "benchmarks" / "results" / "verdicts.csv"
 ESTIMATES = ROOT / "runs" / "verdicts.jsonl"
-JOINS = ("join", "probably join")
-ALONE = ("stay alone", "probably stay alone")
-GAIN, HARM = 0.02, 0.01
-THIS_MODEL = 0.75
-"""Standard errors of luck that a statement on one model has beside that on models like it."""
-FEWEST_TESTED = 30
-"""Test rows of a client below which the rule of before had no word."""
+GAIN = 0.02
+"""A gain that a client should hear of."""
+EVERY_SET = "all kinds"
+FEWEST_CASES = 5
 
 
 class Judged(NamedTuple):
-    """What one client is told, by whom, and what is true of the method that was judged.
+    """What one client is told, by which method, and what is true of it.
 
     Attributes:
-        federation: kind and number of the data set.
-        word, said: what coterie says, and with which probability.
-        truth, best: the true gain by the method judged, and by the best one.
-        this: the gain of the one model trained on all rows.
-        covered, this_covered: the interval holds `truth`; the wider one of the card holds `this`.
-        no_harm: a harm above .01 is excluded, by whatever word.
-        bias_word, bias_truth: of fedavg+bias, whichever method was judged.
-        before, t: the true gain of the method that the rule of before, and a t test over splits, says to join with; None: they do not.
+        federation: Kind and number of the data set.
+        word, said: The word, and its probability.
+        truth, best: The true gain by the method that speaks, and by the best one.
+        covered: The 95 % interval holds `truth`.
+        smallest: The smallest effect of interest.
+        alone: The word where the primary method is the only one.
+        off: Estimate minus truth of the primary method.
+        rows: Rows of the client.
     """
 
     federation: tuple[str, int]
-    word: str
+    word: Kind
     said: float
     truth: float
     best: float
-    this: float
     covered: bool
-    this_covered: bool
-    no_harm: bool
-    bias_word: str
-    bias_truth: float
-    before: float | None
-    t: float | None
+    smallest: float
+    alone: Kind
+    off: float
+    rows: int
 
 
 def judge(clients: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """What each client of one federation is told; small ones, which have no word of their own, are left out."""
-    large = [c for c in clients if not c["rare"]]
+    """What each client of one federation is told; those with few cases, which are judged apart, are left out."""
+    large = [c for c in clients if _fewest(c) >= FEWEST_CASES]
     if not large:
         return []
-    shared = {
-        m: share([Gain(*c[m]["loss"], c["rows"]) for c in large]) for m in METHODS
-    }
-    ranked = [i for i, c in enumerate(large) if c[METHODS[0]]["auc"]]
-    ranking = {
-        m: dict(
-            zip(
-                ranked,
-                share([Gain(*large[i][m]["auc"], large[i]["rows"]) for i in ranked]),
-                strict=True,
-            )
-        )
-        for m in METHODS
-        if ranked
-    }
+    margins = [_margin(c) for c in large]
+    words = {m: _words_of(m, large, margins) for m in METHODS}
     judged = []
     for i, client in enumerate(large):
-        method = max(METHODS, key=lambda m: shared[m][i].mean)
-        posterior = shared[method][i]
-        statement = _statement(client, method, posterior)
-        veto = i in ranking.get(method, {}) and vetoes(ranking[method][i])
-        word = (
-            "mixed"
-            if veto and statement.word in (*JOINS, "safe to join")
-            else statement.word
-        )
-        truth, this = client[method]["truth"], client[method]["this"]
-        half = 1.96 * math.hypot(
-            posterior.deviation, THIS_MODEL * client[method]["loss"][1]
-        )
+        method, (word, statement) = PRIMARY, words[PRIMARY][i]
+        alone = word
+        for place, rival in enumerate(METHODS):
+            rival_word, rival_statement = words[rival][i]
+            if STRENGTH[rival_word] <= STRENGTH[word]:
+                continue
+            over_primary = Gain(*client[rival]["over primary"], client["rows"])
+            if may_speak_instead(place, over_primary.chance):
+                method, word, statement = rival, rival_word, rival_statement
+        truth = client[method]["truth"]
         judged.append(
             Judged(
-                (client["kind"], client["number"]),
-                word,
-                statement.probability,
-                truth,
-                max(client[m]["truth"] for m in METHODS),
-                this,
-                statement.low <= truth <= statement.high,
-                abs(this - posterior.mean) <= half,
-                word in (*JOINS, "safe to join")
-                and posterior.above(-HARM) >= CONFIDENT,
-                _statement(client, "fedavg+bias", shared["fedavg+bias"][i]).word,
-                client["fedavg+bias"]["truth"],
-                _joined_before(client),
-                _joined_by_t(client),
+                federation=(client["kind"], client["number"]),
+                word=word,
+                said=statement.probability,
+                truth=truth,
+                best=max(client[m]["truth"] for m in METHODS),
+                covered=statement.low <= truth <= statement.high,
+                smallest=margins[i],
+                alone=alone,
+                off=client[PRIMARY]["loss"][0] - client[PRIMARY]["truth"],
+                rows=client["rows"],
             )
         )
     return judged
 
 
-def _statement(client: Mapping[str, Any], method: str, posterior: Mixture) -> Statement:
-    return state(Gain(*client[method]["loss"], client["rows"]), posterior)
+def _fewest(client: Mapping[str, Any]) -> int:
+    """Rows of the rarer class; all rows where labels are numbers."""
+    rows = int(client["rows"])
+    cases = client["cases"]
+    return rows if cases is None else min(cases, rows - cases)
 
 
-def _joined_before(client: Mapping[str, Any]) -> float | None:
-    """The rule of before: some method is likely better in log-loss or AUC and worse in neither."""
-    if client[METHODS[0]]["before"]["tested"] < FEWEST_TESTED:
-        return None
-    seen = {
-        m: [client[m]["before"][k] for k in ("loss", "auc") if k in client[m]["before"]]
-        for m in METHODS
-    }
-    better = [
-        m
-        for m, sides in seen.items()
-        if any(sure and mean > 0 for mean, sure in sides)
-        and not any(sure and mean < 0 for mean, sure in sides)
-    ]
-    return client[max(better, key=lambda m: seen[m][0][0])]["truth"] if better else None
+def _margin(client: Mapping[str, Any]) -> float:
+    cases = client["cases"]
+    if cases is None:
+        return SMALLEST
+    return smallest_effect([client["rows"] - cases, cases])
 
 
-def _joined_by_t(client: Mapping[str, Any]) -> float | None:
-    """A plain paired t test over splits of the method with the highest mean."""
-    method = max(METHODS, key=lambda m: client[m]["before"]["t"][0])
-    mean, p = client[method]["before"]["t"]
-    return client[method]["truth"] if p < 0.05 and mean >= HARM else None
+def _words_of(
+    method: str, clients: Sequence[Mapping[str, Any]], margins: Sequence[float]
+) -> list[tuple[Kind, Statement]]:
+    """The word of one method at each client, after the veto of the AUC, and the statement."""
+    gains = moderate_errors([Gain(*c[method]["loss"], c["rows"]) for c in clients])
+    posteriors = share(gains, margins)
+    vetoed = _vetoed(method, clients)
+    words: list[tuple[Kind, Statement]] = []
+    for i, (gain, posterior, margin) in enumerate(
+        zip(gains, posteriors, margins, strict=True)
+    ):
+        statement = state(gain, posterior, margin)
+        word: Kind = statement.word
+        if i in vetoed and STRENGTH[word] > STRENGTH["mixed"]:
+            word = "mixed"
+        words.append((word, statement))
+    return words
+
+
+def _vetoed(method: str, clients: Sequence[Mapping[str, Any]]) -> set[int]:
+    ranked = [i for i, c in enumerate(clients) if c[method]["auc"]]
+    gains = [Gain(*clients[i][method]["auc"], clients[i]["rows"]) for i in ranked]
+    known = [(i, g) for i, g in zip(ranked, gains, strict=True) if g.error > 0]
+    posteriors: list[Mixture] = share(moderate_errors([gain for _, gain in known]))
+    return {i for (i, _), p in zip(known, posteriors, strict=True) if vetoes(p)}
 
 
 # What is counted
@@ -164,12 +158,11 @@ Test = Callable[[Judged], bool]
 
 
 class Figure(NamedTuple):
-    """A share: of the clients `among`, those `counted`; good if high or if low."""
+    """A share: of the clients `among`, those `counted`."""
 
     text: str
     among: Test
     counted: Test
-    high: bool
 
 
 def _always(judged: Judged) -> bool:
@@ -180,64 +173,40 @@ def _gains(judged: Judged) -> bool:
     return judged.best > GAIN
 
 
-def _joins(judged: Judged) -> bool:
-    return judged.word in JOINS
-
-
 def _is(*words: str) -> Test:
     return lambda judged: judged.word in words
 
 
-def _said(low: float, high: float, words: tuple[str, ...]) -> Test:
-    return lambda judged: judged.word in words and low <= judged.said < high
+def _said(low: float, high: float) -> Test:
+    return lambda judged: judged.word in (*JOINS, *STAYS) and low <= judged.said < high
 
 
 def _right(judged: Judged) -> bool:
-    return (judged.truth > 0) == _joins(judged)
+    return (judged.truth > 0) == (judged.word in JOINS)
+
+
+def _loses(judged: Judged) -> bool:
+    return judged.truth < -judged.smallest
 
 
 FIGURES: Mapping[str, Figure] = {
-    "join": Figure("gains above .02: told *join*", _gains, _is("join"), True),
-    "either": Figure("gains above .02: *join* or *probably join*", _gains, _joins, True),
-    "lost": Figure("joins that lose more than .01", _joins, lambda j: j.truth < -HARM, False),
-    "sign": Figure("joins with the wrong sign", _joins, lambda j: j.truth < 0, False),
-    "join in vain": Figure("the method judged does not gain: told *join*", lambda j: j.truth <= 0, _is("join"), False),
-    "either in vain": Figure("the same: *join* or *probably join*", lambda j: j.truth <= 0, _joins, False),
-    "coverage": Figure("95 % intervals that hold the truth", _always, lambda j: j.covered, True),
-    "said .8": Figure("said with probability .8 to .9, and true", _said(0.8, 0.9, (*JOINS, *ALONE)), _right, True),
-    "said .9": Figure("said with probability .9 to .95, and true", _said(0.9, 0.95, (*JOINS, *ALONE)), _right, True),
-    "said .8, joins": Figure("the same of joins alone", _said(0.8, 0.9, JOINS), lambda j: j.truth > 0, True),
-    "said .9, joins": Figure("of joins alone, .9 to .95", _said(0.9, 0.95, JOINS), lambda j: j.truth > 0, True),
-    "no harm": Figure("no harm above .01: said so, by whatever word", lambda j: j.truth > -HARM, lambda j: j.no_harm, True),
-    "safe": Figure("told *safe to join*: harmed by more than .01", _is("safe to join"), lambda j: j.truth < -HARM, False),
-    "harm": Figure("fedavg+bias harms by more than .02: found (*stay alone*)", lambda j: j.bias_truth < -GAIN,
-                   lambda j: j.bias_word == "stay alone", True),
-    "harm, either": Figure("the same: or *probably*", lambda j: j.bias_truth < -GAIN, lambda j: j.bias_word in ALONE, True),
-    "harm, wrong": Figure("told that fedavg+bias harms: it gains", lambda j: j.bias_word == "stay alone",
-                          lambda j: j.bias_truth > 0, False),
-    "undecided": Figure("undecided", _always, _is("undecided"), False),
-    "before": Figure("gains above .02 found by the rule of before", _gains, lambda j: j.before is not None, True),
-    "before, sign": Figure("its joins with the wrong sign", lambda j: j.before is not None, lambda j: (j.before or 0) < 0, False),
-    "t": Figure("gains above .02 found by a t test over splits", _gains, lambda j: j.t is not None, True),
-    "t, sign": Figure("its joins with the wrong sign", lambda j: j.t is not None, lambda j: (j.t or 0) < 0, False),
-    "this, sign": Figure("joins with the wrong sign, of the model trained on all rows", _joins, lambda j: j.this < 0, False),
-    "this, lost": Figure("the same: joins that lose more than .01", _joins, lambda j: j.this < -HARM, False),
-    "this, coverage": Figure("the same: coverage of the card's wider interval", _always, lambda j: j.this_covered, True),
+    "join": Figure("gains above .02: told *join*", _gains, _is("join")),
+    "either": Figure("gains above .02: *join* or *probably join*", _gains, _is(*JOINS)),
+    "join wrong": Figure("told *join*: loses", _is("join"), lambda j: j.truth < 0),
+    "join harmed": Figure("told *join*: loses more than the smallest effect", _is("join"), _loses),
+    "either wrong": Figure("told *join* or *probably*: loses", _is(*JOINS), lambda j: j.truth < 0),
+    "either harmed": Figure("the same: more than the smallest effect", _is(*JOINS), _loses),
+    "safe harmed": Figure("told *safe to join*: loses more than the smallest effect", _is("safe to join"), _loses),
+    "safe forgone": Figure("told *safe to join*: the best method gains more than .02", _is("safe to join"), _gains),
+    "stay": Figure("told (*probably*) *stay alone*", _always, _is(*STAYS)),
+    "undecided": Figure("*undecided* or *mixed*", _always, _is("undecided", "mixed")),
+    "coverage": Figure("95 % intervals that hold the truth", _always, lambda j: j.covered),
+    "said .8": Figure("said with probability .8 to .9, and true", _said(0.8, 0.9), _right),
+    "said .9": Figure("said with probability .9 to .95, and true", _said(0.9, 0.95), _right),
+    "said .95": Figure("said with probability .95 to .99, and true", _said(0.95, 0.99), _right),
+    "weakened": Figure("words that two more methods weaken", _always, lambda j: STRENGTH[j.word] < STRENGTH[j.alone]),
+    "raised": Figure("words that two more methods raise", _always, lambda j: STRENGTH[j.word] > STRENGTH[j.alone]),
 }  # fmt: skip
-
-_EVERYWHERE = {
-    "lost": 0.015, "sign": 0.04, "join in vain": 0.1, "either in vain": 0.3, "coverage": 0.93, "said .8": 0.8, "said .9": 0.9,
-}  # fmt: skip
-BARS: Mapping[str, Mapping[str, float]] = {
-    "clients alike or in groups": {
-        **_EVERYWHERE, "join": 0.5, "either": 0.85, "no harm": 0.75, "harm": 0.75, "harm, wrong": 0.002, "groups right": 0.95,
-        "groups false": 0.05,
-    },
-    "drawn by a seed": {**_EVERYWHERE, "sign": 0.06},
-}  # fmt: skip
-
-SIZES = (-math.inf, -0.02, -0.01, 0.0, 0.01, 0.02, 0.05, math.inf)
-"""Bounds of the best true gain in the table by size."""
 
 
 class Share(NamedTuple):
@@ -262,252 +231,127 @@ def ratio(pairs: Sequence[tuple[int, int]]) -> Share | None:
     value = sum(k for k, _ in pairs) / total
     clusters = [(k - value * n) for k, n in pairs if n]
     several = len(clusters) / (len(clusters) - 1) if len(clusters) > 1 else 1.0
-    return Share(
-        value, math.sqrt(several * sum(c * c for c in clusters)) / total, total
-    )
+    error = math.sqrt(several * sum(c * c for c in clusters)) / total
+    return Share(value, error, total)
 
 
-def shares(
-    judged: Sequence[Judged], federations: Sequence[Sequence[Mapping[str, Any]]]
-) -> dict[str, Share | None]:
-    """All figures of some federations, and their groups."""
+def shares(judged: Sequence[Judged]) -> dict[str, Share | None]:
+    """All figures of some federations."""
     by_federation: dict[tuple[str, int], list[Judged]] = defaultdict(list)
     for one in judged:
         by_federation[one.federation].append(one)
     figures: dict[str, Share | None] = {}
-    for key, (_, among, counted, _) in FIGURES.items():
+    for key, (_, among, counted) in FIGURES.items():
         members = [[j for j in each if among(j)] for each in by_federation.values()]
         figures[key] = ratio([(sum(map(counted, each)), len(each)) for each in members])
-    return figures | groups_found(federations)
+    return figures
 
 
-def groups_found(
-    federations: Sequence[Sequence[Mapping[str, Any]]],
-) -> dict[str, Share | None]:
-    """The share of federations with groups, 100 rows and two or more clients each, that are shown the true ones; and the share of
-    those without groups, without and with a shift, that are shown some.
-    """
-    right, false, shifted = [], [], []
-    for clients in federations:
-        truth, shown = [c["group"] for c in clients], [c["shown"] for c in clients]
-        sizes = [truth.count(g) for g in set(truth)]
-        if len(sizes) > 1 and min(sizes) > 1 and min(c["rows"] for c in clients) >= 100:
-            pairs = {*zip(truth, shown, strict=True)}
-            right.append(
-                (
-                    int(
-                        None not in shown
-                        and len(pairs) == len(sizes) == len(set(shown))
-                    ),
-                    1,
-                )
-            )
-        if len(sizes) == 1:
-            (shifted if clients[0]["shifted"] else false).append(
-                (int(None not in shown), 1)
-            )
-    return {
-        "groups right": ratio(right),
-        "groups false": ratio(false),
-        "groups shifted": ratio(shifted),
-    }
+def gains_of(clients: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Of each method the mean true gain, and the share of clients that it harms by more than .01; kinds count alike."""
+    found = {}
+    for method in METHODS:
+        by_kind: dict[str, list[float]] = defaultdict(list)
+        for client in clients:
+            by_kind[client["kind"]].append(client[method]["truth"])
+        means = [float(np.mean(v)) for v in by_kind.values()]
+        harmed = [float(np.mean(np.array(v) < -0.01)) for v in by_kind.values()]
+        found[method] = (float(np.mean(means)), float(np.mean(harmed)))
+    return found
 
 
-# The page
-
-GROUPS = {
-    "groups right": ("true groups of two and more, 100 rows: shown", True),
-    "groups false": ("no groups and no shift: groups shown", False),
-    "groups shifted": ("no groups but a shift: groups shown", False),
-}
+# The page and the file
 
 
-def bars(figures: Mapping[str, Share | None], limits: Mapping[str, float]) -> str:
-    """The table of all figures, with the bars that were set."""
-    lines = [
-        "| figure | of | share | error over data sets | bar | |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
-    ]
-    texts = {key: (f.text, f.high) for key, f in FIGURES.items()} | GROUPS
-    for key, (text, high) in texts.items():
+def table(
+    judged: Sequence[Judged], clients: Sequence[Mapping[str, Any]], federations: int
+) -> str:
+    """What docs/statistics.md shows."""
+    figures = shares(judged)
+    kinds = len({j.federation[0] for j in judged})
+    lines = [f"{federations} federations of {kinds} kinds, {len(judged)} clients.", ""]
+    lines += ["| figure | of | share | ± |", "| --- | ---: | ---: | ---: |"]
+    for key, figure in FIGURES.items():
         found = figures[key]
-        if found is None:
-            continue
-        limit = limits.get(key)
-        answer = "" if limit is None else standing(found, limit, high)
-        bar = "" if limit is None else f"{limit:g}".lstrip("0")
-        cells = [str(found.count), decimals(found.value), decimals(found.error), bar]
-        lines.append(f"| {text} | {' | '.join(cells)} | {answer} |")
-    return "\n".join(lines)
-
-
-def standing(found: Share, limit: float, high: bool) -> str:
-    """`met`, `met within a standard error` or `missed`."""
-    short = (limit - found.value) * (1 if high else -1)
-    return (
-        "met"
-        if short <= 0
-        else "met within a standard error"
-        if short <= found.error
-        else "**missed**"
-    )
-
-
-COLUMNS = (
-    "join", "either", "sign", "lost", "no harm", "coverage", "undecided", "before", "before, sign", "t", "t, sign",
-)  # fmt: skip
-TITLES = (
-    "told *join*", "or *probably*", "wrong sign", "lose > .01", "no harm", "coverage", "undecided", "before finds", "wrong sign",
-    "t test finds", "wrong sign",
-)  # fmt: skip
-
-
-def by_kind(rows: Mapping[str, Mapping[str, Share | None]]) -> str:
-    """A row a kind."""
-    lines = ["| kind | clients | gains > .02 | " + " | ".join(TITLES) + " | groups |"]
-    lines.append("| --- |" + " ---: |" * (len(TITLES) + 2) + " --- |")
-    for kind, figures in rows.items():
-        everyone, gaining = figures["coverage"], figures["join"]
-        counts = [str(s.count if s else 0) for s in (everyone, gaining)]
-        cells = [
-            *counts,
-            *(decimals(s.value if (s := figures[key]) else None) for key in COLUMNS),
-        ]
-        right, false, shifted = (figures[key] for key in GROUPS)
-        groups = [f"{decimals(right.value)} right"] if right else []
-        groups += (
-            [f"{decimals(shifted.value)} shown where none are but a shift"]
-            if shifted
-            else []
-        )
-        groups += [f"{decimals(false.value)} shown where none are"] if false else []
-        lines.append(f"| {kind} | {' | '.join(cells)} | {', '.join(groups)} |")
-    return "\n".join(lines)
-
-
-def by_size(judged: Sequence[Judged]) -> str:
-    """What clients are told, by the best true gain."""
-    words = (
-        "join",
-        "probably join",
-        "safe to join",
-        "undecided",
-        "mixed",
-        "probably stay alone",
-        "stay alone",
-    )
-    lines = [
-        f"| best true gain | clients | {' | '.join(f'*{w}*' for w in words)} | before: join | t test: join |"
-    ]
-    lines.append("| --- |" + " ---: |" * (len(words) + 3))
-    for low, high in pairwise(SIZES):
-        some = [j for j in judged if low < j.best <= high]
-        if some:
-            counts = [sum(j.word == w for j in some) for w in words]
-            counts += [
-                sum(j.before is not None for j in some),
-                sum(j.t is not None for j in some),
+        if found is not None:
+            cells = [
+                str(found.count),
+                decimals(found.value),
+                decimals(1.96 * found.error),
             ]
-            bounds = [
-                ("-" if b < 0 else "") + f"{abs(b):g}".lstrip("0") if b else "0"
-                for b in (low, high)
-            ]
-            title = {
-                (-math.inf, high): f"below {bounds[1]}",
-                (low, math.inf): f"above {bounds[0]}",
-            }.get((low, high))
-            title = title or " to ".join(bounds)
-            lines.append(
-                f"| {title} | {len(some)} | "
-                + " | ".join(decimals(c / len(some)) for c in counts)
-                + " |"
-            )
+            lines.append(f"| {figure.text} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| true gain over training alone | mean of kinds | harmed by more than .01 |",
+    ]
+    lines.append("| --- | ---: | ---: |")
+    for method, (mean, harmed) in gains_of(clients).items():
+        lines.append(f"| {method} | {decimals(mean, sign=True)} | {decimals(harmed)} |")
+    by_federation: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for one in judged:
+        if 60 <= one.rows <= 150:
+            by_federation[one.federation].append(one.off)
+    # Clients of a federation share the luck of its rows, so federations are counted.
+    means = [float(np.mean(off)) for off in by_federation.values()]
+    if len(means) > 1:
+        spread = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+        mean_off = decimals(float(np.mean(means)), sign=True)
+        said = f"{mean_off} ± {decimals(spread)}"
+        lines += ["", f"Estimate minus truth of `partial` at 60 to 150 rows: {said}."]
     return "\n".join(lines)
 
 
-def decimals(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}".replace("0.", ".", 1)
+def rows_of_csv(judged: Sequence[Judged]) -> list[list[str]]:
+    """A row for each kind and figure: the share, its error and of how many."""
+    kinds = dict.fromkeys(j.federation[0] for j in judged)
+    rows = [["kind", "figure", "share", "error", "count"]]
+    for kind in (*kinds, EVERY_SET):
+        of_kind = [j for j in judged if kind in (j.federation[0], EVERY_SET)]
+        for key, found in shares(of_kind).items():
+            if found is not None:
+                numbers = [f"{found.value:.4f}", f"{found.error:.4f}", str(found.count)]
+                rows.append([kind, FIGURES[key].text.replace("*", ""), *numbers])
+    return rows
 
 
-def _in_lines(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """JSON with a line for each kind: of each figure the share, its error and of how many it is."""
-    sets = [
-        f"{json.dumps(title)}: {{\n"
-        + ",\n".join(
-            f"{json.dumps(kind)}: {json.dumps(row)}" for kind, row in kinds.items()
-        )
-        + "\n}"
-        for title, kinds in results.items()
-    ]
-    return "{\n" + ",\n".join(sets) + "\n}\n"
+def decimals(value: float, *, sign: bool = False) -> str:
+    """Three decimals without the leading zero.
+
+    >>> decimals(0.0231, sign=True), decimals(-0.5), decimals(1.0)
+    ('+.023', '-.500', '1.000')
+    """
+    text = f"{value:+.3f}" if sign else f"{value:.3f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
-def main(sets: int = 20, *titles: str) -> int:
-    """Estimate what is missing of the sets with these titles (default: of all), judge, and write the results."""
+def main(sets: int = 12) -> int:
+    """Estimate what is missing, judge, and write the results."""
+    torch.set_num_threads(1)
     ESTIMATES.parent.mkdir(exist_ok=True)
-    chosen = {title: SETS[title] for title in titles or SETS}
     known = (
         [json.loads(line) for line in ESTIMATES.read_text().splitlines()]
         if ESTIMATES.is_file()
         else []
     )
     done = {(clients[0]["kind"], clients[0]["number"]) for clients in known}
+    every_kind = {kind: draw for kinds in SETS.values() for kind, draw in kinds.items()}
     with ESTIMATES.open("a") as file:
-        for kinds in reversed(chosen.values()):
-            for number in range(sets):
-                for kind, draw in kinds.items():
-                    if (kind, number) not in done:
-                        known.append(estimate(kind, draw, number))
-                        file.write(json.dumps(known[-1]) + "\n")
-                        file.flush()
-    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    for title, kinds in chosen.items():
-        federations = [
-            c
-            for kind in kinds
-            for c in known
-            if c[0]["kind"] == kind and c[0]["number"] < sets
-        ]
-        judged = [j for clients in federations for j in judge(clients)]
-        rows = {
-            k: shares(
-                [j for j in judged if j.federation[0] == k],
-                [c for c in federations if c[0]["kind"] == k],
-            )
-            for k in kinds
-        }
-        figures = shares(judged, federations)
-        rows["all"] = figures
-        results[title] = {
-            kind: {
-                key: s and [round(s.value, 4), round(s.error, 4), s.count]
-                for key, s in row.items()
-            }
-            for kind, row in rows.items()
-        }
-        fixed = (
-            " Kinds and bars were fixed before the first run, which was the only one."
-            if title in BARS
-            else ""
-        )
-        text = [
-            f"### {len(kinds)} kinds, {title}",
-            "",
-            f"{sets} federations of each.{fixed}",
-            "",
-        ]
-        text += [
-            bars(figures, BARS.get(title, {})),
-            "",
-            by_kind(rows),
-            "",
-            by_size(judged),
-        ]
-        between(ROOT / "docs" / "statistics.md", "\n".join(text), f"verdicts, {title}")
-        print("\n".join(text))
-    write_atomically(RESULTS, lambda p: p.write_text(_in_lines(results)))
+        for number in range(sets):
+            for kind, draw in every_kind.items():
+                if (kind, number) not in done:
+                    known.append(estimate(kind, draw, number))
+                    file.write(json.dumps(known[-1]) + "\n")
+                    file.flush()
+    chosen = [c for c in known if c[0]["kind"] in every_kind and c[0]["number"] < sets]
+    judged = [j for clients in chosen for j in judge(clients)]
+    text = table(judged, [c for clients in chosen for c in clients], len(chosen))
+    between(ROOT / "docs" / "statistics.md", text, "verdicts")
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows_of_csv(judged))
+    write_atomically(RESULTS, lambda p: p.write_text(buffer.getvalue()))
+    print(text)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:2]), *sys.argv[2:]))
+    sys.exit(main(*map(int, sys.argv[1:2])))

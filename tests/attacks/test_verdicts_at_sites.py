@@ -82,7 +82,7 @@ def test_a_verdict_at_sites_is_that_of_one_machine(runs):
     strengths = {
         d.strength for c in here.clients for d in here.comparisons.family(c).values()
     }
-    assert strengths == {"shown", "safe", "open"}
+    assert {"shown", "open"} <= strengths
     for client in here.clients:
         mine, theirs = here.comparisons.family(client), there.comparisons.family(client)
         assert mine.keys() == theirs.keys()

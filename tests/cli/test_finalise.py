@@ -476,7 +476,7 @@ def test_the_threshold_of_an_experiment_is_that_of_its_report_and_changes_no_num
     ended = coterie("compare", "mine", *flags, "--threshold", "2")
     assert ended.status == 2
     assert (
-        'threshold must be a number between 0 and 1, or "validation"; got 2'
+        'threshold must be a number between 0 and 1, "prevalence" or "validation"; got 2'
         in ended.err
     )
 

@@ -48,6 +48,7 @@ ONLY = {
         "base.errors",
         "base.metric_names",
         "base.spelling",
+        "compute.boosted",
         "compute.outcomes",
         "base.files",
         "run.files",

@@ -216,8 +216,8 @@ def _treated(rows: Rows, threshold: float) -> NDArray[np.bool_]:
 def _benefit(rows: Rows, treated: NDArray[np.bool_], odds: float) -> Vector:
     """What each row adds to the net benefit: 1, minus the odds of the threshold, or 0."""
     cases = _cases(rows)
-    harm = np.asarray(treated & ~cases, dtype=float)
-    return np.asarray(np.asarray(treated & cases, dtype=float) - odds * harm)
+    rightly, in_vain = treated & cases, treated & ~cases
+    return np.asarray(rightly - odds * in_vain, dtype=float)
 
 
 def _of_treatment(

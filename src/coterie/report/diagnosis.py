@@ -178,8 +178,8 @@ def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
     """Without a threshold nobody is called anything; only the risks themselves can be judged."""
     if math.isfinite(threshold):
         return diagnosis
-    undefined = dict.fromkeys({*Diagnosis._fields} - {"brier"}, math.nan)
-    return diagnosis._replace(**undefined)
+    undefined = Diagnosis(*[math.nan] * len(Diagnosis._fields))
+    return undefined._replace(brier=diagnosis.brier)
 
 
 def _mean(values: list[float]) -> float:

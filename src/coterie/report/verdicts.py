@@ -200,9 +200,15 @@ def speaker(results: Results, client: str) -> Judgement | None:
         if rival is None or STRENGTH[rival.kind] <= STRENGTH[chosen.kind]:
             continue
         better = results.comparisons.chance_of_better(method, first.method, client)
-        if better >= 1 - SURE_TO_BE_BETTER / 2**place:
+        if may_speak_instead(place, better):
             chosen = rival
     return chosen
+
+
+def may_speak_instead(place: int, chance: float) -> bool:
+    """Return True if the method number `place` beside the primary one is shown better than it, with this probability."""
+    allowed: float = SURE_TO_BE_BETTER * 0.5**place
+    return chance >= 1 - allowed
 
 
 # What is said
