@@ -309,9 +309,8 @@ def _steps(evidence: Evidence) -> list[str]:
     seeds = len({row.seed for row in document.rows})
     head = ("loss", "steps", *(f"md_step {size}" for size in sizes))
     about = (
-        f"Mean estimation at mu = .001, {seeds} seeds: MeritFed's squared error over that of SGD Ideal, below 1 where it gains. "
-        "A loss ten times as large makes the slopes that mirror descent follows a hundred times as large, and a round goes ten times as "
-        "far: so it needs smaller or fewer steps. Too small ones have not found the weights when the run ends."
+        f"Mean estimation at mu = .001, {seeds} seeds: MeritFed's squared error over that of SGD Ideal, below 1 where it gains. With the "
+        "larger loss a round goes further and slopes are steeper: it needs smaller or fewer steps. Too small ones find no weights in time."
     )
     return ["", "## Which step gains", "", _wrap(about, ""), "", *_table(head, rows)]
 
@@ -327,6 +326,8 @@ def _differences(evidence: Evidence, paper: Mapping[str, Any]) -> list[str]:
             continue
         if all(name.endswith("ceiling") for name in constant.experiments):
             continue
+        if constant.key == "run.seeds":
+            continue  # more of them are no other set-up
         if constant.is_same and constant.what in seen:
             continue  # the same constant in another reading
         seen.add(constant.what)
