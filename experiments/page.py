@@ -116,7 +116,7 @@ def first_page(evidence: Evidence) -> str:
             if line["paper"] == paper["key"]
         ]
         parts += ["", *_table(("the paper says", "we see", "how sure"), rows), ""]
-        link = f"[Set-ups and sentences](results/{paper['key']}.md)"
+        link = f"[Set-ups](results/{paper['key']}.md)"
         parts += [_wrap(f"**For users.** {advice(evidence, paper)} {link}", "")]
     parts += [
         "",
@@ -309,8 +309,8 @@ def _steps(evidence: Evidence) -> list[str]:
     seeds = len({row.seed for row in document.rows})
     head = ("loss", "steps", *(f"md_step {size}" for size in sizes))
     about = (
-        f"Mean estimation at mu = .001, {seeds} seeds: MeritFed's squared error over that of SGD Ideal, below 1 where it gains. With the "
-        "larger loss a round goes further and slopes are steeper: it needs smaller or fewer steps. Too small ones find no weights in time."
+        f"Mean estimation at mu = .001, {seeds} seeds: MeritFed's squared error over that of SGD Ideal, below 1 where it gains. "
+        "With the larger loss slopes are steeper: it needs smaller or fewer steps. Too small ones find no weights in time."
     )
     return ["", "## Which step gains", "", _wrap(about, ""), "", *_table(head, rows)]
 
