@@ -116,7 +116,7 @@ def first_page(evidence: Evidence) -> str:
             if line["paper"] == paper["key"]
         ]
         parts += ["", *_table(("the paper says", "we see", "how sure"), rows), ""]
-        link = f"[Set-ups and sentences](results/{paper['key']}.md)"
+        link = f"[Set-ups](results/{paper['key']}.md)"
         parts += [_wrap(f"**For users.** {advice(evidence, paper)} {link}", "")]
     parts += [
         "",
@@ -270,6 +270,8 @@ def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
         _wrap(f"*{paper['title']}.* {paper['note']}", ""),
     ]
     parts += ["", "## What differs", "", *_differences(evidence, paper)]
+    if key == "meritfed":
+        parts += _steps(evidence)
     parts += ["", "## Sentences", ""]
     for figures, claims in _figures(evidence, paper).items():
         said = "; ".join(f"{one.claim['says']}: *{one.shown}*" for one in claims)
@@ -280,6 +282,37 @@ def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
             parts.append(_wrap(f"- {cost['what']}: {cost['cost']}."))
     parts += ["", "```{toctree}", ":hidden:", "", f"sentences/{key}", "```"]
     return "\n".join(parts) + "\n"
+
+
+def _steps(evidence: Evidence) -> list[str]:
+    """Return a table of MeritFed's plateau over that of SGD Ideal by loss, number and size of the steps of mirror descent."""
+    document = evidence.documents.get("independent/mean-steps")
+    if document is None:
+        return []
+    plateaus: dict[str, list[float]] = {}
+    for row in document.rows:
+        for value in row.values.values():
+            plateaus.setdefault(row.method, []).append(value or math.nan)
+    means = {method: sum(values) / len(values) for method, values in plateaus.items()}
+    sizes = sorted(
+        {method.rpartition(" of ")[2] for method in means if " of " in method},
+        key=float,
+        reverse=True,
+    )
+    rows = []
+    for loss, name in (("mean", "mean over coordinates (code)"), ("sum", "sum (printed)")):  # fmt: skip
+        for steps in (10, 50):
+            ratios = [means.get(f"MeritFed, {loss}, {steps} steps of {size}") for size in sizes]  # fmt: skip
+            ideal = means[f"SGD Ideal, {loss}"]
+            cells = ["-" if one is None else f"{one / ideal:.2g}" for one in ratios]
+            rows.append((name, str(steps), *cells))
+    seeds = len({row.seed for row in document.rows})
+    head = ("loss", "steps", *(f"md_step {size}" for size in sizes))
+    about = (
+        f"Mean estimation at mu = .001, {seeds} seeds: MeritFed's squared error over that of SGD Ideal, below 1 where it gains. "
+        "With the larger loss slopes are steeper: it needs smaller or fewer steps. Too small ones find no weights in time."
+    )
+    return ["", "## Which step gains", "", _wrap(about, ""), "", *_table(head, rows)]
 
 
 def _differences(evidence: Evidence, paper: Mapping[str, Any]) -> list[str]:
@@ -293,6 +326,8 @@ def _differences(evidence: Evidence, paper: Mapping[str, Any]) -> list[str]:
             continue
         if all(name.endswith("ceiling") for name in constant.experiments):
             continue
+        if constant.key == "run.seeds":
+            continue  # more of them are no other set-up
         if constant.is_same and constant.what in seen:
             continue  # the same constant in another reading
         seen.add(constant.what)

@@ -104,12 +104,12 @@ def describe(evidence: Evidence, figure: Mapping[str, Any]) -> str:
             f"{name} {effect.mean:.2g} ({setting})"
             for name, setting, effect in _points(evidence, figure)[:2]
         ]
-        return f"{figure['title']}: {', '.join(values)}"
+        return f"{figure['title']}: {', '.join(values)}."
     ends = []
     for row in figure["curves"][:2]:
         _, means, _, _ = _band(evidence, row)
         ends.append(f"{row[3]} {means[-1]:.2g}")
-    return f"{figure['title']}; at the end {', '.join(ends)}"
+    return f"{figure['title']}; at the end {', '.join(ends)}."
 
 
 def _band(
