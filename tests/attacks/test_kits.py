@@ -93,7 +93,7 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
     )
     assert (kit / "local" / "python").read_text().strip() == sys.executable
     script = (kit / "startup" / "sub_start.sh").read_text()
-    assert 'exec "$COTERIE_PYTHON" -u -m nvflare.private' in script
+    assert 'exec "$COTERIE_PYTHON" -u -P -m coterie.sites.flare.start site ' in script
     assert "python3" not in script.replace("COTERIE_PYTHON:-python3", "")
 
 
@@ -103,7 +103,10 @@ def test_start_starts_what_ends_again_and_again(kits, name, tmp_path):
     starts, kit = tmp_path / "starts", tmp_path / "kit"
     shutil.copytree(kits / name, kit)
     for tool, body in (
-        ("python3", f'case "$*" in *nvflare.private*) echo start >> "{starts}";; esac'),
+        (
+            "python3",
+            f'case "$*" in *"-m coterie.sites.flare.start"*) echo start >> "{starts}";; esac',
+        ),
         (
             "sleep",
             f'test "$(wc -l < "{starts}" 2> /dev/null || echo 0)" -lt 9 || touch "{kit}/shutdown.fl"',

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from coterie.cli import site
 from coterie.cli.main import main
 from coterie.sites.flare import cell_gate, doors, people, trial
 from coterie.sites.flare.doors import Cell
@@ -685,7 +686,10 @@ def test_the_trial_finds_the_shell_where_the_gate_is_off():
 def test_the_red_team_tries_the_gate_and_finds_the_shell_where_it_is_off(
     gated, monkeypatch, capsys
 ):
-    arguments = ["attack", str(gated.made.kits / VICTIM), "--seconds", "0.1"]
+    monkeypatch.setattr(
+        site, "_danger", lambda *_: (["danger"], 0)
+    )  # that of answers, which has tests of its own
+    arguments = ["attack", str(gated.made.kits / VICTIM)]
     assert main(arguments) == 0
     assert re.search("gate +closed: [0-9]+ messages", capsys.readouterr().out)
     monkeypatch.setattr(trial, "try_gate", lambda: try_gate(gate=False))

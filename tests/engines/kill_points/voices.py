@@ -67,7 +67,12 @@ def doors_of(cell):
         for key in ("admin:*", "hci_channel:*")
     )
     modules = people.__self__.cmd_reg.modules if people else []
-    specs = [spec for module in modules for spec in module.get_spec().cmd_specs]
+    specs = [
+        spec
+        for module in modules
+        for spec in module.get_spec().cmd_specs
+        if spec.enabled
+    ]
     streams = getattr(cell.fobs_ctx.get("cell"), "byte_receiver", None)
     return {
         "requests": [key.split(":", 1) for key in cell.req_reg.reg],
