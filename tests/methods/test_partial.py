@@ -641,3 +641,18 @@ def test_models_that_stand_are_not_evaluated_again():
         row["client"]: row["loss"] for row in found.summary if row["split"] == "test"
     }
     assert rows["a"] == losses[6]
+
+
+def test_methods_all_leaves_it_out_of_other_models_and_says_why(capsys):
+    from coterie.cli.commands import _fitting
+    from coterie.run.tables import preset
+
+    tables = preset("heart-disease")
+    tables["methods"] = [{"name": n} for n in ("fedavg", "partial", "fixed-effects")]
+    tables["model"] = {"name": "mlp"}
+    assert [table["name"] for table in _fitting(tables)] == ["fedavg"]
+    said = capsys.readouterr().err
+    assert "left out partial" in said
+    assert "left out fixed-effects" in said
+    tables["model"] = {"name": "logistic"}
+    assert len(_fitting(tables)) == 3
