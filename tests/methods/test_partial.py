@@ -275,6 +275,17 @@ def test_many_steps_of_sums_and_many_passes_end_at_the_same_models():
         )
 
 
+def test_each_step_of_sums_is_one_of_the_solvers():
+    """A regression is a quadratic, so that five rounds are five Newton steps with four updates of the prior between them."""
+    problem = regression()
+    sums = trained(ct.Partial(sends="sums"), problem, 5)
+    told = trained(ct.Partial(passes=1), problem, 1).state
+    quadratics = pooling.Quadratics(told.about, told.gradient, told.curvature)
+    steps = pooling.pool(quadratics, told.own, 3, steps=4)
+    for name, theta in zip(problem.clients.names, steps.theta, strict=True):
+        torch.testing.assert_close(sums.models[name], theta, rtol=0, atol=1e-10)
+
+
 # ---- laws
 
 
