@@ -275,6 +275,17 @@ def test_many_steps_of_sums_and_many_passes_end_at_the_same_models():
         )
 
 
+def test_each_step_of_sums_is_one_of_the_solvers():
+    """A regression is a quadratic, so that five rounds are five Newton steps with four updates of the prior between them."""
+    problem = regression()
+    sums = trained(ct.Partial(sends="sums"), problem, 5)
+    told = trained(ct.Partial(passes=1), problem, 1).state
+    quadratics = pooling.Quadratics(told.about, told.gradient, told.curvature)
+    steps = pooling.pool(quadratics, told.own, 3, steps=4)
+    for name, theta in zip(problem.clients.names, steps.theta, strict=True):
+        torch.testing.assert_close(sums.models[name], theta, rtol=0, atol=1e-10)
+
+
 # ---- laws
 
 
@@ -641,3 +652,18 @@ def test_models_that_stand_are_not_evaluated_again():
         row["client"]: row["loss"] for row in found.summary if row["split"] == "test"
     }
     assert rows["a"] == losses[6]
+
+
+def test_methods_all_leaves_it_out_of_other_models_and_says_why(capsys):
+    from coterie.cli.commands import _fitting
+    from coterie.run.tables import preset
+
+    tables = preset("heart-disease")
+    tables["methods"] = [{"name": n} for n in ("fedavg", "partial", "fixed-effects")]
+    tables["model"] = {"name": "mlp"}
+    assert [table["name"] for table in _fitting(tables)] == ["fedavg"]
+    said = capsys.readouterr().err
+    assert "left out partial" in said
+    assert "left out fixed-effects" in said
+    tables["model"] = {"name": "logistic"}
+    assert len(_fitting(tables)) == 3

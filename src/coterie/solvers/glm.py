@@ -171,7 +171,8 @@ def _table(theta: Tensor, columns: int, outputs: int, shared: bool) -> Tensor:
     if outputs == 1:
         return theta[..., None, :]
     place = positions(columns, outputs, shared=shared)
-    return theta[..., place].unflatten(-1, (outputs, columns + 1))
+    table: Tensor = theta[..., place].unflatten(-1, (outputs, columns + 1))
+    return table
 
 
 def moments(
