@@ -66,6 +66,7 @@ METHODS = {
     "kernel": (ct.FedAvg(LOCAL), {}),
     "loop": (ct.MeritFed(targets="all"), {"engine": ct.InProcess(kernel="loop")}),
     "pooled": (ct.Centralised(LOCAL), {}),
+    "alone": (ct.Local(), {}),
     "workers": (ct.FedAvg(LOCAL), {"engine": ct.InProcess(workers=2)}),
 }
 

@@ -72,7 +72,7 @@ def patients() -> ct.Clients:
 
 REFERENCES = {"local", "centralised"}
 REFUSED = re.compile(
-    "holds one by one|must be a client's name|rows held by the server|fits no layer"
+    "holds one by one|must be a client's name|rows held by the server|fits no layer|solves linear models"
 )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.folds import deal_folds
 from coterie.base.loss import IGNORED
+from coterie.base.rows import sample
 from coterie.compute.cohort import Cohort
 from coterie.compute.kernels import recognise
 from coterie.compute.linear import MOST_PARAMETERS
@@ -48,15 +49,16 @@ class Linear(NamedTuple):
 def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
     """The linear layer that the model is, if its parameters can be solved for from the rows of these clients; else None.
 
-    They cannot under a loss of the user's own, where some are frozen, where training changes rows at random or reads them when it
-    needs them, and where there are more than `MOST_PARAMETERS`.
+    They cannot under a loss of the user's own, where some are frozen, where training changes rows at random, and where there are more
+    than `MOST_PARAMETERS`.
     """
-    inputs, labels, loss = clients.train.inputs, clients.train.labels, workspace.loss
+    labels, loss = clients.train.labels, workspace.loss
+    inputs = sample(clients.train.inputs)
     if not isinstance(inputs, Tensor) or clients.transform is not None:
         return None
     if loss.own is not None or loss.kind == "own":
         return None
-    layers = recognise(workspace.model, workspace.layout, inputs[:1])
+    layers = recognise(workspace.model, workspace.layout, inputs)
     if layers is None or len(layers) > 1:
         return None
     (layer,) = layers
