@@ -67,10 +67,10 @@ def here_and_there(folder, **plan):
             (FOLDER / f"{name}.csv").read_bytes()
         )
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
-    run_experiment(
-        replace(town.experiment, data={"folder": str(folder / "files"), **options}),
-        here,
-    )
+    data = {"folder": str(folder / "files"), **options}
+    # Sites compare with the linear model alone.
+    linear = replace(town.experiment.run, rivals=("linear",))
+    run_experiment(replace(town.experiment, data=data, run=linear), here)
     run_experiment(
         town.experiment, there, backend=Sites(Remote(town, "run", plan=town.plan))
     )
