@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+import coterie as ct
 from coterie.base.files import write_tensors
 from coterie.report.alike import likeness, with_whom
 from coterie.report.results import Results
@@ -41,11 +42,12 @@ def pooled(
     apart[3, :3] = apart[:3, 3] = distance
     tensors = {
         "distance": apart,
+        "degrees": torch.full((4, 4), 3),
         "own": own,
         "own_variance": torch.full((4, 4), 0.5, dtype=torch.float64),
         "mu": torch.zeros(3, dtype=torch.float64),
     }
-    about = {"clients": [*CLIENTS], "degrees": 3}
+    about = {"clients": [*CLIENTS]}
     write_tensors(folder / "models" / "prior" / "partial-0.safetensors", tensors, about)
     recipe = {"0": {"features": ["age", "chol", "sex"], "label": {"column": "num"}}}
     (folder / "preprocess.json").write_text(json.dumps(recipe))
@@ -95,3 +97,16 @@ def test_without_own_models_no_difference_is_spoken_of(tmp_path: Path) -> None:
     results = pooled(tmp_path, dict.fromkeys(CLIENTS, 1.0), distance=0.0)
     (tmp_path / "models" / "prior" / "partial-0.safetensors").unlink()
     assert with_whom(results, "partial", "a") == "70 % of your model is your own"
+
+
+def test_what_a_run_writes_is_what_the_report_reads(tmp_path: Path) -> None:
+    """The hospitals lack columns at some sites, and Switzerland has one with a single value."""
+    methods = ["local", "partial"]
+    ct.compare(methods, "heart-disease", rounds=2, seeds=1, folder=tmp_path / "run")
+    results = Results.load(tmp_path / "run")
+    for client in results.clients:
+        found = likeness(results, "partial", client)
+        assert found is not None
+        assert found.is_tested
+        assert 0 < found.own <= 1
+        assert {name for name, _ in found.differs} <= {*results.clients} - {client}

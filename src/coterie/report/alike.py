@@ -130,11 +130,12 @@ def _compare(results: Results, path: Path) -> _OwnModels | None:
     from scipy.special import chdtrc
 
     with open_tensors(path, "numpy") as (file, about):
-        needed = ("distance", "own", "own_variance", "mu")
+        needed = ("distance", "degrees", "own", "own_variance", "mu")
         if not {*needed} <= {*file.keys()}:  # the form of sums tells no own models
             return None
-        distance, own, variance, mu = (file.get_tensor(name) for name in needed)
-        clients, degrees = tuple(map(str, about["clients"])), int(about["degrees"])
+        tensors = (file.get_tensor(name) for name in needed)
+        distance, degrees, own, variance, mu = tensors
+        clients = tuple(map(str, about["clients"]))
     slopes = len(mu)
     count = len(clients) * (len(clients) - 1) / 2
     features = [str(name) for name in results.features]
@@ -142,10 +143,16 @@ def _compare(results: Results, path: Path) -> _OwnModels | None:
     for i, client in enumerate(clients):
         found = []
         for k, other in enumerate(clients):
-            if i == k or chdtrc(degrees, distance[i, k]) * count >= LEVEL:
+            # Without a column that varies at one of the two there is nothing to compare.
+            if i == k or not degrees[i, k]:
+                continue
+            if chdtrc(degrees[i, k], distance[i, k]) * count >= LEVEL:
                 continue
             errors = np.sqrt(variance[i, :slopes] + variance[k, :slopes])
-            apart = np.abs(own[i, :slopes] - own[k, :slopes]) / errors
+            differences = np.abs(own[i, :slopes] - own[k, :slopes])
+            apart = np.divide(
+                differences, errors, out=np.zeros(slopes), where=errors > 0
+            )
             found.append((other, _telling_columns(apart, features)))
         pairs[client] = tuple(found)
     return _OwnModels(clients, pairs)
