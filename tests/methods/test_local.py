@@ -317,9 +317,7 @@ def test_order_of_rows_and_what_was_solved_before_change_no_bit():
         ridge._solutions.clear()
         cold.append(models(with_fold(whole, 5, fold, 0)))
     warm = models(with_fold(whole, 5, 2, 0))
-    turned = {
-        n: whole[n].train.select(torch.arange(ROWS[n] - 1, -1, -1)) for n in ROWS
-    }
+    turned = {n: whole[n].train.select(torch.arange(ROWS[n] - 1, -1, -1)) for n in ROWS}
     for name in ROWS:
         assert torch.equal(cold[0][name], warm[name])
     mirrored = models(clients(**turned))
