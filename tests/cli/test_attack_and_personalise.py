@@ -17,10 +17,11 @@ from coterie.run.tables import preset
 from coterie.study.sweep import run_experiment
 
 FAST = ("--rounds", "3", "--seeds", "1", "--no-report", "--set", "run.evaluate=3")
-FORMS = ("local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
+FORMS = ("local", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
 TUNE = [
     word
-    for label in FORMS[1::2]
+    for label in FORMS
+    if "+" in label
     for key, value in (("steps", "[0, 20]"), ("lr", "[1.0]"))
     for word in ("--set", f"{label}.personalise.{key}={value}")
 ]
@@ -128,7 +129,7 @@ def test_only_the_tuned_entry_is_trained_without_validation_rows(
             "--methods",
             "fedavg,fedavg+bias",
             *FAST,
-            *TUNE[4:8],
+            *TUNE[:4],
             *kept,
             "--out",
             "kept",
@@ -166,7 +167,7 @@ def test_settings_are_spelled_out_and_the_report_knows(tuned):
                 if "validation rows choose how each client tunes its model" in n
             ]
         )
-        == 3
+        == 2
     )
     found = Results.load(run)
     assert found.baseline == "local"

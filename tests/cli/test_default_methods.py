@@ -92,3 +92,11 @@ def test_a_model_of_ones_own_is_not_tuned_once_more(name: str) -> None:
             },
             "a test",
         )
+
+
+def test_a_field_of_local_can_be_set_beside_the_table_of_that_name() -> None:
+    settings = ["--set", "local.exact=false", "--set", "local.lr=0.7"]
+    given = build_parser().parse_args(["compare", FOLDER, *settings])
+    tables = tables_of_command(given)
+    assert tables["methods"][0] == {"name": "local", "exact": False}
+    assert tables["local"]["lr"] == 0.7

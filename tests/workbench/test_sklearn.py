@@ -109,9 +109,8 @@ def test_one_client_without_batches_learns_what_logistic_regression_learns(sites
     noisy = np.where(np.random.default_rng(1).random(240) < 0.1, "ill", y)
     chosen = site != "west"
     full = ct.LocalSGD(lr=1.0, steps=ct.Steps(200), batch_size=None)
-    fitted = FederatedClassifier("local", rounds=2, local=full).fit(
-        X[chosen], noisy[chosen]
-    )
+    alone = ct.Local(full, exact=False)
+    fitted = FederatedClassifier(alone, rounds=2).fit(X[chosen], noisy[chosen])
     expected = LogisticRegression(C=np.inf).fit(X[chosen], noisy[chosen])
     assert fitted.predict_proba(X[chosen]) == pytest.approx(
         expected.predict_proba(X[chosen]), abs=0.02

@@ -195,7 +195,7 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
             value,
             f"--set {setting!r} must say which: {LISTED[head]}",
         )
-    elif label and not (label == "local" and not key_path.startswith("local.")):
+    elif label and (label != "local" or _is_of_method(key_path)):
         target = labels[label]
         if key_path.startswith("local."):
             put_local(
@@ -216,6 +216,16 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         raise InputError(
             f"--set {setting!r} names no method of this run and no table; {hint}"
         )
+
+
+def _is_of_method(key_path: str) -> bool:
+    """Return True if `local.KEY` means the method `local`, and not the [local] table of all methods."""
+    from coterie.config.schema import options_of
+
+    fields = {
+        key for option in options_of(METHODS.find("local")) for key in option.keys
+    }
+    return key_path.partition(".")[0] in fields
 
 
 def _of_method(name: str, field: str, value: Any) -> Any:
