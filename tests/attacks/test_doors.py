@@ -24,9 +24,9 @@ from coterie.sites.flare.doors import (
     Cell,
     Letter,
     Peer,
-    count_closed,
+    count_doors,
     kind_of,
-    why_closed,
+    objection,
     why_not_inside,
 )
 from coterie.sites.flare.people import BY_ROLE, EVERYBODY, is_open
@@ -106,7 +106,7 @@ def taken(me):
             if letter.carrier == peer.cell
             else replace(letter, carrier=peer.cell)
         )
-        if not why_closed(me, peer, sent, started):
+        if not objection(me, peer, sent, started):
             found.append((peer, sent))
     return found
 
@@ -120,7 +120,7 @@ def test_a_site_takes_nothing_that_another_site_has_written_or_sent():
         )
 
 
-def test_a_cell_takes_for_itself_what_its_list_has_and_forwards_between_the_ends_of_its_own_job_alone():
+def test_a_cell_takes_what_its_list_has_and_forwards_for_its_own_job_alone():
     for me in ("hungary", f"hungary.{JOB}", "server", f"server.{JOB}"):
         receiver, _ = kind_of(me)
         for _, letter in taken(me):
@@ -196,21 +196,20 @@ def test_what_was_seen_of_an_honest_job_passes():
             for n in Letter.__dataclass_fields__
         )
     )
-    assert why_closed("hungary", server, order, started) == ""
-    assert why_closed(f"hungary.{JOB}", server, call, started) == ""
-    assert why_closed("hungary", server, call, started) == ""
-    assert why_closed("hungary", job, told, started) == ""
-    assert why_closed("hungary", job, answer, started) == ""
+    assert objection("hungary", server, order, started) == ""
+    assert objection(f"hungary.{JOB}", server, call, started) == ""
+    assert objection("hungary", server, call, started) == ""
+    assert objection("hungary", job, told, started) == ""
+    assert objection("hungary", job, answer, started) == ""
     assert (
-        why_closed("server", Peer(Cell.SITE_JOB, f"hungary.{JOB}"), answer, started)
+        objection("server", Peer(Cell.SITE_JOB, f"hungary.{JOB}"), answer, started)
         == ""
     )
     assert (
-        why_closed("server", Peer(Cell.SITE, "hungary"), through_its_site, started)
-        == ""
+        objection("server", Peer(Cell.SITE, "hungary"), through_its_site, started) == ""
     )
     assert (
-        why_closed("server", Peer(Cell.SITE, "cleveland"), through_its_site, started)
+        objection("server", Peer(Cell.SITE, "cleveland"), through_its_site, started)
         != ""
     )
 
@@ -229,7 +228,7 @@ def test_the_order_inside_is_one_of_five_about_a_job_with_a_name_that_leads_nowh
 
 def test_closed_doors_are_counted_but_for_those_on_a_list():
     assert (
-        count_closed(
+        count_doors(
             Cell.SITE_JOB,
             ["client_command:*", "_net_manager:speed", f"{STREAM}:{DATA}"],
             ["collab:call"],
@@ -237,7 +236,7 @@ def test_closed_doors_are_counted_but_for_those_on_a_list():
         == 1
     )
     assert (
-        count_closed(Cell.SITE, ["admin:*", "aux_communication:*"], ["return_only:*"])
+        count_doors(Cell.SITE, ["admin:*", "aux_communication:*"], ["return_only:*"])
         == 2
     )
 

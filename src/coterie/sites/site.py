@@ -52,7 +52,7 @@ class Site:
         name: name of the client.
         settings_file: the site's `coterie.toml`, with the approved plan beside it. What is wrong with them is the answer to everything.
         folder: where the site's key is kept, and client memory for a run that is resumed.
-        unready: why it answers nothing; "" if nothing is wrong but what its files say.
+        unready: why it refuses every request; "" if nothing is wrong but what its files say.
     """
 
     def __init__(

@@ -27,9 +27,9 @@ from coterie.sites.flare.doors import (
     Cell,
     Letter,
     Peer,
-    count_closed,
+    count_doors,
     kind_of,
-    why_closed,
+    objection,
     why_not_inside,
 )
 from coterie.sites.flare.refusals import Refusals
@@ -43,7 +43,7 @@ _PROOF = "coterie_gate"
 
 
 class Verdict(NamedTuple):
-    """What becomes of a message.
+    """The fate of a message.
 
     Attributes:
         why: why it is refused; "" if not.
@@ -75,11 +75,11 @@ class CellGate:
         with self._lock:
             return self._jobs.setdefault(job, secrets.token_hex(32))
 
-    def started(self, job: str) -> bool:
+    def knows_job(self, job: str) -> bool:
         """Return True if this process has started a job of this name."""
         return job in self._jobs
 
-    def closed(self) -> int:
+    def count_closed_doors(self) -> int:
         """Return how many of the doors that FLARE has registered in this process are closed to everybody."""
         from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
@@ -92,7 +92,7 @@ class CellGate:
                 else {}
             )
             if kind is not None:
-                count += count_closed(kind, list(cell.req_reg.reg), list(streams))
+                count += count_doors(kind, list(cell.req_reg.reg), list(streams))
         return count
 
     # ---- connections inside the machine
@@ -108,7 +108,7 @@ class CellGate:
         """The proof with which a parent answers a job's greeting."""
         return {"proof": _prove(self._secret_of(child), "parent", child, number)}
 
-    def why_not_greeted(
+    def objection_to_greeting(
         self, me: str, sfm_connection: Any, name: str, sent: Any, passive: bool
     ) -> str:
         """Return why a handshake inside this machine is refused; "" if its other end has the secret."""
@@ -143,7 +143,7 @@ class CellGate:
     def verdict(
         self, cell: Any, endpoint: Any, connection: Any, message: Any
     ) -> tuple[Verdict, str]:
-        """What becomes of a message, and the name under which a refusal is counted."""
+        """Return the fate of a message, and the name under which a refusal is counted."""
         me = cell.my_info.fqcn
         if connection is None or type(connection).__name__ == "NullConnection":
             is_own = endpoint.name == me and message.get_header("cn__origin") == me
@@ -158,7 +158,7 @@ class CellGate:
         letter = _letter(message)
         if letter is None:
             return Verdict("its headers are malformed"), name
-        why = why_closed(me, peer, letter, self.started)
+        why = objection(me, peer, letter, self.knows_job)
         if why or letter.destination != me:
             return Verdict(why), name
         if letter.kind != "req":
@@ -168,7 +168,7 @@ class CellGate:
         return Verdict(), name
 
     def _peer(self, me: str, endpoint: Any, connection: Any) -> tuple[Peer | None, str]:
-        """Who has sent a frame, as its connection proves it, and a name for the log."""
+        """Return who has sent a frame, as its connection proves it, and a name for the log."""
         from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
 
         cell = endpoint.name
@@ -296,8 +296,8 @@ def install(new: CellGate) -> None:
         raise InputError(
             f"the gate does not fit this version of FLARE ({what}); install the version of coterie's extra flare"
         )
-    CoreCell.process_message = _guarded(CoreCell.process_message, new)
-    ConnManager.process_frame = _greeted_first(ConnManager.process_frame, new)
+    CoreCell.process_message = _guard(CoreCell.process_message, new)
+    ConnManager.process_frame = _greet_first(ConnManager.process_frame, new)
     SfmConnection.send_handshake = _with_proof(SfmConnection.send_handshake, new)
     ConnManager.update_endpoint = _after_proof(ConnManager.update_endpoint, new)
     INSTALLED.append(new)
@@ -314,7 +314,7 @@ def _or_end(work: Callable[[], Any]) -> Any:
         os._exit(GATE_FAILED)
 
 
-def _guarded(process: Callable[..., None], guard: CellGate) -> Callable[..., None]:
+def _guard(process: Callable[..., None], guard: CellGate) -> Callable[..., None]:
     def process_message(
         self: Any, endpoint: Any, connection: Any, app_id: int, message: Any
     ) -> None:
@@ -374,13 +374,11 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
     cell._send_to_endpoint(endpoint, cell._filter_outgoing_reply(reply))
 
 
-def _greeted_first(
-    process: Callable[..., None], guard: CellGate
-) -> Callable[..., None]:
+def _greet_first(process: Callable[..., None], guard: CellGate) -> Callable[..., None]:
     """Drop frames of a connection that has not said who it is: FLARE writes an error for each."""
 
     def process_frame(self: Any, sfm_connection: Any, frame: Any) -> None:
-        def is_closed() -> bool:
+        def comes_too_early() -> bool:
             from nvflare.fuel.f3.sfm.constants import Types
             from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
 
@@ -389,7 +387,7 @@ def _greeted_first(
             kind = Prefix.from_bytes(frame).type if len(frame) >= PREFIX_LEN else None
             return kind not in (Types.HELLO, Types.READY)
 
-        if not _or_end(is_closed):
+        if not _or_end(comes_too_early):
             process(self, sfm_connection, frame)
 
     return process_frame
@@ -434,7 +432,7 @@ def _after_proof(update: Callable[..., None], guard: CellGate) -> Callable[..., 
             name, proof = content["endpoint_name"], content.pop(_PROOF, None)
             me = self.local_endpoint.name
             why = _or_end(
-                lambda: guard.why_not_greeted(
+                lambda: guard.objection_to_greeting(
                     me, sfm_connection, name, proof, is_passive
                 )
             )

@@ -60,10 +60,10 @@ class SiteClient:
         return self._site is not None and self._site.is_free(collab.caller)
 
     @collab.publish  # type: ignore[untyped-decorator]
-    def gate_closed(self) -> int:
+    def count_gate_doors(self) -> int:
         """Return how many doors of FLARE the gate of this process closes to everybody; 0 where there is no gate."""
         installed = gate()
-        return 0 if installed is None else installed.closed()
+        return 0 if installed is None else installed.count_closed_doors()
 
     @collab.final  # type: ignore[untyped-decorator]
     def end(self) -> None:
@@ -87,10 +87,10 @@ class FlareLink:
         """Return True if the site is there and not busy."""
         return self._do(name, "is_free", timeout) is True
 
-    def gate_closed(self, name: str, timeout: float) -> int:
-        """How many doors of FLARE the gate of a site closes, as the site says it; 0 if it says nothing."""
+    def count_gate_doors(self, name: str, timeout: float) -> int:
+        """Return how many doors of FLARE the gate of a site closes, as the site says it; 0 if it says nothing."""
         try:
-            closed = self._do(name, "gate_closed", timeout)
+            closed = self._do(name, "count_gate_doors", timeout)
         except (TimeoutError, ConnectionError):
             return 0
         return closed if type(closed) is int else 0

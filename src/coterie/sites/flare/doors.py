@@ -1,8 +1,8 @@
-"""Which messages FLARE's cells may take: everything is closed but what an honest job was seen to send.
+"""The messages that FLARE's cells may take: everything is closed but what an honest job was seen to send.
 
 FLARE registers some 200 channels and topics. Its agent believes what a sender says of itself, so any site could run
 commands at another, and the server at all of them. Here each cell has a short list of who may send what. Nothing here
-knows FLARE: `cell_gate` looks at its connections and headers, and asks `why_closed`.
+knows FLARE: `cell_gate` looks at its connections and headers, and asks `objection`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cell(StrEnum):
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end of a connection.
+    """The other end of a connection.
 
     Attributes:
         kind: what it is.
@@ -170,7 +170,7 @@ def kind_of(cell: str) -> tuple[Cell | None, str]:
     return (Cell.SERVER if root == SERVER else Cell.SITE), ""
 
 
-def why_closed(
+def objection(
     me: str, peer: Peer, letter: Letter, started: Callable[[str], bool]
 ) -> str:
     """Return why a cell does not take a message, in words for its log; "" if it does.
@@ -194,7 +194,7 @@ def why_closed(
     if receiver is None:
         return "no cell has the name of its destination"
     if letter.destination != me:
-        return _why_not_forwarded(
+        return _objection_to_forwarding(
             me, (author, job), (receiver, own_job), letter, started
         )
     if letter.kind != "req":
@@ -230,7 +230,7 @@ def _may_carry(me: str, peer: Peer, origin: str) -> bool:
     return (peer.kind is Cell.SERVER or is_parent) and theirs is Cell.SERVER_JOB
 
 
-def _why_not_forwarded(
+def _objection_to_forwarding(
     me: str,
     author: tuple[Cell, str],
     receiver: tuple[Cell, str],
@@ -265,22 +265,20 @@ def _why_no_door(receiver: Cell, author: Cell, letter: Letter) -> str:
         if letter.topic in (ACK, ERROR):
             return ""
         door = letter.stream
-        if letter.topic == DATA and _is_listed(door, streams):
+        if letter.topic == DATA and _lists(door, streams):
             return ""
-    elif _is_listed(door, REQUESTS.get((receiver, author), frozenset())):
+    elif _lists(door, REQUESTS.get((receiver, author), frozenset())):
         return ""
     return f"{' '.join(door)} is closed to {author}"
 
 
-def _is_listed(door: tuple[str, str], doors: frozenset[tuple[str, str]]) -> bool:
+def _lists(door: tuple[str, str], doors: frozenset[tuple[str, str]]) -> bool:
     channel, topic = door
     command, _, _ = topic.partition(":")
     return bool({door, (channel, ANY), (channel, f"{command}:{ANY}")} & doors)
 
 
-def count_closed(
-    receiver: Cell, requests: Iterable[str], streams: Iterable[str]
-) -> int:
+def count_doors(receiver: Cell, requests: Iterable[str], streams: Iterable[str]) -> int:
     """Return how many of the doors that FLARE has registered in a cell, as `channel:topic`, are closed to everybody."""
     lists = [(requests, REQUESTS), (streams, STREAMS)]
     closed = 0
@@ -293,9 +291,7 @@ def count_closed(
             channel, _, topic = name.partition(":")
             is_stream = channel == STREAM and topic in (DATA, ACK, ERROR)
             is_partly_open = (
-                channel in channels
-                if topic == ANY
-                else _is_listed((channel, topic), doors)
+                channel in channels if topic == ANY else _lists((channel, topic), doors)
             )
             closed += not is_partly_open and not is_stream
     return closed

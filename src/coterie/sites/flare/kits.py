@@ -22,7 +22,7 @@ from coterie.sites.flare.authority import (
 )
 from coterie.sites.flare.revocation import REVOKED, first_list
 from coterie.sites.flare.signature import sign_plan
-from coterie.sites.flare.start import LAUNCHERS, MODULE, PROGRAMS, is_gated
+from coterie.sites.flare.start import LAUNCHERS, MODULE, PROGRAMS, has_gate
 from coterie.sites.flare.workspace import for_owner_only, tighten
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan, signature_file
 from coterie.sites.settings import SETTINGS_FILE
@@ -212,7 +212,7 @@ def add_gate(kit: Path) -> bool:
 
     Raises `InputError` for a kit whose scripts start something else.
     """
-    if is_gated(kit):
+    if has_gate(kit):
         return False
     start = kit / "startup" / "sub_start.sh"
     resources = kit / "local" / "resources.json"
@@ -230,7 +230,7 @@ def add_gate(kit: Path) -> bool:
     mode = start.stat().st_mode
     write_atomically(start, lambda p: p.write_text(script, encoding="utf-8"))
     start.chmod(mode)
-    if not is_gated(kit):
+    if not has_gate(kit):
         raise InputError(
             f"{kit} starts something else than FLARE's programs, which the gate does not know; get a new kit"
         )

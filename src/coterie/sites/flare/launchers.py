@@ -28,7 +28,7 @@ _ONE_BY_ONE = threading.Lock()
 
 
 class _Behind:
-    """What both launchers add to FLARE's."""
+    """The part that both launchers add to FLARE's."""
 
     _entry: str
 

@@ -1,4 +1,4 @@
-"""What each person may command at the server: FLARE registers some 60 commands, half of which it gives to anybody who has logged in."""
+"""The commands of each person at the server: FLARE registers some 60 commands, half of which it gives to anybody who has logged in."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def install_people(guard: CellGate) -> None:
     """Let the server refuse all other commands, and drop the sessions of sites before it is shut down."""
     from nvflare.fuel.hci.server.authz import AuthzFilter
 
-    AuthzFilter.pre_command = _checked(AuthzFilter.pre_command, guard)
+    AuthzFilter.pre_command = _check_role(AuthzFilter.pre_command, guard)
 
 
-def _checked(authorise: Callable[..., bool], guard: CellGate) -> Callable[..., bool]:
+def _check_role(authorise: Callable[..., bool], guard: CellGate) -> Callable[..., bool]:
     from nvflare.fuel.hci.proto import MetaStatusValue, make_meta
 
     def pre_command(self: Any, conn: Any, args: Sequence[str]) -> bool:

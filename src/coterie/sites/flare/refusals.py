@@ -1,4 +1,4 @@
-"""What the gate has refused, as counted lines of a log: one a minute and sender, so that nobody fills the disk."""
+"""The refusals of the gate, as counted lines of a log: one a minute and sender, so that nobody fills the disk."""
 
 from __future__ import annotations
 

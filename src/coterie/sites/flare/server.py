@@ -136,7 +136,7 @@ class Coordinator:
     def _ask_gates(self, link: FlareLink) -> None:
         """Ask each site once what its gate closes, for whoever asks how the run stands."""
         self._progress["gates"] = {
-            name: link.gate_closed(name, GATE_SECONDS) for name in link.names
+            name: link.count_gate_doors(name, GATE_SECONDS) for name in link.names
         }
 
     def _watch(self, status: Status) -> None:

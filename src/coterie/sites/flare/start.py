@@ -60,7 +60,7 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
         )
     folder = Path(arguments[where])
     kit, is_site = kit_of(folder), entry.startswith("site")
-    if not is_gated(kit):
+    if not has_gate(kit):
         raise InputError(
             f"{kit} was made before the gate was; put it in with: coterie site check {kit}"
         )
@@ -85,7 +85,7 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
     return arguments
 
 
-def is_gated(kit: Path) -> bool:
+def has_gate(kit: Path) -> bool:
     """Return True if a kit starts its processes, and they their jobs, behind the gate."""
     script, resources = (
         kit / "startup" / "sub_start.sh",

@@ -47,7 +47,7 @@ _HELLO, _READY, _DATA = 4, 5, 1
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial found.
+    """The result of a trial.
 
     Attributes:
         tried: messages that were said.
@@ -259,7 +259,7 @@ class _Line:
         self._send(
             _READY,
             {},
-            _packed({"endpoint_name": self._me, "timestamp": 0.0, "fqcn": self._me}),
+            _pack({"endpoint_name": self._me, "timestamp": 0.0, "fqcn": self._me}),
         )
         time.sleep(0.2)  # FLARE drops what comes while it still takes in the greeting
 
@@ -271,7 +271,7 @@ class _Line:
         self._send(
             _HELLO,
             {},
-            _packed(
+            _pack(
                 {
                     "endpoint_name": self._me,
                     "timestamp": 0.0,
@@ -315,13 +315,13 @@ class _Line:
         self._send(_DATA, headers, payload)
 
     def _send(self, kind: int, headers: dict[str, Any], payload: bytes) -> None:
-        head = _packed(headers) if headers else b""
+        head = _pack(headers) if headers else b""
         length = 16 + len(head) + len(payload)
         prefix = struct.pack(">IHBBHHHH", length, len(head), kind, 0, 0, 1, 0, 0)
         self._connection.sendall(prefix + head + payload)
 
 
-def _packed(content: dict[str, Any]) -> bytes:
+def _pack(content: dict[str, Any]) -> bytes:
     import msgpack
 
     packed: bytes = msgpack.packb(content)
@@ -383,7 +383,7 @@ def _make_certificates(folder: Path) -> None:
 # ---- the throw-away site
 
 
-def _be_the_site(folder: Path, port: int, is_gated: bool) -> None:
+def _be_the_site(folder: Path, port: int, has_gate: bool) -> None:
     """Be a site that counts what gets through its gate, and lets FLARE's agent obey it."""
     from nvflare.fuel.f3.cellnet.cell import Cell as FlareCell
     from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -397,8 +397,8 @@ def _be_the_site(folder: Path, port: int, is_gated: bool) -> None:
     taken: list[int] = []
     guard = CellGate(Refusals(folder / "refused.jsonl"), SERVER_NAME)
     secret = guard.admit(JOB)
-    _note_what_is_taken(CoreCell, taken)
-    if is_gated:
+    _note_arrivals(CoreCell, taken)
+    if has_gate:
         install(guard)
     credentials = {
         "ca_cert": folder / "ca.crt",
@@ -440,7 +440,7 @@ def _be_the_site(folder: Path, port: int, is_gated: bool) -> None:
         _report({"seen": guard.refusals.total + len(taken), "taken": taken})
 
 
-def _note_what_is_taken(owner: Any, taken: list[int]) -> None:
+def _note_arrivals(owner: Any, taken: list[int]) -> None:
     process = owner._process_request
 
     def noting(self: Any, origin: str, message: Any) -> Any:

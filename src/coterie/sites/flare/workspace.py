@@ -1,4 +1,4 @@
-"""Where FLARE works in a site's kit: a folder of its own, so that nothing which it deletes or unpacks is the site's.
+"""The place where FLARE works in a site's kit: a folder of its own, so that nothing which it deletes or unpacks is the site's.
 
 FLARE's `delete_run NAME` removes any folder of its workspace, and a job is unpacked into one. So the workspace holds what
 FLARE needs and no more: links to the files of `startup`, and copies of its own settings. Data, key, log and approval lie
