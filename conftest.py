@@ -14,9 +14,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
 
 collect_ignore = [
-    "src/coterie/sites/flare/certificates.py",  # these five need FLARE, which loads all of them but the first
+    "src/coterie/sites/flare/certificates.py",  # these need FLARE, which loads all of them but the first
     "src/coterie/sites/flare/client.py",
     "src/coterie/sites/flare/gate.py",
+    "src/coterie/sites/flare/launchers.py",
     "src/coterie/sites/flare/server.py",
     "tests/engines/flare_job.py",
 ]

@@ -313,7 +313,7 @@ METHODS = {
     "fedavg": lambda local: FedAvg(local),
     "meritfed": lambda local: MeritFed("all", local, validation="train"),
     "meritfed-server": lambda local: MeritFed("a", local, validation="server"),
-    "local": lambda local: Local(local),
+    "local": lambda local: Local(local, exact=False),
 }
 
 
