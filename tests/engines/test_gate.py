@@ -19,6 +19,7 @@ from coterie.cli.main import main
 from coterie.sites.flare import cell_gate, doors, people, trial
 from coterie.sites.flare.doors import Cell
 from coterie.sites.flare.trial import flare_words, try_gate
+from coterie.sites.log import entries
 from deployment import HOSPITALS, Deployment
 
 pytest.importorskip(
@@ -72,14 +73,9 @@ class Town:
         """Lines of a log about what the gate has refused."""
         file = "gate.jsonl" if name == "localhost" else "asks.jsonl"
         log = self.made.kits / name / "local" / file
-        lines = (
-            [json.loads(line) for line in log.read_text().splitlines()]
-            if log.exists()
-            else []
-        )
         return [
             line
-            for line in lines
+            for line in entries(log)
             if line.get("outcome") == "refused" and "calls" in line
         ]
 

@@ -19,7 +19,7 @@ def calibration_error(bins: int) -> float:
     """The mean over rows of |mean risk - share of cases| in the row's interval of risk, interval by interval."""
     total = 0.0
     for k in range(bins):
-        inside = (RISKS >= k / bins) & (RISKS < (k + 1) / bins)
+        inside = (k / bins <= RISKS) & ((k + 1) / bins > RISKS)
         if inside.any():
             gap = RISKS[inside].mean() - LABELS[inside].double().mean()
             total += float(gap.abs()) * int(inside.sum())
