@@ -249,7 +249,7 @@ def test_rivals_are_tuned_run_once_and_ranked(tmp_path, monkeypatch):
 tuning_seed = 9
 seeds = 3
 local = { steps = 3, batch_size = 16 }
-methods = [{ name = "local", label = "alone" }, { name = "fedavg" }, { name = "meritfed", validation = "train" }]
+methods = [{ name = "local", label = "alone", exact = false }, { name = "fedavg" }, { name = "meritfed", validation = "train" }]
 [[problems]]
 name = "tiny"
 title = "four hospitals"
