@@ -246,7 +246,7 @@ def test_a_threshold_is_a_risk_or_validation(tmp_path: Path, said: object) -> No
     assert Results.load(folder, "0.25").threshold == 0.25
     with pytest.raises(
         InputError,
-        match=r"threshold is .*; give a risk between 0 and 1, say 0\.3, or validation",
+        match=r"threshold is .*; give a risk between 0 and 1, say 0\.3, or prevalence, or validation",
     ):
         Results.load(folder, said)  # type: ignore[arg-type]
 
