@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_methods import CASES, LOCAL, StoppedError, each_method, run
+from test_methods import CASES, LOCAL, StoppedError, each_method, problem_of, run
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -50,8 +50,8 @@ def assert_same(one: Any, other: Any) -> None:
 def test_the_bits_are_those_of_one_process(case, engine):
     for problem in ("batch-norm", "dropout"):
         assert_same(
-            outcome(case, problem=PROBLEMS[problem]()),
-            outcome(case, problem=PROBLEMS[problem](), **engine),
+            outcome(case, problem=problem_of(case, problem)),
+            outcome(case, problem=problem_of(case, problem), **engine),
         )
 
 
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_one_engine_resumes_on_another(case, engine, back, tmp_p
         "rounds": 3,
         "evaluate": 2,
         "clients_per_round": 3,
-        "problem": PROBLEMS["batch-norm"](),
+        "problem": problem_of(case, "batch-norm"),
     }
 
     def interrupt(number: int) -> None:
