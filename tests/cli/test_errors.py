@@ -585,4 +585,4 @@ def test_a_full_disk_is_one_sentence(coterie, monkeypatch):
     ended = coterie(
         *HEART, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run"
     )
-    assert_one_sentence(ended, "run/format.json: No space left on device", status=1)
+    assert_one_sentence(ended, "run: No space left on device", status=1)

@@ -68,7 +68,7 @@ def test_a_full_standard_output_is_named(tmp_path):
 def test_a_report_of_a_read_only_run_prints_its_answer(
     finished, monkeypatch, capsys, number
 ):
-    def refuse(folder, threshold):
+    def refuse(folder, *_):
         raise OSError(number, os.strerror(number), str(folder / "report.html"))
 
     monkeypatch.setattr("coterie.report.html.write", refuse)

@@ -106,7 +106,8 @@ def _require_replacing(folder: Path) -> None:
         is_new = probe.read_text() == "new"
     except OSError as error:
         if error.errno not in (errno.EEXIST, *UNSUPPORTED):
-            raise
+            # A full disk: the user knows the run's folder, and nothing of the file that was tried.
+            raise OSError(error.errno, error.strerror, str(folder.parent)) from error
         raise InputError(
             f"{folder.parent}: no file can be replaced there ({error.strerror}); choose another --out"
         ) from error
