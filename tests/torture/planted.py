@@ -52,7 +52,7 @@ FAULTS = (
     Planted(
         "the history of a saved round is not flushed to the disk",
         "run/checkpoint.py",
-        "                os.fsync(file.fileno())\n",
+        "                sync(file.fileno(), self._history)\n",
         "                pass\n",
         "interrupted",
     ),
