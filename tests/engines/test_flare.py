@@ -118,7 +118,9 @@ def test_nine_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_pat
 def test_a_plan_with_folds_has_the_words_of_one_machine(deployment, plan, tmp_path):
     path = plan(IN_FOLDS, rounds=2)
     here, there = tmp_path / "here", tmp_path / "there"
-    deployment.coterie("run", path, "--out", here, "--no-report")
+    # Sites compare with a linear model alone.
+    linear = ("--set", 'run.rivals=["linear"]')
+    deployment.coterie("run", path, *linear, "--out", here, "--no-report")
     done = deployment.coterie("submit", path, "--out", there)
     assert "seed 0, fold all  fedavg" in done.stderr
     assert (there / "report.html").is_file()
