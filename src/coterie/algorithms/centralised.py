@@ -9,11 +9,11 @@ Formula: x \leftarrow x - \eta \, \nabla \frac{1}{n} \sum_k \sum_{j=1}^{n_k} \el
 
 The run loop puts the training rows of all clients where the server's rows are (`pooled`).
 
-**One linear layer with bias** under a loss of the library is solved for in the first round: slopes b that all share, an intercept a_k
+One linear layer with bias under a loss of the library is solved for in the first round: slopes b that all share, an intercept a_k
 of each client, which pooled rows without a column for the client would deny them, and the same ridge as in `fixed-effects`, whose
 model it is. A hospital outside is served the mean intercept. Squared errors count half.
 
-**Any other model**, a loss of one's own, several labels, an attack or `exact = False`: a round takes the same number of steps as any
+Any other model, a loss of one's own, several labels, an attack or `exact = False`: a round takes the same number of steps as any
 client does in other methods, with a batch that is n times as large for n participating clients: the same rounds, local steps and row
 gradients as FedAvg.
 

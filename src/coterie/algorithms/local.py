@@ -10,12 +10,12 @@ Symbols: l_k: ridge of client k, of .01, 1, 3, 10, 30 and 100
 
 The yardstick of every claim that federating helps or harms. Nothing of one client reaches another.
 
-**One linear layer with bias** under a loss of the library has a best model, and it is solved for in the first round, whatever `local`
+One linear layer with bias under a loss of the library has a best model, and it is solved for in the first round, whatever `local`
 says (squared errors count half). The ridge l_k is chosen by folds: while a fold is tested, without its rows. The loss of each other
 fold is that of models that were fitted without both, so the yardstick is not flattered by its tests. Where no fold is tested there are
 five inner folds; a client of fewer than 5 rows (patients), or of one class, has ridge 10. Validation rows join, where they train.
 
-**Any other model**, a loss of one's own, augmented rows, an attack or `exact = False`: each client goes on training its own model with
+Any other model, a loss of one's own, augmented rows, an attack or `exact = False`: each client goes on training its own model with
 the same rounds, local steps and batches as in other methods, x_k \leftarrow x_k + \delta_k.
 
 All clients train in every round, also where other methods draw some clients a round: who works alone need not wait to be drawn. A
