@@ -62,7 +62,8 @@ def solve_own(folder: Path, rows: Path, out: Path, *, client: str) -> int:
     if layer is None or answers.kind not in glm.FAMILIES:
         raise InputError(f"the model of {folder} is not linear; own rows need that")
     encoded = apply_recipe(recipe, rows, need_label=True)
-    assert encoded.labels is not None  # refused above
+    if encoded.labels is None:
+        raise InputError(f"own rows for {folder} have no label column; add it")
     theta = own_mode(
         encoded.inputs, encoded.labels, answers.kind, layer.out_features, prior
     )
