@@ -20,19 +20,10 @@ import coterie as ct
 
 HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = f"local,meritfed,{HERE / 'remembers.py'}:Momentum"
-SETTINGS = (
-    "--methods",
-    METHODS,
-    "--rounds",
-    "6",
-    "--seeds",
-    "1",
-    "--set",
-    "run.evaluate=2",
-    "--set",
-    "meritfed.cheap_above=9",  # the paper's form, whose asks are the points below
-    "--no-report",
-)
+LENGTH = ("--rounds", "6", "--seeds", "1", "--set", "run.evaluate=2", "--no-report")
+# The paper's form of MeritFed, whose asks are the points below.
+PAPERS_FORM = ("--set", "meritfed.cheap_above=9")
+SETTINGS = ("--methods", METHODS, *LENGTH, *PAPERS_FORM)
 COMPARE = ("compare", "heart-disease", *SETTINGS)
 
 
@@ -231,7 +222,7 @@ def test_a_method_of_any_class_goes_on(driver, tmp_path):
     command = (
         "compare",
         "heart-disease",
-        *SETTINGS[2:],
+        *LENGTH,
         "--methods",
         "mine.py:Halfway,mine.py:Median",
     )
@@ -539,10 +530,6 @@ OTHERS = {
         ("--clients-per-round", "2"),
         "run.clients_per_round = None, not 2",
     ),
-    "fewer methods": (
-        ("--methods", f"local,{HERE / 'remembers.py'}:Momentum"),
-        "has results of 'meritfed'",
-    ),
     "a file of one's own": (
         ("--methods", "local,meritfed"),
         "remembers.py, which is not named now",
@@ -554,8 +541,18 @@ OTHERS = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_other_settings_are_refused(driver, killed, what):
     flags, words = OTHERS[what]
+    assert_refused(driver, killed, (*COMPARE, *flags), words)
+
+
+def test_fewer_methods_are_refused(driver, killed):
+    fewer = ("--methods", f"local,{HERE / 'remembers.py'}:Momentum")
+    command = ("compare", "heart-disease", *LENGTH, *fewer)
+    assert_refused(driver, killed, command, "has results of 'meritfed'")
+
+
+def assert_refused(driver, killed, command, words):
     before = everything(killed)
-    refused = driver(killed.parent, *COMPARE, "--out", "run", "--resume", *flags)
+    refused = driver(killed.parent, *command, "--out", "run", "--resume")
     assert refused.status == 2, refused.err
     assert words in refused.err
     assert refused.err.count("\n") == 1
@@ -613,7 +610,8 @@ def test_methods_and_seeds_may_be_added(driver, tmp_path, undisturbed):
     fewer = (
         "compare",
         "heart-disease",
-        *SETTINGS[2:],
+        *LENGTH,
+        *PAPERS_FORM,
         "--methods",
         "meritfed",
         "--out",
