@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 # A virtual environment of their own: together the engines' packages take half a gigabyte.
 ENGINES ?= $(VENV)-engines
-EXTRAS  := ray,flare
+# Versions that are installed: torch for the CPU; in CI of all packages (CONSTRAINTS=constraints-ci.txt).
+CONSTRAINTS ?= constraints.txt
 OLDEST  ?= $(VENV)-oldest
 # Newer pytest and pyparsing warn of what the oldest scikit-learn and matplotlib do.
 TESTED_WITH := hypothesis 'pyparsing<3.3' 'pytest==8.3.*' pytest-rerunfailures pytest-timeout pytest-xdist pyyaml
@@ -12,7 +13,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation mean-printed byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu weekly torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation mean-printed byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -21,33 +22,33 @@ help:  ##! this list
 	@echo 'further:'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.demo: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,report]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[data,report]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ##! four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
 	$(BIN)/coterie compare heart-disease --jobs 2
 
 test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 quiet cores, longer beside other work)
-	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
+	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
 
 test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation
 	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines' -n 2 --dist loadfile -q
 
-$(ENGINES)/.ready: pyproject.toml constraints.txt
+$(ENGINES)/.ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(ENGINES)
-	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,$(EXTRAS)]'
+	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[ci]'
 	$(ENGINES)/bin/pip check
 	@touch $@
 
 test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (24 minutes on 2 busy cores)
-	$(ENGINES)/bin/python -m pytest tests -m 'engines and not slow' -q --reruns 1 --reruns-delay 5
+	$(ENGINES)/bin/python -m pytest tests -m '(engines or extras) and not slow' -q --reruns 1 --reruns-delay 5
 
 test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
 	$(ENGINES)/bin/python -m pytest tests -m 'engines and slow' -q
@@ -57,6 +58,9 @@ deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual 
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
 	$(BIN)/python -m pytest tests -m 'slow and not engines'
+
+weekly: $(VENV)/.dev $(ENGINES)/.ready  ## what takes too long for every change: all tests in turn, slow ones, torture, mutants, oldest packages (hours; ONLY=torture)
+	.ci/weekly '$(ONLY)'
 
 test-gpu: $(VENV)/.dev  ## every method on a GPU against the CPU; without a GPU all of it is skipped
 	$(BIN)/python -m pytest tests -m gpu

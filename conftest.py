@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+import tomllib
+import zlib
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +25,88 @@ collect_ignore = [
     "src/coterie/sites/flare/server.py",
     "tests/engines/flare_job.py",
 ]
+
+
+SHARES = 7  # one for each day of a week
+
+
+def pytest_addoption(parser):
+    """Let `--in-turn` say which of the tests in turn run."""
+    parser.addoption(
+        "--in-turn",
+        default="none",
+        metavar="none|all|TEXT",
+        help="tests marked in_turn: none, all, or the seventh that a text draws, such as the commit",
+    )
+
+
+def share_of(text):
+    """A number below `SHARES`, the same on every machine for the same text."""
+    return zlib.crc32(text.encode()) % SHARES
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not in turn: cases of a law that others of the fast tests hold, too."""
+    asked = config.getoption("--in-turn")
+    if asked == "all":
+        return
+    drawn = None if asked == "none" else share_of(asked)
+    kept, left = [], []
+    for item in items:
+        waits = item.get_closest_marker("in_turn") is not None
+        runs = not waits or share_of(item.nodeid) == drawn
+        (kept if runs else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+MOST_SECOND_TRIES = 2  # of tests of engines, whose processes share a busy machine
+ALLOWED_SKIPS = Path(__file__).parent / "tests" / "skips.toml"
+
+
+def is_allowed(skipped, rules):
+    """Whether a rule of `tests/skips.toml` names the place and the reason of a skipped test."""
+    place = skipped.nodeid.partition("::")[0]
+    _, _, reason = skipped.longrepr
+    return any(
+        re.match(rule["where"], place) and re.search(rule["reason"], reason)
+        for rule in rules
+    )
+
+
+def faults_of_the_run(reporter):
+    """What CI does not accept of a run whose tests passed: skips of other reasons, too many second tries."""
+    rules = tomllib.loads(ALLOWED_SKIPS.read_text(encoding="utf-8"))["skip"]
+    skipped = reporter.stats.get("skipped", [])
+    unknown = [s for s in skipped if not is_allowed(s, rules)]
+    faults = [f"{s.nodeid} was skipped: {s.longrepr[2]}" for s in unknown]
+    tried_again = [r.nodeid for r in reporter.stats.get("rerun", [])]
+    if len(tried_again) > MOST_SECOND_TRIES:
+        faults.append(f"{len(tried_again)} tests passed at a second try only")
+    return faults
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session, exitstatus):
+    """In CI, let the run fail by what its skips and second tries say."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("COTERIE_CI") or reporter is None or exitstatus:
+        return
+    if faults_of_the_run(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Name the share in turn, second tries, and what CI does not accept."""
+    asked = config.getoption("--in-turn")
+    if asked not in ("none", "all"):
+        share = f"share {share_of(asked) + 1} of {SHARES}"
+        terminalreporter.write_line(f"tests in turn: {share}, drawn by {asked}")
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_line(f"second try: {report.nodeid}")
+    if os.environ.get("COTERIE_CI"):
+        for fault in faults_of_the_run(terminalreporter):
+            terminalreporter.write_line(f"CI: {fault}", red=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,10 +127,15 @@ def same_random_numbers_in_any_order():
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One Ray cluster and its actors for all tests that need one."""
-    pytest.importorskip("ray", reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines")
+    pytest.importorskip(
+        "ray",
+        reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines",
+    )
     from coterie.engines import ray, ray_cluster
 
     with pytest.MonkeyPatch.context() as patch, ray_cluster.cluster(3):
         for module in (ray, ray_cluster):
-            patch.setattr(module, "STARTING", 600.0)  # on a busy machine two actors took more than two minutes to start
+            patch.setattr(
+                module, "STARTING", 600.0
+            )  # on a busy machine two actors took more than two minutes to start
         yield

@@ -12,7 +12,7 @@ import math
 import random
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,43 @@ def label(case: Case) -> str:
 
 FIRST: list[Case] = [(name, ARGUMENTS.get(name, [{}])[0]) for name in METHODS]
 """Each method in its first setting."""
+FAMILIES = (
+    "centralised",  # rows in one place
+    "local",  # nobody else
+    "fedavg",  # an average
+    "scaffold",  # control variates, which clients keep
+    "ditto",  # a second model at each client
+    "fedper",  # layers of one's own
+    "ifca",  # clusters
+    "meritfed",  # weights by held-out gradients
+    "varsel",  # some are asked by others' updates
+    "isfl",  # rows are drawn
+    "partial",  # solved, from curvature
+)
+"""A method of each way to train together. What depends on the engine and not on the method meets these; the others are in turn."""
+
+
+def in_turn(cases: Iterable[Any], always: Callable[[Any], bool]) -> list[Any]:
+    """The cases, those marked in_turn that need not run every time."""
+    waits = pytest.mark.in_turn
+    return [
+        pytest.param(case, marks=() if always(case) else waits, id=label(case))
+        for case in cases
+    ]
+
+
+def is_first(case: Case) -> bool:
+    return case in FIRST
+
+
+def is_of_a_family(case: Case) -> bool:
+    return case in FIRST and case[0] in FAMILIES
+
+
 each_method = pytest.mark.parametrize("case", CASES, ids=label)
+each_setting_in_turn = pytest.mark.parametrize("case", in_turn(CASES, is_first))
+each_family = pytest.mark.parametrize("case", in_turn(CASES, is_of_a_family))
+first_of_a_family = pytest.mark.parametrize("case", in_turn(FIRST, is_of_a_family))
 each_first = pytest.mark.parametrize("case", FIRST, ids=label)
 FEW_PROBLEMS = ("batch-norm", "regression", "tokens")
 AS_OTHERS = ("ocs", "qffl", "mwfed", "selective", "power-of-choice", "pj-is")
@@ -179,6 +215,29 @@ EVERY_PROBLEM = [
     )
 ]
 """A method meets kinds of problems in its first setting, all if it looks at rows, and batch norm in the others."""
+
+
+def meets_always(case: Case, problem: str) -> bool:
+    """Each method meets batch norm, and FedAvg every problem."""
+    return case in FIRST and (problem == "batch-norm" or case[0] == "fedavg")
+
+
+def pairs_in_turn(
+    pairs: Iterable[tuple[Case, str]], always: Callable[[Case, str], bool]
+) -> list[Any]:
+    """The pairs of a method and something that it meets, those marked in_turn that need not run every time."""
+    waits = pytest.mark.in_turn
+    return [
+        pytest.param(
+            case,
+            what,
+            marks=() if always(case, what) else waits,
+            id=f"{label(case)}-{what}",
+        )
+        for case, what in pairs
+    ]
+
+
 ON_WORKERS = ("fedavg", "scaffold", "meritfed")
 """Methods that resume from the start and on two workers, and meet clients that fail there."""
 EVERY_REASON = ("centralised", *ON_WORKERS, "varsel")
@@ -296,7 +355,7 @@ def mean_loss(found: Run, round: int, split: str = "train") -> float:
 # ---- it learns, and nothing but the seed matters
 
 
-@each_method
+@each_setting_in_turn
 def test_same_seed_gives_the_same_bits_encoded_or_not_and_another_seed_others(case):
     first = plain(case)
     assert_same_bits(first, quick(case))
@@ -311,9 +370,7 @@ def test_same_seed_gives_the_same_bits_encoded_or_not_and_another_seed_others(ca
 
 
 @pytest.mark.parametrize(
-    ("case", "problem"),
-    EVERY_PROBLEM,
-    ids=lambda v: v if isinstance(v, str) else label(v),
+    ("case", "problem"), pairs_in_turn(EVERY_PROBLEM, meets_always)
 )
 def test_any_problem_is_trained_and_gives_the_same_bits_on_any_number_of_workers(
     case, problem
@@ -370,8 +427,10 @@ def legacy_numpy_state() -> np.ndarray:
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in CASES if c in FIRST or c[0] in ("meritfed", "varsel")],
-    ids=label,
+    in_turn(
+        [c for c in CASES if c in FIRST or c[0] in ("meritfed", "varsel")],
+        is_of_a_family,
+    ),
 )
 def test_global_generators_and_threads_are_neither_used_nor_changed(case):
     states = torch.get_rng_state(), legacy_numpy_state(), random.getstate()
@@ -405,7 +464,7 @@ def test_garbage_is_looked_for_rarely_within_a_run_alone(before, within):
         gc.set_threshold(*usual)
 
 
-@each_method
+@each_family
 def test_nothing_of_a_run_waits_until_garbage_is_looked_for(case):
     def models() -> int:
         return sum(type(thing) is Workspace for thing in gc.get_objects())
@@ -436,7 +495,7 @@ def test_nothing_on_the_method_changes(case):
         setattr(method, field, getattr(method, field))
 
 
-@each_method
+@each_setting_in_turn
 def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp_path):
     problem = logistic()
     with_server = problem.with_clients(
@@ -553,14 +612,16 @@ REASONS = {
 
 @pytest.mark.parametrize(
     ("case", "how"),
-    [
-        (case, how)
-        for case in CASES
-        for how in (
-            REASONS if case in FIRST and case[0] in EVERY_REASON else ("raise",)
-        )
-    ],
-    ids=lambda v: v if isinstance(v, str) else label(v),
+    pairs_in_turn(
+        [
+            (case, how)
+            for case in CASES
+            for how in (
+                REASONS if case in FIRST and case[0] in EVERY_REASON else ("raise",)
+            )
+        ],
+        lambda case, how: case in FIRST,
+    ),
 )
 def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(
     case, how, monkeypatch
@@ -598,7 +659,7 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(
     assert max(float(x.abs().max()) for x in one.models.values()) < 1e3
 
 
-@each_method
+@each_family
 def test_a_client_that_does_not_fail_would_have_had_an_effect(case, monkeypatch):
     if needs_all(case):
         return
@@ -616,7 +677,7 @@ def test_a_client_that_does_not_fail_would_have_had_an_effect(case, monkeypatch)
     assert any(not torch.equal(x, damaged.models[k]) for k, x in whole.models.items())
 
 
-@each_first
+@first_of_a_family
 def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(
     case, monkeypatch
 ):
@@ -639,7 +700,7 @@ def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(
 # ---- few clients
 
 
-@each_method
+@each_setting_in_turn
 def test_one_client_is_enough(case):
     problem = logistic()
     alone = dict.fromkeys(SIZES, "b")
@@ -661,7 +722,7 @@ def test_one_client_is_enough(case):
     assert found.weights in ({}, {"*": {"b": 1.0}}, {"b": {"b": 1.0}})
 
 
-@each_method
+@each_setting_in_turn
 def test_only_the_clients_of_a_round_take_part(case):
     one = quick(case, clients_per_round=2, rounds=5, evaluate=1)
     updates = [r for r in one.asks if r.round and "update" in r.task]
@@ -826,7 +887,7 @@ def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case
             assert (row["n"], row["own_model"]) == (HELD, row["client"] in found.models)
 
 
-@each_first
+@first_of_a_family
 def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp_path):
     if is_exempt(case, "diverges"):
         pytest.skip(method_of(case).exempt["diverges"])

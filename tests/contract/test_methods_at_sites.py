@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from test_methods import CASES, is_pooled, label, method_of, server_rows
+from test_methods import CASES, in_turn, is_first, is_pooled, method_of, server_rows
 
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.requests import Limits, about_each_model
@@ -69,7 +69,7 @@ def others(local):
 
 
 at_sites = pytest.mark.parametrize(
-    "case", [c for c in CASES if not is_pooled(c)], ids=label
+    "case", in_turn([c for c in CASES if not is_pooled(c)], is_first)
 )
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
 LIMITS = {

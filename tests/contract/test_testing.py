@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from test_methods import CASES, label, method_of
+from test_methods import each_family, method_of
 
 import coterie as ct
 from coterie import testing
@@ -27,7 +27,7 @@ HERE = ("heart-disease", "digits", "mean-estimation")
 """Data sets that need no files from elsewhere."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
+@each_family
 def test_every_method_keeps_the_laws_of_methods(case):
     laws = testing.check_method(method_of(case))
     assert {"seed", "resume", "names", "sends"} < set(laws)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from test_catalogue import FIRST, wide
-from test_methods import method_of, run
+from test_catalogue import wide
+from test_methods import first_of_a_family, method_of, run
 from torch import Tensor
 
 import coterie as ct
@@ -135,7 +135,7 @@ def test_a_share_that_is_none_is_named(share):
 # ---- under every method
 
 
-@pytest.mark.parametrize("case", FIRST.values(), ids=lambda case: case[0])
+@first_of_a_family
 def test_every_method_sends_less_but_references_and_those_that_need_exact_uploads(case):
     problem, few = wide(20), ct.TopK(0.2)
     method = method_of(case)
