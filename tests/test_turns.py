@@ -1,0 +1,73 @@
+"""Tests in turn: a seventh is drawn by any text, all sevenths together are all; skips are those that are allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from string import ascii_letters
+
+import pytest
+from conftest import SHARES, share_of
+
+ROOT = Path(__file__).parents[1]
+TESTS = """
+import pytest
+
+def test_always(): pass
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("number", range(70))
+def test_in_turn(number): pass
+"""
+SETTINGS = """
+[tool.pytest.ini_options]
+markers = ["in_turn: a seventh"]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A project of its own with this one's conftest.py."""
+    made = tmp_path_factory.mktemp("turns")
+    (made / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (made / "pyproject.toml").write_text(SETTINGS)
+    (made / "test_mine.py").write_text(TESTS)
+    (made / "tests").mkdir()
+    rules = (ROOT / "tests" / "skips.toml").read_text()
+    (made / "tests" / "skips.toml").write_text(rules)
+    return made
+
+
+def collected(folder, *options):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
+    ended = subprocess.run(
+        [*command, *options], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return {line for line in ended.stdout.splitlines() if "::" in line}
+
+
+def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
+    every = collected(folder, "--in-turn", "all")
+    usual = collected(folder)
+    assert (len(every), len(usual)) == (71, 1)
+    share = collected(folder, "--in-turn", "any text") - usual
+    drawn = {name for name in every if share_of(name) == share_of("any text")}
+    assert share == drawn - usual
+    assert {share_of(letter) for letter in ascii_letters} == set(range(SHARES))
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [("torch finds no GPU here", 1), ("no chromium on this machine", 0)],
+)  # the first is allowed in one file alone
+def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status, monkeypatch):
+    place = folder / "tests" / "test_skipped.py"
+    place.write_text(f'import pytest\ndef test_a(): pytest.skip("{reason}")\n')
+    monkeypatch.setenv("COTERIE_CI", "1")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(place)]
+    ended = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == status
+    assert (f"was skipped: Skipped: {reason}" in ended.stdout) == bool(status)
