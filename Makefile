@@ -39,7 +39,7 @@ test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
 
 test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation
-	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines' -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines and not extras' -n 2 --dist loadfile -q
 
 $(ENGINES)/.ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(ENGINES)
@@ -57,7 +57,7 @@ deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual 
 	$(ENGINES)/bin/python tests/deployment.py
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
-	$(BIN)/python -m pytest tests -m 'slow and not engines'
+	$(BIN)/python -m pytest tests -m 'slow and not engines and not extras'
 
 weekly: $(VENV)/.dev $(ENGINES)/.ready  ## what takes too long for every change: all tests in turn, slow ones, torture, mutants, oldest packages (hours; ONLY=torture)
 	.ci/weekly '$(ONLY)'

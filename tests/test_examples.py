@@ -211,7 +211,7 @@ def test_notebook_style(out, capsys):
     assert found["chosen"].weights["switzerland"]["switzerland"] > 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 def test_adapters_are_trained_on_a_frozen_backbone(capsys):
     pytest.importorskip("peft")
     made = runpy.run_path(str(ROOT / "examples" / "lora.py"))

@@ -208,7 +208,11 @@ def test_what_commands_print_on_a_page_is_what_they_print_now(page, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("scale", marks=pytest.mark.engines), "personalise"]
+    "name",
+    [
+        pytest.param("scale", marks=pytest.mark.engines),
+        pytest.param("personalise", marks=pytest.mark.extras),
+    ],
 )
 def test_so_do_those_that_need_a_package(name, monkeypatch):
     pytest.importorskip(NEEDS[name][1])

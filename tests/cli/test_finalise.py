@@ -58,8 +58,8 @@ def run(driver, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_onnx(request, monkeypatch):
-    """The exporter takes many seconds; one slow test sees it."""
-    if "slow" not in request.keywords:
+    """The exporter takes many seconds; two tests of extras see it."""
+    if "extras" not in request.keywords:
         monkeypatch.setitem(sys.modules, "onnx", None)
 
 
@@ -359,7 +359,7 @@ def test_a_model_of_ones_own_is_imported_only_if_its_file_is_trusted(coterie, tm
     assert coterie("predict", "final", "mine/a.csv", "--trust", "net.py").status == 0
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_onnx_answers_as_predict_does(coterie, run, tmp_path, kind):
     pytest.importorskip("onnxscript")
@@ -404,7 +404,7 @@ def test_onnx_answers_as_predict_does(coterie, run, tmp_path, kind):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 def test_a_model_whose_code_fixes_the_number_of_rows_has_no_onnx(coterie, tmp_path):
     pytest.importorskip("onnxscript")
     write(tmp_path / "mine")

@@ -333,7 +333,7 @@ def test_a_finished_run_is_exported(tmp_path, capsys):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # of the database, whose newest version MLflow does not know
@@ -354,6 +354,7 @@ def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path):
     assert steps == [0, 2, 4, 5]
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("to", ["flow", "file:flow"])
 def test_a_folder_that_mlflow_no_longer_writes_is_a_sentence_with_the_cure(
     tmp_path, monkeypatch, to
@@ -432,7 +433,7 @@ def test_weights_and_biases_has_a_run_for_each_method_and_seed(tmp_path, monkeyp
     assert sorted({step for step, _ in logged}) == [0, 2, 4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_weights_and_biases_writes_offline_files(tmp_path):
     pytest.importorskip("wandb")

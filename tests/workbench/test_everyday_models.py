@@ -128,7 +128,7 @@ def test_a_small_bert_with_keyword_inputs():
     falls(Bert(), [sentences(), sentences()], lr=0.01, optimiser="adamw", rounds=6)
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 def test_a_small_bert_of_transformers():
     transformers = pytest.importorskip("transformers")
     settings = transformers.BertConfig(
@@ -237,7 +237,7 @@ class Backbone(nn.Module):
         return self.head(torch.relu(self.layer(inputs)))
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 def test_lora_by_peft():
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(
