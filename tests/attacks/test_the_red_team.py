@@ -64,7 +64,14 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
 
 
 @pytest.mark.promise("secret noise")
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "median"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedavg",
+        pytest.param("fedprox", marks=pytest.mark.in_turn),
+        pytest.param("median", marks=pytest.mark.in_turn),
+    ],
+)
 def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(
     tmp_path, name
 ):
@@ -83,6 +90,7 @@ def test_behind_clip_and_secret_noise_it_finds_no_row_in_the_whole_budget(
     ] * 6
 
 
+@pytest.mark.in_turn
 def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(
     tmp_path, monkeypatch
 ):
@@ -154,7 +162,13 @@ def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsy
 
 
 @pytest.mark.promise("secret noise")
-@pytest.mark.parametrize("model", [{}, WIDE], ids=["logistic", "MLP"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param({}, id="logistic"),
+        pytest.param(WIDE, id="MLP", marks=pytest.mark.in_turn),
+    ],
+)
 def test_losses_show_rows_as_they_are_and_none_behind_noise(tmp_path, model):
     """As it was: evaluations left as they are, also under a plan with secret noise."""
     rows = []
@@ -571,6 +585,7 @@ def complete(folder):
     return path
 
 
+@pytest.mark.in_turn
 def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(
     tmp_path, monkeypatch
 ):
@@ -635,6 +650,7 @@ def test_requests_beside_the_declarations_are_made_of_the_declarations(
     )
 
 
+@pytest.mark.in_turn
 def test_losses_tell_who_was_trained_on_if_rows_were_learned_by_heart(tmp_path):
     by_heart = {
         "name": "fedavg",

@@ -176,7 +176,14 @@ def test_a_disk_that_replaces_no_file_is_refused_at_the_start(
 # ---- streams
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        "ascii",
+        pytest.param("latin-1", marks=pytest.mark.in_turn),
+        pytest.param("cp1252", marks=pytest.mark.in_turn),
+    ],
+)
 def test_an_answer_reaches_a_stream_of_any_encoding(tmp_path, encoding):
     folder = tmp_path / "Kliniken"
     folder.mkdir()

@@ -44,7 +44,14 @@ def finished(driver, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&- 0<&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        pytest.param("1>&-", marks=pytest.mark.in_turn),
+        pytest.param("2>&-", marks=pytest.mark.in_turn),
+        "1>&- 2>&- 0<&-",
+    ],
+)
 def test_a_closed_stream_changes_nothing(finished, tmp_path, closed):
     flags = f"--rounds 1 --seeds 1 --folds 0 --no-report --out {tmp_path}/run"
     line = f"coterie compare heart-disease --methods local,fedavg {flags} {closed}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from test_methods import mean_loss, run
+from test_methods import FAMILIES, mean_loss, run
 from torch import Tensor
 
 from coterie import task
@@ -169,7 +169,13 @@ LAYERS = {name: {"personal": ("*bias",)} for name in ("fedper", "fedrep", "fedbn
 """Settings of methods that need a layer to keep and one to share."""
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FAMILIES else pytest.param(name, marks=pytest.mark.in_turn)
+        for name in REMEMBERING
+    ],
+)
 def test_a_client_that_forgets_is_named_and_heals(name, monkeypatch):
     honest = Shard.answer
 
