@@ -204,6 +204,44 @@ def test_other_arithmetic_is_refused_by_name_or_accepted(tmp_path):
         torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.parametrize(
+    ("method", "package"),
+    [
+        (ct.FedAvg(), "numpy"),
+        (ct.VaRSeL(internal=("a", "b"), preselect="smallest"), "clarabel"),
+        (ct.VaRSeL(internal=("a", "b"), preselect="smallest"), "scipy"),
+    ],
+)
+def test_another_version_of_a_package_that_computes_is_named(
+    tmp_path, monkeypatch, method, package
+):
+    from coterie.run import provenance
+
+    def fitted(**settings):
+        clients = logistic(torch.float32).clients
+        return ct.fit(
+            method,
+            clients,
+            ct.models.Logistic(),
+            2,
+            checkpoint=tmp_path,
+            settings=RunSettings(**settings),
+        )
+
+    fitted()
+    installed = provenance.installed_version
+    monkeypatch.setattr(
+        provenance,
+        "installed_version",
+        lambda name: "0.1" if name == package else installed(name),
+    )
+    with pytest.raises(
+        ct.InputError, match=rf"{package} has changed since round 2 \(.*, now 0\.1\)"
+    ):
+        fitted(resume=True)
+    fitted(resume=True, accept_change=(package,))
+
+
 # ---- from Python
 
 

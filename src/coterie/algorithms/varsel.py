@@ -213,6 +213,7 @@ class VaRSeL(Method[State]):
     preselect: Annotated[str, one_of("bernoulli", "smallest")] = "bernoulli"
 
     participation = "own"
+    packages = ("clarabel", "scipy")  # of the quadratic program
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

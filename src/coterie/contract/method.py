@@ -175,6 +175,7 @@ class Method(ABC, Generic[S]):
         needs: what a round needs of clients' updates at once: "sum", each is added as it comes (`federation.average`);
             "coordinates", each over all clients; "pairs" of them; or "all".
         keeps: model vectors that each client keeps from round to round.
+        packages: installed packages beside torch and NumPy that compute numbers of the method; a resumed run compares their versions.
 
     >>> import coterie as ct
     >>> @ct.options
@@ -194,6 +195,7 @@ class Method(ABC, Generic[S]):
 
     needs = "all"
     keeps = 0
+    packages: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:

@@ -392,7 +392,8 @@ def _file_of(module: Any) -> Path | None:
 
 
 @functools.cache
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """The version of a package that is installed or imported, `?` of one that is not there."""
     import importlib.metadata
 
     try:
@@ -406,7 +407,7 @@ def _version_of(module: Any) -> str | None:
     path = _file_of(module)
     if path is None or not {"site-packages", "dist-packages"} & set(path.parts):
         return None
-    return _version(_package(module))
+    return installed_version(_package(module))
 
 
 def _parse(path: Path) -> ast.Module:

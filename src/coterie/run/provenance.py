@@ -24,7 +24,7 @@ from coterie.base.identity import identity
 from coterie.config.registry import METRICS
 from coterie.config.run import EVERYBODY, RunSettings
 from coterie.run.callbacks import Callback
-from coterie.run.code_hashes import Description, hash_tensors
+from coterie.run.code_hashes import Description, hash_tensors, installed_version
 from coterie.run.hashes import (
     PROVENANCE,
     Tree,
@@ -67,6 +67,7 @@ def describe_run(
     attack: Any = None,
     attackers: Sequence[str] = (),
     filters: Sequence[Any] = (),
+    packages: Sequence[str] = (),
 ) -> Tree:
     """Describe what the numbers of a run depend on.
 
@@ -81,6 +82,7 @@ def describe_run(
         attack: What attackers do.
         attackers: Names of the clients that attack.
         filters: What replies pass through.
+        packages: Packages that compute numbers of the run beside torch, NumPy and those that the method names.
     """
     deciding = [
         callback
@@ -126,7 +128,7 @@ def describe_run(
         },
         "data": _describe_rows(clients),
         "code": description.code,
-        "machine": _describe_machine(),
+        "machine": _describe_machine([*getattr(method, "packages", ()), *packages]),
     }
 
 
@@ -160,11 +162,16 @@ def _describe_rows(clients: Clients) -> dict[str, Any]:
     return tree
 
 
-def _describe_machine() -> dict[str, str]:
-    """Describe what decides how numbers are rounded: versions, the instruction set that torch uses, and its switches."""
+def _describe_machine(packages: Sequence[str]) -> dict[str, str]:
+    """Describe what decides how numbers are rounded: versions, the instruction set that torch uses, and its switches.
+
+    Packages that read rows are not in it: the rows themselves are compared, whoever read them.
+    """
     from coterie import __version__
 
+    versions = {name: installed_version(name) for name in ("numpy", *packages)}
     return {
+        **versions,
         "coterie": __version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "torch": torch.__version__,

@@ -186,7 +186,15 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
     rounds, callbacks = pair_length(experiment, pair)
     settings = pair_settings(experiment, pair.entry, callbacks=callbacks)
     if pair.entry.name in YARDSTICKS:
-        return describe_run(pair.entry.name, clients, None, rounds, pair.seed, settings)
+        return describe_run(
+            pair.entry.name,
+            clients,
+            None,
+            rounds,
+            pair.seed,
+            settings,
+            packages=("scikit-learn",),
+        )
     module, init = model_to_train(experiment, clients, pair.seed), initial(experiment)
     if init is not None:
         start_from(module, init)

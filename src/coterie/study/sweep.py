@@ -71,6 +71,18 @@ from coterie.study.search import tuning_notes
 from coterie.study.tables import seal_tables, write_tables
 from coterie.study.trees import check_yardstick, entries_of, measure_trees
 
+PACKAGES_OF_NUMBERS = (
+    "torch",
+    "numpy",
+    "scipy",
+    "clarabel",
+    "scikit-learn",
+    "pandas",
+    "pyarrow",
+    "safetensors",
+)
+"""Packages that compute, read or keep numbers of a run, where they are installed."""
+
 
 class Backend(Protocol):
     """The place where an experiment runs: who has the rows, and which engine trains on them."""
@@ -280,7 +292,7 @@ def _environment(command: str, started: str) -> dict[str, Any]:
     from coterie import __version__
 
     versions = {"coterie": __version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "scipy", "safetensors", "pandas", "scikit-learn"):
+    for package in PACKAGES_OF_NUMBERS:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
