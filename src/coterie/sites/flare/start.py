@@ -72,6 +72,8 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
         )
     guard = CellGate(Refusals(log), _server_of(kit) if is_site else "", secret)
     install(guard)
+    if entry.endswith("-job"):
+        _import_nothing_of_the_job()
     if entry == "server":
         from coterie.sites.flare.people import install_people
 
@@ -83,6 +85,13 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
             *arguments[where + 1 :],
         ]
     return arguments
+
+
+def _import_nothing_of_the_job() -> None:
+    """Let FLARE's program add no folder of the job to where Python looks for modules: no job brings code."""
+    from nvflare.utils import job_launcher_utils
+
+    job_launcher_utils.refresh_custom_dir_import_path = lambda folder: None
 
 
 def has_gate(kit: Path) -> bool:
