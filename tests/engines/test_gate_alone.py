@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -107,7 +105,7 @@ def test_no_headers_end_the_process(gate, seed):
     """What fails in the gate ends its process; so nothing that a peer writes may fail there."""
     rng = random.Random(seed)
     honest = order("scheduler.check_resource")
-    keys = sorted(honest.headers) + ["cn__secure", "cn__reply_expected", "sm__ch"]
+    keys = [*sorted(honest.headers), "cn__secure", "cn__reply_expected", "sm__ch"]
     for peer in ("server", "cleveland"):
         for headers in (None, [], 7, "text", b"", [1], {}, {7: 7, None: []}):
             honest.headers = headers
