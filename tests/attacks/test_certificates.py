@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import zipfile
@@ -11,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
+from coterie.sites.flare.start import OPEN_PATH
 
 pytest.importorskip(
     "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'"
@@ -625,7 +628,9 @@ def test_the_server_s_keeper_reads_of_gate_files_list_and_certificate(
     )
     program = "-m nvflare.private.fed.app.server.server_train"
     before = script.read_text()
-    script.write_text(before.replace("-P -m coterie.sites.flare.start server", program))
+    assert OPEN_PATH not in before
+    old = before.replace("-P -m coterie.sites.flare.start server", program)
+    script.write_text(old.replace('echo "PYTHONPATH', OPEN_PATH + 'echo "PYTHONPATH'))
     assert script.read_text() != before
     launcher = "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
     text = resources.read_text()
@@ -672,6 +677,35 @@ def test_a_server_s_kit_without_key_list_or_the_right_name_is_refused(copied, ca
     assert "server.key and server.crt" in capsys.readouterr().err
     (startup / "server.key").write_bytes(key)
     assert command("site", "check", kit) == 0
+
+
+def test_no_command_leaves_a_file_of_a_kit_open_to_others(copied, monkeypatch):
+    """As it was: the log was made by whoever approved, with the rights that this account gives to others."""
+    from coterie.sites import check
+    from coterie.sites.flare.trial import Trial
+    from coterie.sites.flare.workspace import tighten
+
+    monkeypatch.setattr(check, "try_gate", lambda: Trial(1, (), read=False))
+    kit, signed = copied / "hungary", copied / "hungary" / "renewal"
+    set_up_hungary(copied)
+    tighten(kit)
+    before = os.umask(0o022)
+    try:
+        for words in (
+            ("site", "check", kit),
+            ("site", "approve", kit, "--yes", hash_of_plan(kit)),
+            ("site", "renew", kit),
+        ):
+            assert command(*words) == 0
+            assert tighten(kit) == 0, words
+        renewal = signed / "hungary.renewal.zip"
+        assert command("sign", plan_of(copied), renewal) == 0
+        tighten(kit)
+        moved = shutil.copy(signed / "hungary.signed.zip", copied.parent)
+        assert command("site", "renew", kit, moved) == 0
+        assert tighten(kit) == 0
+    finally:
+        os.umask(before)
 
 
 def test_a_key_that_lay_elsewhere_is_moved_to_the_log(copied, capsys, monkeypatch):

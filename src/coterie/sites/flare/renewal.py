@@ -25,6 +25,7 @@ from coterie.sites.flare.authority import (
 )
 from coterie.sites.flare.join import certificates_in, check_authority, make_request
 from coterie.sites.flare.renewal_request import write_renewal
+from coterie.sites.flare.workspace import for_owner_only, tighten
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -33,6 +34,7 @@ FOLDER = "renewal"
 """Folder of a kit with the new key until its certificate is signed."""
 
 
+@for_owner_only()
 def request_renewal(kit: Path) -> tuple[Path, Request]:
     """Make a new key in the site's kit, and a request that the old key has signed. One that was begun goes on.
 
@@ -56,10 +58,12 @@ def request_renewal(kit: Path) -> tuple[Path, Request]:
                 startup / "client.key",
                 startup / "client.crt",
             )
+            tighten(begun)  # FLARE gives some files rights of its own
             os.replace(begun, folder)  # whole or not at all
     return folder / f"{site}.renewal.zip", read_request(folder / f"{site}.request.zip")
 
 
+@for_owner_only()
 def install(kit: Path, signed_zip: Path) -> x509.Certificate:
     """Put the new key and the certificate that the operator has signed into a site's kit, and return the certificate.
 

@@ -38,6 +38,8 @@ LAUNCHERS = {
     ),
 }
 """FLARE's launchers of jobs, and those that take their place in a kit."""
+OPEN_PATH = "export PYTHONPATH=/local/custom:$PYTHONPATH\n"
+"""Line of FLARE's start script. Where PYTHONPATH is empty it ends with a colon, and Python imports from the current folder."""
 SERVER_LOG = "gate.jsonl"
 """In `local` of the server's kit: what its gate has refused."""
 
@@ -107,8 +109,8 @@ def has_gate(kit: Path) -> bool:
         component["path"]
         for component in json.loads(resources.read_text(encoding="utf-8"))["components"]
     }
-    programs = any(program in text for program in PROGRAMS.values())
-    return f"-m {MODULE} " in text and not programs and not paths & LAUNCHERS.keys()
+    is_bare = OPEN_PATH in text or any(program in text for program in PROGRAMS.values())
+    return f"-m {MODULE} " in text and not is_bare and not paths & LAUNCHERS.keys()
 
 
 def _server_of(kit: Path) -> str:
