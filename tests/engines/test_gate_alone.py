@@ -13,7 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.sites.flare import start
-from coterie.sites.flare.cell_gate import LONGEST_GREETING, SECRET, CellGate
+from coterie.sites.flare.cell_gate import (
+    GATE_FAILED,
+    LONGEST_GREETING,
+    SECRET,
+    CellGate,
+)
 from coterie.sites.flare.doors import DEPLOY, FROM_SERVER, NOTIFY, START
 from coterie.sites.flare.refusals import Refusals
 
@@ -306,6 +311,51 @@ def test_a_job_adds_no_folder_to_its_imports_later(kit, custom):
         env={**os.environ, SECRET: "0" * 64},
     )
     assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.promise("closed doors")
+def test_a_site_whose_process_has_no_gate_answers_nothing(kit, monkeypatch):
+    from coterie.contract.wire import decode, encode
+    from coterie.sites.flare import client
+
+    (kit / "startup" / "client.key").write_text("a key")
+    (kit / "local" / "coterie.toml").write_text('[site]\ndata = "data.csv"\n')
+    workspace = SimpleNamespace(get_root_dir=lambda: str(kit))
+    about = SimpleNamespace(site_name=SITE, caller="server", workspace=workspace)
+    monkeypatch.setattr(client, "collab", about)
+    said = {}
+    for installed in (None, "a gate"):
+        monkeypatch.setattr(client, "gate", lambda found=installed: found)
+        site = client.SiteClient()
+        site.begin()
+        message = encode({"do": "nothing", "serial": 0})
+        said[installed] = decode(site.handle(message))["failed"]
+        site.end()
+    assert said[None] == client.NO_GATE
+    assert said["a gate"] != client.NO_GATE
+
+
+BLIND = """
+from types import SimpleNamespace
+from nvflare.apis.event_type import EventType
+from coterie.sites.flare.gate import Gate
+server = SimpleNamespace(workspace=".", client_manager=SimpleNamespace(cred_keeper=None))
+context = SimpleNamespace(get_engine=lambda: SimpleNamespace(server=server))
+try:
+    Gate().handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
+except Exception:
+    print("swallowed, as FLARE does")
+"""
+
+
+@pytest.mark.promise("revocation")
+def test_a_server_that_cannot_look_at_certificates_ends():
+    """FLARE swallows what an event handler raises; then whoever is revoked was let in."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLIND], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == GATE_FAILED, done.stderr
+    assert done.stdout == ""
 
 
 # ---- what FLARE does where a site's message is wrong

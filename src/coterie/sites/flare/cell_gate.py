@@ -364,7 +364,7 @@ def install(new: CellGate) -> None:
     INSTALLED.append(new)
 
 
-def _or_end(work: Callable[[], Any]) -> Any:
+def end_on_failure(work: Callable[[], Any]) -> Any:
     """Do what the gate does; where it fails itself the process ends, since FLARE would go on without it."""
     try:
         return work()
@@ -390,7 +390,7 @@ def _guard(process: Callable[..., None], guard: CellGate) -> Callable[..., None]
                 _tell(self, endpoint, message)
             return verdict
 
-        verdict: Verdict = _or_end(look)
+        verdict: Verdict = end_on_failure(look)
         if verdict.why or verdict.late:
             return
         try:
@@ -446,7 +446,7 @@ def _greet_first(process: Callable[..., None], guard: CellGate) -> Callable[...,
 
     def process_frame(self: Any, sfm_connection: Any, frame: Any) -> None:
         is_known = sfm_connection.sfm_endpoint is not None
-        if not _or_end(lambda: is_dropped_early(is_known, frame)):
+        if not end_on_failure(lambda: is_dropped_early(is_known, frame)):
             process(self, sfm_connection, frame)
 
     return process_frame
@@ -478,7 +478,7 @@ def _with_proof(send: Callable[..., None], guard: CellGate) -> Callable[..., Non
         if not is_inside(self.conn):
             send(self, frame_type)
         elif frame_type == Types.HELLO:
-            _greet(self, frame_type, _or_end(lambda: guard.greeting(self)))
+            _greet(self, frame_type, end_on_failure(lambda: guard.greeting(self)))
 
     return send_handshake
 
@@ -507,13 +507,13 @@ def _after_proof(update: Callable[..., None], guard: CellGate) -> Callable[..., 
             is_passive = sfm_connection.conn.connector.mode == Mode.PASSIVE
             name, proof = content["endpoint_name"], content.pop(_PROOF, None)
             me = self.local_endpoint.name
-            why = _or_end(
+            why = end_on_failure(
                 lambda: guard.objection_to_greeting(
                     me, sfm_connection, name, proof, is_passive
                 )
             )
             if why:
-                _or_end(
+                end_on_failure(
                     lambda: guard.refusals.note(
                         "this machine", f"connects as {name}", why
                     )
