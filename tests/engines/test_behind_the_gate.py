@@ -52,14 +52,17 @@ ABORT = """
 import sys
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 session = new_secure_session(sys.argv[1], sys.argv[2], timeout=15.0)
-session.abort_job(sys.argv[3])
+session.abort_job(sys.stdin.readline().strip())
 session.close()
 """
 
 
 def test_an_aborted_and_a_purged_run_have_the_bits_of_an_undisturbed_one(tmp_path):
     """Behind secret noise: with another key, or drawn anew for the same request, it would have other bits."""
-    with deployed(tmp_path, methods=BEHIND_NOISE, rounds=12) as made:
+    with deployed(tmp_path, methods=BEHIND_NOISE, rounds=40) as made:
+        for name in HOSPITALS:
+            made.settings(name, largest_mu=1000)
+            made.approve(name)
 
         def submit(out, *more, **how):
             return made.coterie(
@@ -78,15 +81,20 @@ def test_an_aborted_and_a_purged_run_have_the_bits_of_an_undisturbed_one(tmp_pat
         def updates():
             return log.read_text().count('"what": "coterie.compute.tasks:local_update"')
 
+        # A session takes seconds to open, and the job no longer.
+        operator = subprocess.Popen(
+            [sys.executable, "-c", ABORT, OPERATOR, str(made.kits / OPERATOR)],
+            stdin=subprocess.PIPE,
+            text=True,
+        )
         before = updates()
         running = submit("aborted", background=True)
         wait_for(lambda: updates() > before + 3)
         submission = tmp_path / "aborted" / ".submission.json"
+        wait_for(submission.exists)
         job = json.loads(submission.read_text())["job"]
-        kit = str(made.kits / OPERATOR)
-        subprocess.run(
-            [sys.executable, "-c", ABORT, OPERATOR, kit, job], check=True, timeout=120
-        )
+        operator.communicate(f"{job}\n", timeout=120)
+        assert operator.returncode == 0
         said = running.communicate(timeout=240)[1]
         assert running.returncode == 1, said
         assert "--resume" in said
@@ -144,6 +152,7 @@ def test_the_keeper_restarts_the_server_and_its_site_comes_back(tmp_path):
                     [folder / "startup" / "start.sh"],
                     check=True,
                     cwd=tmp_path,
+                    env={**os.environ, "COTERIE_PYTHON": sys.executable},
                     stdout=said,
                     stderr=said,
                     start_new_session=True,
@@ -177,6 +186,8 @@ def test_the_commands_of_the_tutorial_print_what_its_page_shows(tmp_path, monkey
     page = (ROOT / "docs" / "tutorials" / "deployment.md").read_text(encoding="utf-8")
     page = page.replace("8102", str(free_port()))
     replayed = runpy.run_path(str(ROOT / "docs" / "console.py"))["replayed"]
+    # The word on each site rests on errors that it draws under a key of its own.
+    word = re.compile(r"(?<=Predicts num > 0\n\n).*")
     with ended(tmp_path):
-        assert replayed(page) == page
+        assert word.sub("", replayed(page)) == word.sub("", page)
         assert not [line for _, line in commands() if str(tmp_path) in line]

@@ -358,6 +358,51 @@ def test_a_server_that_cannot_look_at_certificates_ends():
     assert done.stdout == ""
 
 
+# ---- an abort
+
+
+class Calls:
+    """A site whose calls fail as they do when a job ends there."""
+
+    name = SITE
+
+    def __init__(self, cause, then=lambda: None):
+        self.cause, self.then = cause, then
+
+    def __call__(self, timeout):
+        return self
+
+    def handle(self, message):
+        from nvflare.collab import CollabCallError
+
+        self.then()
+        raise CollabCallError(SITE, "handle", self.cause)
+
+
+@pytest.mark.parametrize("cause", [TimeoutError("cut off"), OSError("gone")])
+def test_an_abort_is_no_failure_of_a_site(cause, monkeypatch):
+    """As it was: a round that was aborted ended without the sites that were cut off, and was resumed so."""
+    from nvflare.apis.signal import Signal
+    from nvflare.collab.api.exceptions import RunAborted
+
+    from coterie.sites.flare import client
+
+    signal = Signal()
+    fails = TimeoutError if isinstance(cause, TimeoutError) else ConnectionError
+    monkeypatch.setattr(client, "ABORT_SECONDS", 0.1)
+    for link in (
+        client.FlareLink([Calls(cause)]),
+        client.FlareLink([Calls(cause)], signal),
+    ):
+        with pytest.raises(fails):
+            link.call(SITE, b"", 60.0)
+    monkeypatch.setattr(client, "ABORT_SECONDS", 30.0)
+    later = threading.Timer(0.2, signal.trigger, [True])
+    link = client.FlareLink([Calls(cause, later.start)], signal)
+    with pytest.raises(RunAborted):
+        link.call(SITE, b"", 60.0)
+
+
 # ---- what FLARE does where a site's message is wrong
 
 
