@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import zipfile
@@ -11,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
+from coterie.sites.flare.start import OPEN_PATH
 
 pytest.importorskip(
     "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]'"
@@ -147,13 +150,13 @@ def public_pem(certificate):
     return certificate.public_bytes(Encoding.PEM)
 
 
-def give(kits, name, days):
-    """Put a certificate that ends in so many days into a site's kit, with its key."""
+def give(kits, name, days, end="client"):
+    """Put a certificate that ends in so many days into a site's or the server's kit, with its key."""
     key = new_key()
-    certificate = certify(kits, key, name, days=days)
+    certificate = certify(kits, key, name, kind=end, days=days)
     startup = kits / name / "startup"
-    (startup / "client.key").write_bytes(private_pem(key))
-    (startup / "client.crt").write_bytes(public_pem(certificate))
+    (startup / f"{end}.key").write_bytes(private_pem(key))
+    (startup / f"{end}.crt").write_bytes(public_pem(certificate))
     return certificate
 
 
@@ -572,6 +575,159 @@ def test_a_site_and_the_operator_read_for_how_many_days_a_certificate_is_valid(
     (line,) = [line for line in lines if line.split()[0] == OPERATOR]
     assert "coterie deploy PLAN --kits NEW" in line
     assert any("hungary" in line and "has ended" in line for line in lines)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_head_of_a_log_is_judged_at_the_time_when_it_was_signed(
+    copied, monkeypatch, ended
+):
+    """As it was: on the day when the server's certificate ended, all that it had ever signed of a log was refused."""
+    from coterie.base.errors import InputError
+    from coterie.sites.flare import signature
+
+    startup = copied / "localhost" / "startup"
+    signed_at = datetime.now(UTC) - timedelta(hours=0 if ended else 30)
+    give(copied, "localhost", -1, end="server")  # 23 hours ago
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return signed_at
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signature, "datetime", Clock)
+        entry = signature.sign_head("hungary", "0" * 64, startup)
+    if ended:
+        with pytest.raises(InputError, match="its certificate had ended"):
+            signature.check_head(entry, "localhost", startup)
+    else:
+        signature.check_head(entry, "localhost", startup)
+        for change in ({"signed": datetime.now(UTC).isoformat()}, {"signed": "then"}):
+            with pytest.raises(InputError, match="not signed by localhost"):
+                signature.check_head({**entry, **change}, "localhost", startup)
+
+
+def test_a_list_is_judged_by_the_key_of_the_authority_alone(copied):
+    """The server hands it on: no site stops on the day when the server's certificate ends."""
+    from coterie.sites.flare.revocation import servers_list, take_list
+
+    give(copied, "localhost", -1, end="server")
+    text = servers_list(copied / "localhost" / "local").text
+    kit = copied / "hungary"
+    assert take_list(text, kit / "local" / "revoked.json", kit / "startup").number == 1
+
+
+@pytest.mark.parametrize("days", [60, 20, -1])
+def test_the_server_s_keeper_reads_of_gate_files_list_and_certificate(
+    copied, capsys, days
+):
+    kit = copied / "localhost"
+    script, resources = (
+        kit / "startup" / "sub_start.sh",
+        kit / "local" / "resources.json",
+    )
+    program = "-m nvflare.private.fed.app.server.server_train"
+    before = script.read_text()
+    assert OPEN_PATH not in before
+    old = before.replace("-P -m coterie.sites.flare.start server", program)
+    script.write_text(old.replace('echo "PYTHONPATH', OPEN_PATH + 'echo "PYTHONPATH'))
+    assert script.read_text() != before
+    launcher = "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
+    text = resources.read_text()
+    resources.write_text(
+        text.replace("coterie.sites.flare.launchers.ServerLauncher", launcher)
+    )
+    (kit / "local" / "python").chmod(0o644)
+    give(copied, "localhost", days, end="server")
+    if days < 0:
+        assert command("site", "check", kit) == 2
+        assert "coterie deploy PLAN --kits NEW" in capsys.readouterr().err
+        return
+    assert command("site", "check", kit) == 0
+    said = capsys.readouterr().out
+    assert "gate      put into this kit" in said
+    assert "files     " in said
+    assert f"its certificate ends in {days} days" in said
+    assert ("coterie deploy PLAN --kits NEW" in said) is (days == 20)
+    assert "revoked   list 1 of " in said
+    assert script.read_text() == before
+    assert json.loads(resources.read_text()) == json.loads(text)
+    assert not (kit / "local" / "python").stat().st_mode & 0o077
+    assert command("site", "check", kit) == 0
+    assert "put into this kit" not in capsys.readouterr().out
+    assert command("site", "check", kit, "--connect") == 2
+    assert "only a site's kit connects" in capsys.readouterr().err
+
+
+def test_a_server_s_kit_without_key_list_or_the_right_name_is_refused(copied, capsys):
+    kit = copied / "localhost"
+    (kit / "local" / "revoked.json").rename(kit / "revoked.json")
+    assert command("site", "check", kit) == 2
+    assert "coterie revoke plan.toml" in capsys.readouterr().err
+    (kit / "revoked.json").rename(kit / "local" / "revoked.json")
+    startup = kit / "startup"
+    for file in ("server.crt", "server.key"):
+        (startup / file).rename(startup / "aside")
+        assert command("site", "check", kit) == 2
+        assert f"has no {file}" in capsys.readouterr().err
+        (startup / "aside").rename(startup / file)
+    key = (startup / "server.key").read_bytes()
+    (startup / "server.key").write_bytes(private_pem(new_key()))
+    assert command("site", "check", kit) == 2
+    assert "server.key and server.crt" in capsys.readouterr().err
+    (startup / "server.key").write_bytes(key)
+    assert command("site", "check", kit) == 0
+
+
+def test_no_command_leaves_a_file_of_a_kit_open_to_others(copied, monkeypatch):
+    """As it was: the log was made by whoever approved, with the rights that this account gives to others."""
+    from coterie.sites import check
+    from coterie.sites.flare.trial import Trial
+    from coterie.sites.flare.workspace import tighten
+
+    monkeypatch.setattr(check, "try_gate", lambda: Trial(1, (), read=False))
+    kit, signed = copied / "hungary", copied / "hungary" / "renewal"
+    set_up_hungary(copied)
+    tighten(kit)
+    before = os.umask(0o022)
+    try:
+        for words in (
+            ("site", "check", kit),
+            ("site", "approve", kit, "--yes", hash_of_plan(kit)),
+            ("site", "renew", kit),
+        ):
+            assert command(*words) == 0
+            assert tighten(kit) == 0, words
+        renewal = signed / "hungary.renewal.zip"
+        assert command("sign", plan_of(copied), renewal) == 0
+        tighten(kit)
+        moved = shutil.copy(signed / "hungary.signed.zip", copied.parent)
+        assert command("site", "renew", kit, moved) == 0
+        assert tighten(kit) == 0
+    finally:
+        os.umask(before)
+
+
+def test_a_key_that_lay_elsewhere_is_moved_to_the_log(copied, capsys, monkeypatch):
+    from coterie.sites import check
+    from coterie.sites.flare.trial import Trial
+    from coterie.sites.secret_noise import key_file
+
+    monkeypatch.setattr(check, "try_gate", lambda: Trial(1, (), read=False))
+    kit = copied / "hungary"
+    log = set_up_hungary(copied).with_name("asks.jsonl")
+    old, content = kit / "coterie" / "key", bytes(range(32))
+    old.parent.mkdir()
+    old.write_bytes(content)
+    assert command("site", "check", kit) == 0
+    assert "key       moved from" in capsys.readouterr().out
+    assert not old.exists()
+    assert key_file(log).read_bytes() == content
+    assert key_file(log).stat().st_mode & 0o077 == 0
+    old.write_bytes(b"1" * 32)
+    assert command("site", "check", kit) == 0
+    assert "moved" not in capsys.readouterr().out
+    assert key_file(log).read_bytes() == content
 
 
 def test_an_authority_of_an_earlier_version_notes_when_its_next_certificates_end(

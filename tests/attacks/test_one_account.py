@@ -25,7 +25,7 @@ from coterie.sites.ledger import Account, Place, Told, check_index
 from coterie.sites.log import Log, entries, verify_log
 from coterie.sites.purge import purge
 from coterie.sites.rows import SiteRows
-from coterie.sites.secret_noise import key_file
+from coterie.sites.secret_noise import key_file, move_key
 from coterie.sites.site import SERVER, Site
 
 __all__ = ["children"]
@@ -276,6 +276,20 @@ def test_a_renewed_kit_that_takes_the_log_along_keeps_key_and_account(tmp_path):
     (again,) = draws(new, CHANGES["a restart"], 1)
     assert torch.equal(first, again)
     refused("budget of 1 models", new.ask, local_update, x=new.x + 1, local=local())
+
+
+@pytest.mark.promise("secret noise")
+def test_an_old_kit_whose_key_is_moved_keeps_what_was_asked(tmp_path):
+    """Keys lay in a folder that `coterie purge` empties."""
+    kit = Kit(tmp_path / "hungary", filters=[CLIP, NOISE], **ONE)
+    log = Path(kit.settings.log)
+    (first,) = draws(kit, CHANGES["a restart"], 1)
+    (kit.kit / "coterie").mkdir(exist_ok=True)
+    key_file(log).rename(kit.kit / "coterie" / "key")
+    assert move_key(kit.kit, log)
+    assert not move_key(kit.kit, log)
+    (again,) = draws(kit, CHANGES["purge"], 1)
+    assert torch.equal(first, again)
 
 
 @pytest.mark.promise("secret noise")

@@ -42,8 +42,9 @@ class Town:
         self.made = Deployment(folder / "d", methods=FEDAVG, rounds=100_000)
         self.voices, self.gate = folder / "voices", gate
 
-    def start(self, *names):
-        arm = {"where": "voice", "file": str(self.voices)}
+    def start(self, *names, is_open=False):
+        """Start the server or sites; `is_open`: their gate lets every message in."""
+        arm = {"where": "voice", "file": str(self.voices), "open": is_open}
         for name in names:
             self.made.start(name, arm=arm, gate=self.gate)
             if name == "localhost":
@@ -108,18 +109,25 @@ def gated(tmp_path_factory):
     """All four sites, and a job that runs long enough."""
     with town(tmp_path_factory.mktemp("gated"), True) as made:
         made.start("localhost", *HOSPITALS)
-        running = made.made.coterie(
-            "submit", made.made.plan, "--out", "run", "--no-report", background=True
-        )
-        try:
-            wait_for(lambda: job_cells(made, VICTIM) and job_cells(made, SERVER))
-            made.job = job_cells(made, VICTIM)[0].rpartition(".")[2]
-            log = made.made.kits / VICTIM / "local" / "asks.jsonl"
-            wait_for(lambda: log.exists() and "tasks:local_update" in log.read_text())
+        with running(made):
             yield made
-        finally:
-            running.kill()
-            running.communicate()
+
+
+@contextmanager
+def running(made):
+    """A job that trains, as the process of `coterie submit`."""
+    submit = made.made.coterie(
+        "submit", made.made.plan, "--out", "run", "--no-report", background=True
+    )
+    try:
+        wait_for(lambda: job_cells(made, VICTIM) and job_cells(made, SERVER))
+        made.job = job_cells(made, VICTIM)[0].rpartition(".")[2]
+        log = made.made.kits / VICTIM / "local" / "asks.jsonl"
+        wait_for(lambda: log.exists() and "tasks:local_update" in log.read_text())
+        yield submit
+    finally:
+        submit.kill()
+        submit.communicate()
 
 
 def job_cells(made, root):
@@ -254,6 +262,46 @@ def test_without_the_gate_one_malformed_bulk_message_ends_a_thread_of_the_site(b
         ],
     )
     wait_for(lambda: "_process_one_bulk" in bare.made.log(VICTIM), 30)
+
+
+def to_the_job(made, command):
+    """A command to the job at the server, which looks at no sender."""
+    return {
+        "to": f"{SERVER}.{made.job}",
+        "channel": "server_command",
+        "topic": command,
+        "command": True,
+        "wait": 60.0,
+    }
+
+
+QUESTIONS = ("get_run_info", "show_stats", "get_errors")
+
+
+def test_without_the_check_of_the_gate_a_site_reads_of_the_run_and_ends_it(tmp_path):
+    """The server's gate is there and lets every message in."""
+    with town(tmp_path, True) as made:
+        made.start("localhost", is_open=True)
+        made.start(*HOSPITALS)
+        with running(made) as submit:
+            messages = [to_the_job(made, command) for command in QUESTIONS]
+            answers = made.say(OTHER, messages)
+            assert [answer[0] for answer in answers] == ["ok"] * len(QUESTIONS)
+            (aborted,) = made.say(OTHER, [to_the_job(made, "abort")])
+            # The job may end before its answer has left.
+            assert aborted in (["ok", "", "Aborted the run"], [])
+            said = submit.communicate(timeout=240)[1]
+            assert submit.returncode == 1, said
+            assert "--resume" in said
+
+
+@pytest.mark.promise("closed doors")
+def test_with_it_no_site_and_no_job_of_another_site_commands_the_job(gated):
+    """That the run goes on is seen by the last test of this file."""
+    for speaker in (OTHER, f"{OTHER}.{gated.job}"):
+        messages = [to_the_job(gated, name) for name in (*QUESTIONS, "abort")]
+        heard = gated.say(speaker, messages)
+        assert [is_refused(answer) for answer in heard] == [True] * len(messages)
 
 
 @pytest.mark.promise("closed doors")
@@ -488,16 +536,8 @@ def listed(door, is_open):
     return door in is_open or (door[0], "*") in is_open
 
 
-STREAMERS = (
-    "a job's server to its site",
-    "another site's job to a job",
-    "a site's job to the server's job",
-    "a site to the server",
-)
-
-
 @pytest.mark.promise("closed doors")
-@pytest.mark.parametrize("who", STREAMERS)
+@pytest.mark.parametrize("who", SPEAKERS)
 def test_what_streams_may_carry_is_listed_too(gated, who):
     """A stream is answered by a stream; whether one was taken is seen in its refusals: all are counted."""
     speaker, receiver, author = SPEAKERS[who]

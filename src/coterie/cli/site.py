@@ -19,7 +19,7 @@ def add_site_commands(jobs: Any) -> None:
         "read the site's file as the plan would, without sending anything",
         "site check",
     )
-    check.add_argument("place", help="the site's kit, or a plan")
+    check.add_argument("place", help="the site's kit, a plan, or the server's kit")
     check.add_argument(
         "--site", metavar="NAME", help="which site of the plan; default: the kit's"
     )
@@ -248,15 +248,14 @@ def add_purge(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from coterie.sites.check import check_site
+    from coterie.sites.check import check_site, connect
 
+    place = Path(args.place)
     settings = None if args.settings is None else Path(args.settings)
-    for line in check_site(Path(args.place), site=args.site, settings_file=settings):
+    for line in check_site(place, site=args.site, settings_file=settings):
         _say(line)
     if args.connect:
-        from coterie.sites.check import connect
-
-        _say(f"server    {connect(Path(args.place) / 'startup')}")
+        _say(f"server    {connect(place / 'startup')}")
     return 0
 
 

@@ -18,6 +18,7 @@ from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
 from coterie.sites.allowed import PARTS, Allowed, RefusedError, is_secret
 from coterie.sites.comparisons import comparisons
+from coterie.sites.flare.workspace import for_owner_only
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries, heads_file
 from coterie.sites.plan import Plan, parse_plan, signature_file
@@ -135,6 +136,7 @@ def approve(
     return approved
 
 
+@for_owner_only()
 def keep_approval(
     approved: Approved, settings_file: Path, *, unsigned: bool = False
 ) -> None:

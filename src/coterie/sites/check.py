@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, nearest
+from coterie.base.files import read_json
 from coterie.base.spelling import alike, quote_toml
 from coterie.base.vector import Layout
 from coterie.config.registry import METHODS
@@ -26,12 +27,23 @@ from coterie.sites.approval import (
     revocations_file,
 )
 from coterie.sites.descriptions import check_file
+from coterie.sites.flare.authority import (
+    FEW_DAYS,
+    ROOT_CERTIFICATE,
+    certificate_of,
+    common_name,
+    days_left,
+    issued_by,
+)
 from coterie.sites.flare.kits import add_gate, need_flare
+from coterie.sites.flare.renewal import check_key, kits_certificate
+from coterie.sites.flare.revocation import servers_list, sites_list
 from coterie.sites.flare.trial import try_gate
 from coterie.sites.flare.workspace import check_place, tighten
 from coterie.sites.minima import curvature_fits, moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.plan_words import model_of
+from coterie.sites.secret_noise import move_key
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.software import VERSIONS_FILE, compare_versions
 from coterie.sites.tables import (
@@ -41,6 +53,9 @@ from coterie.sites.tables import (
     table_settings,
 )
 
+SERVERS_CONFIGURATION = "fed_server.json"
+"""File of `startup` that the server's kit alone has."""
+
 
 def check_site(
     place: Path, *, site: str | None = None, settings_file: Path | None = None
@@ -48,7 +63,7 @@ def check_site(
     """Sentences about what fits; nothing is sent. A kit that was made before the gate gets it.
 
     Args:
-        place: the site's kit, or a plan (then `site` and `settings_file` are needed).
+        place: the site's kit, or a plan (then `site` and `settings_file` are needed). Of the server's kit see `check_server`.
         site: name of the site.
         settings_file: the site's own `coterie.toml`.
 
@@ -56,6 +71,8 @@ def check_site(
         InputError: what does not fit, with the cure.
     """
     need_flare()
+    if is_servers(place):
+        return check_server(place)
     certificate_lines: list[str] = []
     is_kit = place.is_dir()
     if is_kit:
@@ -68,7 +85,7 @@ def check_site(
             site or place.resolve().name,
             settings_file or place / "local" / SETTINGS_FILE,
         )
-        certificate_lines = _check_certificate(place, site)
+        certificate_lines = _check_certificate(place, "client", site)
         mended = mend_kit(place)
     else:
         mended = []
@@ -91,6 +108,10 @@ def check_site(
     if is_kit:
         check_place(place, Path(settings.data), "data")
         check_place(place, Path(settings.log), "log")
+        if move_key(place, Path(settings.log)):
+            mended.append(
+                f"key       moved from {place}/coterie to its log, which says what was told under it"
+            )
     options = table_options(plan.experiment.data)
     _check_label(settings, options, settings_file)
     problems = _file_problems(Path(settings.data), site, plan)
@@ -160,6 +181,32 @@ def check_site(
     return lines
 
 
+def is_servers(place: Path) -> bool:
+    """Return True for the kit of the server."""
+    return (place / "startup" / SERVERS_CONFIGURATION).is_file()
+
+
+def check_server(kit: Path) -> list[str]:
+    """Sentences about the server's kit, which gets the gate if it was made before.
+
+    Raises:
+        InputError: its certificate or its list of revoked certificates does not fit, with the cure.
+    """
+    need_flare()
+    configuration = read_json(
+        kit / "startup" / SERVERS_CONFIGURATION, dict, "get a new kit from the operator"
+    )
+    name = str(configuration["servers"][0]["admin_server"])
+    lines = _check_certificate(kit, "server", name)
+    lines += mend_kit(kit)
+    lines.append("gate      the server and its jobs start behind it")
+    revocations = servers_list(kit / "local")
+    if revocations is not None:
+        lines.append(f"revoked   {revocations.words(datetime.now(UTC))}")
+    lines.append("this server can start")
+    return lines
+
+
 def mend_kit(kit: Path) -> list[str]:
     """Put the gate into a kit that was made before it, and close its files to others; returns sentences about that.
 
@@ -204,54 +251,57 @@ def _file_problems(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
     ).problems
 
 
-def _check_certificate(kit: Path, site: str) -> list[str]:
+_RENEWAL = {
+    "client": "coterie site renew {kit}",
+    "server": "make new kits with coterie deploy PLAN --kits NEW",
+}
+"""How the certificate of a site and of the server is renewed."""
+
+
+def _check_certificate(kit: Path, end: str, name: str) -> list[str]:
     """Return sentences about how long the kit's certificate is valid.
 
+    Args:
+        kit: the folder.
+        end: `client` for a site, `server` for the server.
+        name: who holds it.
+
     Raises:
-        InputError: it is not there, not of its own authority, not of this site, not of the kit's key, or has ended.
+        InputError: it is not there, not of its own authority, not of this holder, not of the kit's key, or has ended.
     """
-    from cryptography.exceptions import InvalidSignature
-
-    from coterie.sites.flare.authority import (
-        FEW_DAYS,
-        certificate_of,
-        common_name,
-        days_left,
-    )
-    from coterie.sites.flare.renewal import check_key, kits_certificate
-
     startup = kit / "startup"
-    certificate = kits_certificate(kit)
+    certificate = kits_certificate(kit, end)
     try:
-        certificate.verify_directly_issued_by(
-            certificate_of((startup / "rootCA.pem").read_bytes())
-        )
-    except (ValueError, TypeError, InvalidSignature) as error:
+        authority = certificate_of((startup / ROOT_CERTIFICATE).read_bytes())
+        is_signed = issued_by(certificate, authority)
+    except ValueError:  # the authority's certificate is damaged
+        is_signed = False
+    if not is_signed:
         raise InputError(
-            f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get a new kit"
-        ) from error
+            f"{startup / f'{end}.crt'} is not signed by {startup / ROOT_CERTIFICATE}; get a new kit"
+        )
     named = common_name(certificate)
-    if named != site:
+    if named != name:
         raise InputError(
-            f"the certificate in {startup} is that of {named!r}, not of {site!r}, and the server compares; use its kit"
+            f"the certificate in {startup} is that of {named!r}, not of {name!r}, and the others compare; use its kit"
         )
-    check_key(kit, certificate)
-    days, end = days_left(certificate), certificate.not_valid_after_utc.date()
+    check_key(kit, certificate, end)
+    days, last_day = days_left(certificate), certificate.not_valid_after_utc.date()
+    renewal = _RENEWAL[end].format(kit=kit)
     if days < 0:
+        by_telephone = ", and tell the operator the SHA-256 of the new key by telephone"
+        cure = f"{renewal}{by_telephone if end == 'client' else ''}"
         raise InputError(
-            f"the certificate in {startup} ended on {end}, and the server refuses it: coterie site renew {kit}, and tell the operator "
-            "the SHA-256 of the new key by telephone"
+            f"the certificate in {startup} ended on {last_day}, and it is refused: {cure}"
         )
-    lines = [f"key       its certificate ends in {days} days, on {end}"]
+    lines = [f"key       its certificate ends in {days} days, on {last_day}"]
     if days < FEW_DAYS:
-        lines.append(f"look at   the certificate ends soon: coterie site renew {kit}")
+        lines.append(f"look at   the certificate ends soon: {renewal}")
     return lines
 
 
 def _revocation_lines(settings_file: Path) -> list[str]:
     """Return a sentence about the list of revoked certificates that a site holds. Raises `InputError` if it is damaged."""
-    from coterie.sites.flare.revocation import sites_list
-
     kit = kit_of(settings_file)
     if kit is None:
         return []
@@ -283,11 +333,14 @@ def connect(startup: Path) -> str:
         startup: the folder of a site's kit with its certificate.
 
     Raises:
-        InputError: the port cannot be reached, or a certificate is refused, with the cure.
+        InputError: this is no kit of a site, the port cannot be reached, or a certificate is refused, with the cure.
     """
-    server = json.loads((startup / "fed_client.json").read_text(encoding="utf-8"))[
-        "servers"
-    ][0]
+    configuration = startup / "fed_client.json"
+    if not configuration.is_file():
+        raise InputError(
+            f"{configuration} is missing: only a site's kit connects; leave out --connect, or give a site's kit"
+        )
+    server = json.loads(configuration.read_text(encoding="utf-8"))["servers"][0]
     host, _, port = server["service"]["target"].rpartition(":")
     context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
     context.load_cert_chain(startup / "client.crt", startup / "client.key")

@@ -137,7 +137,7 @@ def parse_descriptions(
     for name in table:
         if name not in sites:
             raise InputError(
-                f"described names {name!r}, which is no site of the plan; {nearest(name, sites)}"
+                f"described names {name!r}, which is not a site of the plan; {nearest(name, sites)}"
             )
     missing = [name for name in sites if name not in table]
     if missing:

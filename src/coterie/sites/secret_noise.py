@@ -55,14 +55,8 @@ def site_key(log: Path) -> bytes:
     Raises `InputError` for a file that is no such key: with an empty one everybody could guess.
     """
     path = key_file(log)
-
-    def write(temporary: Path) -> None:
-        temporary.touch(0o600)
-        temporary.write_bytes(os.urandom(KEY_BYTES))
-
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, write, durable=True, once=True)
+        _write_key(path, os.urandom(KEY_BYTES))
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         cure = "restore it, or remove it for a new one: runs so far cannot be resumed then, and what is asked again costs again"
@@ -70,6 +64,30 @@ def site_key(log: Path) -> bytes:
             f"{path} has {len(key)} bytes, and a site's key has {KEY_BYTES}; {cure}"
         )
     return key
+
+
+def move_key(kit: Path, log: Path) -> bool:
+    """Move the key of a kit that was made before keys lay beside their log; returns whether there was one to move.
+
+    A key beside the log stays: what the log has told is told under that one.
+    """
+    old, new = kit / "coterie" / "key", key_file(log)
+    if not old.is_file() or new.exists():
+        return False
+    _write_key(new, old.read_bytes())
+    old.unlink()
+    return True
+
+
+def _write_key(path: Path, key: bytes) -> None:
+    """Write a key for its owner alone; one that another process has written meanwhile stays."""
+
+    def write(temporary: Path) -> None:
+        temporary.touch(0o600)
+        temporary.write_bytes(key)
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, write, durable=True, once=True)
 
 
 def is_told_behind_noise(metric: str) -> bool:

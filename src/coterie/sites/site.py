@@ -82,6 +82,7 @@ class Site:
         self._newest = -1
         self._journal: dict[str, bytes] = {}
         self._child: _Child | None = None
+        self._is_closed = False
 
     @property
     def busy(self) -> bool:
@@ -135,7 +136,8 @@ class Site:
             return self._answer(head, message, caller, settings)
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process. A message that it was answering is answered no more."""
+        self._is_closed = True
         if self._child is not None:
             self._child.close()
 
@@ -193,6 +195,9 @@ class Site:
         if self._child is None:
             self._child = self._fresh(settings)
         answer, about_answer = self._child.ask(message)
+        if answer is None and self._is_closed:
+            # Of a job that is aborted: an answer that the child has ended would count as a failure of this site.
+            raise RuntimeError("its job has ended")
         if answer is None:
             why = f"its cohort process ended with exit code {self._child.code}; {MEMORY_LOST}"
             self._child = self._again(settings)

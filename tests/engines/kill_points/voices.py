@@ -85,9 +85,21 @@ def doors_of(cell):
 
 
 def say(
-    cell, to, channel, topic, inside=None, payload=None, headers=None, via="", wait=5.0
+    cell,
+    to,
+    channel,
+    topic,
+    inside=None,
+    payload=None,
+    headers=None,
+    via="",
+    wait=5.0,
+    command=False,
 ):
-    """Send a message and return what came back: `[return code, error, payload as text]`, or [] for silence."""
+    """Send a message and return what came back: `[return code, error, payload as text]`, or [] for silence.
+
+    A message has an order to an agent `inside`, is a `command` to a job at the server, or has a `payload`.
+    """
     from nvflare.fuel.f3.cellnet.core_cell import _Waiter
     from nvflare.fuel.f3.cellnet.utils import encode_payload
     from nvflare.fuel.f3.message import Message as CellMessage
@@ -98,6 +110,10 @@ def say(
         payload = Message(topic=inside["topic"], body=inside.get("body", ""))
         for key, value in inside.get("headers", {}).items():
             payload.set_header(key, value)
+    if command:
+        from nvflare.apis.shareable import Shareable
+
+        payload = Shareable()
     message = CellMessage({}, payload)
     encode_payload(message, fobs_ctx=cell.get_fobs_context())
     message.add_headers(

@@ -65,7 +65,7 @@ class Request:
         """Raise `InputError` unless this is the request of one of the `sites`, of the organisation that the plan gives that site."""
         if self.site not in sites:
             raise InputError(
-                f"the request is for {self.site[:64]!r}, which is no site of the plan; {nearest(self.site, sites)}"
+                f"the request is for {self.site[:64]!r}, which is not a site of the plan; {nearest(self.site, sites)}"
             )
         if self.kind != "client":
             raise InputError(
@@ -102,7 +102,7 @@ def read_request(file: Path) -> Request:
         valid, key = request.is_signature_valid, key_fingerprint(request.public_key())
     except (OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{file} is no request of a site ({type(error).__name__}); let the site make a new one"
+            f"{file} is not a request of a site ({type(error).__name__}); let the site make a new one"
         ) from error
     if not valid:
         raise InputError(
@@ -207,18 +207,20 @@ def serial_of(certificate: x509.Certificate) -> str:
 
 
 def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return True if an authority has signed a certificate, and the certificate is valid now."""
+    """Return True if an authority has signed a certificate."""
     from cryptography.exceptions import InvalidSignature
 
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return bool(
-        certificate.not_valid_before_utc
-        <= datetime.now(UTC)
-        <= certificate.not_valid_after_utc
-    )
+    return True
+
+
+def is_valid(certificate: x509.Certificate, time: datetime) -> bool:
+    """Return True if a certificate is valid at a time, which has a time zone."""
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return bool(begin <= time <= end)
 
 
 def common_name(certificate: x509.Certificate) -> str:

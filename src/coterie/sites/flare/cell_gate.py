@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 from coterie.base.errors import InputError
 from coterie.sites.flare.doors import (
     ADMIN_CHANNEL,
+    DEPLOY,
     SERVER,
+    START,
     STREAM,
     Cell,
     Letter,
@@ -40,6 +42,8 @@ GATE_FAILED = 70
 """Exit status where the gate itself fails: FLARE swallows exceptions, and an open gate is worse than none running."""
 _PROOF = "coterie_gate"
 """Key of a handshake with number and proof."""
+LONGEST_GREETING = 1 << 16
+"""Bytes of a handshake, which FLARE parses before it knows its sender; that of a job has some 300."""
 
 
 class Verdict(NamedTuple):
@@ -48,10 +52,12 @@ class Verdict(NamedTuple):
     Attributes:
         why: why it is refused; "" if not.
         late: True for the reply to a question that nobody waits for any more: it is dropped without a line.
+        unpacks: the job that this message unpacks; "" for any other message.
     """
 
     why: str = ""
     late: bool = False
+    unpacks: str = ""
 
 
 class CellGate:
@@ -67,6 +73,8 @@ class CellGate:
         self.refusals = refusals
         self._server_name, self._secret = server_name, secret
         self._jobs: dict[str, str] = {}
+        self._unpacking: set[str] = set()
+        self._ordered: set[str] = set()
         self._proven: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -129,7 +137,9 @@ class CellGate:
                 getattr(sfm_connection, "coterie_number", ""),
             )
             is_named = name == me.rpartition(".")[0]
-        if not is_named or not hmac.compare_digest(expected, sent.get("proof", "")):
+        # As bytes: `compare_digest` raises for a text that is not ASCII.
+        proof = sent.get("proof", "").encode(errors="replace")
+        if not is_named or not hmac.compare_digest(expected.encode(), proof):
             return "it comes from this machine and does not have the parent's secret"
         self._proven[sfm_connection.conn] = name
         return ""
@@ -144,6 +154,8 @@ class CellGate:
         self, cell: Any, endpoint: Any, connection: Any, message: Any
     ) -> tuple[Verdict, str]:
         """Return the fate of a message, and the name under which a refusal is counted."""
+        if not isinstance(message.headers, dict):
+            message.headers = {}
         me = cell.my_info.fqcn
         if connection is None or type(connection).__name__ == "NullConnection":
             is_own = endpoint.name == me and message.get_header("cn__origin") == me
@@ -164,8 +176,45 @@ class CellGate:
         if letter.kind != "req":
             return _verdict_on_reply(cell, letter, message), name
         if letter.channel == ADMIN_CHANNEL and kind_of(me)[0] is Cell.SITE:
-            return Verdict(_why_not_inside(letter, message)), name
+            return self._verdict_on_order(letter, message), name
         return Verdict(), name
+
+    def _verdict_on_order(self, letter: Letter, message: Any) -> Verdict:
+        """Decode a request to a site's agent, and look at what it asks: the agent obeys this, and no header."""
+        inside = _inside_of(message)
+        if isinstance(inside, str):
+            return Verdict(inside)
+        topic, job = inside.topic, inside.headers.get("job_id")
+        _, sender_job = kind_of(letter.origin)
+        why = why_not_inside(topic, job, sender_job)
+        if not why and sender_job and letter.topic != topic:
+            why = "its header names another topic than the message inside"
+        if why or topic not in (DEPLOY, START):
+            return Verdict(why)
+        return self._begin_order(topic, job)
+
+    def _begin_order(self, topic: str, job: str) -> Verdict:
+        """Let a job be unpacked before it is started alone, and one order about it begin after the other has ended.
+
+        FLARE unpacks the files of a job before it looks whether they bring code, which Python would import in between.
+        """
+        with self._lock:
+            if job in self._unpacking:
+                return Verdict(
+                    f"{topic!r} inside is about a job that is being unpacked"
+                )
+            if topic == START:
+                self._ordered.add(job)
+                return Verdict()
+            if job in self._ordered:
+                return Verdict(f"{topic!r} inside is about a job that was started")
+            self._unpacking.add(job)
+            return Verdict(unpacks=job)
+
+    def end_unpacking(self, job: str) -> None:
+        """Note that FLARE has unpacked a job, or has failed to."""
+        with self._lock:
+            self._unpacking.discard(job)
 
     def _peer(self, me: str, endpoint: Any, connection: Any) -> tuple[Peer | None, str]:
         """Return who has sent a frame, as its connection proves it, and a name for the log."""
@@ -191,9 +240,8 @@ class CellGate:
 
 
 def _prove(secret: str, end: str, name: str, number: str) -> str:
-    return hmac.new(
-        secret.encode(), f"{end} {name} {number}".encode(), "sha256"
-    ).hexdigest()
+    text = f"{end} {name} {number}".encode(errors="replace")
+    return hmac.new(secret.encode(), text, "sha256").hexdigest()
 
 
 def is_inside(connection: Any) -> bool:
@@ -202,8 +250,8 @@ def is_inside(connection: Any) -> bool:
 
 
 def _letter(message: Any) -> Letter | None:
-    """The headers that the gate looks at; None if one is no text."""
-    headers = message.headers or {}
+    """The headers that the gate looks at; None if one is malformed."""
+    headers = message.headers
     names = ("origin", "destination", "from", "msg_type", "channel", "topic")
     texts = [headers.get(f"cn__{name}", "") for name in names]
     inner = [headers.get(f"sm__{name}") or "" for name in ("ch", "tp")]
@@ -213,6 +261,8 @@ def _letter(message: Any) -> Letter | None:
         "return",
     ):
         return None
+    if not _begins_at(headers.get("cn__route"), texts[0]):
+        return None
     is_bare = not any(
         headers.get(f"cn__{name}")
         for name in ("secure", "encrypted", "conn_url", "pass_through")
@@ -220,6 +270,21 @@ def _letter(message: Any) -> Letter | None:
     origin, destination, carrier, kind, channel, topic = texts
     stream = (inner[0], inner[1]) if channel == STREAM else ("", "")
     return Letter(origin, destination, carrier, kind, channel, topic, stream, is_bare)
+
+
+def _begins_at(route: Any, origin: str) -> bool:
+    """Return True if a route begins at the origin, or there is none. FLARE keeps a statistic of each name at its beginning."""
+    if route is None:
+        return True
+    if not isinstance(route, list) or not route:
+        return False
+    first = route[0]
+    return (
+        isinstance(first, list | tuple)
+        and len(first) == 2
+        and first[0] == origin
+        and isinstance(first[1], int | float)
+    )
 
 
 def _verdict_on_reply(cell: Any, letter: Letter, message: Any) -> Verdict:
@@ -242,8 +307,8 @@ def _verdict_on_reply(cell: Any, letter: Letter, message: Any) -> Verdict:
     return Verdict()
 
 
-def _why_not_inside(letter: Letter, message: Any) -> str:
-    """Decode a request to a site's agent, and look at what it asks: the agent obeys this, and no header."""
+def _inside_of(message: Any) -> Any:
+    """Return the message inside a request to the agent; a text that says why there is none."""
     from nvflare.fuel.f3.cellnet.utils import decode_payload
     from nvflare.fuel.f3.message import Message as CellMessage
     from nvflare.private.admin_defs import Message
@@ -258,12 +323,7 @@ def _why_not_inside(letter: Letter, message: Any) -> str:
     inside = copy.payload
     if not isinstance(inside, Message) or not isinstance(inside.headers, dict):
         return "its payload is no request to the agent"
-    _, job = kind_of(letter.origin)
-    why = why_not_inside(inside.topic, inside.headers.get("job_id"), job)
-    is_other = bool(job) and letter.topic != inside.topic
-    return why or (
-        "its header names another topic than the message inside" if is_other else ""
-    )
+    return inside
 
 
 INSTALLED: list[CellGate] = []
@@ -277,6 +337,7 @@ def gate() -> CellGate | None:
 
 def install(new: CellGate) -> None:
     """Put the gate before every cell that this process will make. Raises `InputError` for a FLARE with other cells."""
+    from nvflare.fuel.f3.cellnet import cell
     from nvflare.fuel.f3.cellnet.core_cell import CoreCell
     from nvflare.fuel.f3.sfm.conn_manager import ConnManager
     from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
@@ -285,12 +346,10 @@ def install(new: CellGate) -> None:
         (CoreCell, "process_message"),
         (ConnManager, "process_frame"),
         (ConnManager, "update_endpoint"),
+        (SfmConnection, "send_handshake"),
+        (cell, "_is_server_job_cell"),
     )
-    missing = [
-        name
-        for owner, name in (*wanted, (SfmConnection, "send_handshake"))
-        if not hasattr(owner, name)
-    ]
+    missing = [name for owner, name in wanted if not hasattr(owner, name)]
     if missing or CoreCell.ALL_CELLS or INSTALLED:
         what = ", ".join(missing) or "a cell is there already"
         raise InputError(
@@ -300,10 +359,12 @@ def install(new: CellGate) -> None:
     ConnManager.process_frame = _greet_first(ConnManager.process_frame, new)
     SfmConnection.send_handshake = _with_proof(SfmConnection.send_handshake, new)
     ConnManager.update_endpoint = _after_proof(ConnManager.update_endpoint, new)
+    # FLARE ends the server's job where a site's message is malformed or said to be too long: one site would end the run of all.
+    cell._is_server_job_cell = lambda info: False
     INSTALLED.append(new)
 
 
-def _or_end(work: Callable[[], Any]) -> Any:
+def end_on_failure(work: Callable[[], Any]) -> Any:
     """Do what the gate does; where it fails itself the process ends, since FLARE would go on without it."""
     try:
         return work()
@@ -318,7 +379,7 @@ def _guard(process: Callable[..., None], guard: CellGate) -> Callable[..., None]
     def process_message(
         self: Any, endpoint: Any, connection: Any, app_id: int, message: Any
     ) -> None:
-        def look() -> bool:
+        def look() -> Verdict:
             verdict, sender = guard.verdict(self, endpoint, connection, message)
             if verdict.why:
                 what = " ".join(
@@ -327,10 +388,16 @@ def _guard(process: Callable[..., None], guard: CellGate) -> Callable[..., None]
                 )
                 guard.refusals.note(sender, what, verdict.why)
                 _tell(self, endpoint, message)
-            return not verdict.why and not verdict.late
+            return verdict
 
-        if _or_end(look):
+        verdict: Verdict = end_on_failure(look)
+        if verdict.why or verdict.late:
+            return
+        try:
             process(self, endpoint, connection, app_id, message)
+        finally:
+            if verdict.unpacks:
+                guard.end_unpacking(verdict.unpacks)
 
     return process_message
 
@@ -378,19 +445,28 @@ def _greet_first(process: Callable[..., None], guard: CellGate) -> Callable[...,
     """Drop frames of a connection that has not said who it is: FLARE writes an error for each."""
 
     def process_frame(self: Any, sfm_connection: Any, frame: Any) -> None:
-        def comes_too_early() -> bool:
-            from nvflare.fuel.f3.sfm.constants import Types
-            from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
-
-            if sfm_connection.sfm_endpoint is not None:
-                return False
-            kind = Prefix.from_bytes(frame).type if len(frame) >= PREFIX_LEN else None
-            return kind not in (Types.HELLO, Types.READY)
-
-        if not _or_end(comes_too_early):
+        is_known = sfm_connection.sfm_endpoint is not None
+        if not end_on_failure(lambda: is_dropped_early(is_known, frame)):
             process(self, sfm_connection, frame)
 
     return process_frame
+
+
+def is_dropped_early(is_known: bool, frame: Any) -> bool:
+    """Return True for a frame that FLARE does not parse: a greeting that is too long, and anything before a greeting.
+
+    Args:
+        is_known: whether the other end of the connection has said who it is.
+        frame: the bytes.
+    """
+    from nvflare.fuel.f3.sfm.constants import Types
+    from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
+
+    if len(frame) < PREFIX_LEN:
+        return True
+    if Prefix.from_bytes(frame).type in (Types.HELLO, Types.READY):
+        return len(frame) > LONGEST_GREETING
+    return not is_known
 
 
 def _with_proof(send: Callable[..., None], guard: CellGate) -> Callable[..., None]:
@@ -402,7 +478,7 @@ def _with_proof(send: Callable[..., None], guard: CellGate) -> Callable[..., Non
         if not is_inside(self.conn):
             send(self, frame_type)
         elif frame_type == Types.HELLO:
-            _greet(self, frame_type, _or_end(lambda: guard.greeting(self)))
+            _greet(self, frame_type, end_on_failure(lambda: guard.greeting(self)))
 
     return send_handshake
 
@@ -431,13 +507,13 @@ def _after_proof(update: Callable[..., None], guard: CellGate) -> Callable[..., 
             is_passive = sfm_connection.conn.connector.mode == Mode.PASSIVE
             name, proof = content["endpoint_name"], content.pop(_PROOF, None)
             me = self.local_endpoint.name
-            why = _or_end(
+            why = end_on_failure(
                 lambda: guard.objection_to_greeting(
                     me, sfm_connection, name, proof, is_passive
                 )
             )
             if why:
-                _or_end(
+                end_on_failure(
                     lambda: guard.refusals.note(
                         "this machine", f"connects as {name}", why
                     )

@@ -6,11 +6,13 @@ serialiser sees nothing but bytes. The classes here are named in the job and mus
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nvflare.collab import CollabCallError, collab
+from nvflare.collab.api.exceptions import RunAborted
 
 import coterie.compute.metrics  # noqa: F401 - settings may name its tasks
 from coterie.config.registry import METHODS
@@ -72,12 +74,22 @@ class SiteClient:
             self._site.close()
 
 
-class FlareLink:
-    """The sites of a running job, called through their proxies. An aborted job raises FLARE's `RunAborted`, which nobody catches."""
+ABORT_SECONDS = 5.0
+"""Between the end of a job at its sites and at the server, where FLARE aborts it at the sites first."""
 
-    def __init__(self, proxies: Sequence[Any]) -> None:
+
+class FlareLink:
+    """The sites of a running job, called through their proxies. An aborted job raises FLARE's `RunAborted`, which nobody catches.
+
+    Args:
+        proxies: of the sites.
+        aborted: FLARE's signal that the job is aborted; None: it cannot be.
+    """
+
+    def __init__(self, proxies: Sequence[Any], aborted: Any = None) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
         self.names: Sequence[str] = sorted(self._proxies)
+        self._aborted = aborted
 
     def call(self, name: str, message: bytes, timeout: float) -> Any:
         """The reply of a site, bytes if it is honest."""
@@ -96,9 +108,22 @@ class FlareLink:
         return closed if type(closed) is int else 0
 
     def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:
+        begun = time.monotonic()
         try:
             return getattr(self._proxies[name](timeout=timeout), method)(**values)
         except CollabCallError as error:
+            # An abort looks like the failure of a site. Counted as one, a round would end without it, and be resumed so.
+            if time.monotonic() - begun < timeout and self._is_aborted_soon():
+                raise RunAborted("the job was aborted during a call") from error
             if error.cause_type == "TimeoutError":
                 raise TimeoutError(str(error.cause)) from error
             raise ConnectionError(f"{error.cause_type}: {error.cause}") from error
+
+    def _is_aborted_soon(self) -> bool:
+        """Return True if the job is aborted, or is within `ABORT_SECONDS`."""
+        deadline = time.monotonic() + ABORT_SECONDS
+        while self._aborted is not None and time.monotonic() < deadline:
+            if self._aborted.triggered:
+                return True
+            time.sleep(0.05)
+        return False

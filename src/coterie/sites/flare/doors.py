@@ -136,12 +136,13 @@ STREAMS: dict[tuple[Cell, Cell], frozenset[tuple[str, str]]] = {
 """By receiver and author: channels and topics of what a stream carries; where none is open, only acknowledgements and errors of
 streams are: a parent says so that a message of a job could not be forwarded."""
 
+DEPLOY, START = "train.deploy", "train.start_job"
 FROM_SERVER = frozenset(
     {
         "scheduler.check_resource",
         "scheduler.cancel_resource",
-        "train.deploy",
-        "train.start_job",
+        DEPLOY,
+        START,
         "train.abort",
     }
 )
@@ -312,7 +313,7 @@ def why_not_inside(topic: object, job: object, sender_job: str) -> str:
             if is_own
             else f"{topic!r} inside is closed to a job, or is about another job"
         )
-    if topic not in FROM_SERVER:
+    if not isinstance(topic, str) or topic not in FROM_SERVER:
         return f"{topic!r} inside is closed to the server"
     if topic in OF_A_JOB and not is_job(job):
         return f"{topic!r} inside names no job"

@@ -20,6 +20,7 @@ from nvflare.apis.fl_context import FLContext
 from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
 from coterie.sites.flare.authority import serial_of
+from coterie.sites.flare.cell_gate import end_on_failure
 from coterie.sites.flare.revocation import servers_list
 
 REGISTERED = "registered.json"
@@ -55,9 +56,13 @@ class Gate(FLComponent):  # type: ignore[misc]
             return
         with self._one_by_one:
             if self._local is None:
-                server = fl_ctx.get_engine().server
-                self._local = Path(server.workspace) / "local"
-                self._watch(server.client_manager.cred_keeper.get_id_verifier(fl_ctx))
+                # FLARE swallows what an event handler raises, and would let in whoever is revoked.
+                end_on_failure(lambda: self._begin(fl_ctx))
+
+    def _begin(self, fl_ctx: FLContext) -> None:
+        server = fl_ctx.get_engine().server
+        self._local = Path(server.workspace) / "local"
+        self._watch(server.client_manager.cred_keeper.get_id_verifier(fl_ctx))
 
     def _watch(self, verifier: Any) -> None:
         verify = verifier.verify_common_name

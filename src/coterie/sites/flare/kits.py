@@ -22,7 +22,13 @@ from coterie.sites.flare.authority import (
 )
 from coterie.sites.flare.revocation import REVOKED, first_list
 from coterie.sites.flare.signature import sign_plan
-from coterie.sites.flare.start import LAUNCHERS, MODULE, PROGRAMS, has_gate
+from coterie.sites.flare.start import (
+    LAUNCHERS,
+    MODULE,
+    OPEN_PATH,
+    PROGRAMS,
+    has_gate,
+)
 from coterie.sites.flare.workspace import for_owner_only, tighten
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan, signature_file
 from coterie.sites.settings import SETTINGS_FILE
@@ -207,6 +213,7 @@ def harden(kit: Path) -> None:
     add_gate(kit)
 
 
+@for_owner_only()
 def add_gate(kit: Path) -> bool:
     """Let a kit start its processes, and they their jobs, behind the gate; returns whether that is new.
 
@@ -218,8 +225,9 @@ def add_gate(kit: Path) -> bool:
     resources = kit / "local" / "resources.json"
     script = start.read_text(encoding="utf-8")
     settings = json.loads(resources.read_text(encoding="utf-8"))
+    # Nothing is imported from the folder in which the script is called: hence -P, and no line that ends PYTHONPATH with a colon.
+    script = script.replace(OPEN_PATH, "")
     for entry, program in PROGRAMS.items():
-        # -P: nothing is imported from the folder in which the script is called.
         script = script.replace(f"-m {program} ", f"-P -m {MODULE} {entry} ")
     for component in settings["components"]:
         component["path"] = LAUNCHERS.get(component["path"], component["path"])
@@ -249,6 +257,7 @@ fi
 """
 
 
+@for_owner_only()
 def remember_interpreter(kit: Path) -> None:
     """Let the kit's start script use this interpreter."""
     (kit / "local" / "python").write_text(f"{sys.executable}\n", encoding="utf-8")

@@ -25,6 +25,7 @@ from coterie.sites.flare.authority import (
 )
 from coterie.sites.flare.join import certificates_in, check_authority, make_request
 from coterie.sites.flare.renewal_request import write_renewal
+from coterie.sites.flare.workspace import for_owner_only, tighten
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -33,6 +34,7 @@ FOLDER = "renewal"
 """Folder of a kit with the new key until its certificate is signed."""
 
 
+@for_owner_only()
 def request_renewal(kit: Path) -> tuple[Path, Request]:
     """Make a new key in the site's kit, and a request that the old key has signed. One that was begun goes on.
 
@@ -40,7 +42,7 @@ def request_renewal(kit: Path) -> tuple[Path, Request]:
         The file to send to the operator, and what the request says.
 
     Raises:
-        InputError: the folder is no kit of a site.
+        InputError: the folder is not the kit of a site.
     """
     startup, folder = kit / "startup", kit / FOLDER
     certificate = kits_certificate(kit)
@@ -56,10 +58,12 @@ def request_renewal(kit: Path) -> tuple[Path, Request]:
                 startup / "client.key",
                 startup / "client.crt",
             )
+            tighten(begun)  # FLARE gives some files rights of its own
             os.replace(begun, folder)  # whole or not at all
     return folder / f"{site}.renewal.zip", read_request(folder / f"{site}.request.zip")
 
 
+@for_owner_only()
 def install(kit: Path, signed_zip: Path) -> x509.Certificate:
     """Put the new key and the certificate that the operator has signed into a site's kit, and return the certificate.
 
@@ -102,29 +106,39 @@ def install(kit: Path, signed_zip: Path) -> x509.Certificate:
     return successor
 
 
-def kits_certificate(kit: Path) -> x509.Certificate:
-    """Return the certificate in a site's kit. Raises `InputError` if the folder is no kit of a site, or the certificate is damaged."""
+def kits_certificate(kit: Path, end: str = "client") -> x509.Certificate:
+    """Return the certificate in a kit.
+
+    Args:
+        kit: the folder.
+        end: `client` for a site, `server` for the server.
+
+    Raises:
+        InputError: the folder is not the kit of one, or the certificate is damaged.
+    """
     startup = kit / "startup"
-    for name in ("client.crt", "client.key", ROOT_CERTIFICATE):
+    file = startup / f"{end}.crt"
+    for name in (file.name, f"{end}.key", ROOT_CERTIFICATE):
         if not (startup / name).is_file():
             raise InputError(
-                f"{startup} has no {name}: the server refuses connections without it; get a new kit"
+                f"{startup} has no {name}: no connection is taken without it; get a new kit"
             )
     try:
-        return certificate_of((startup / "client.crt").read_bytes())
+        return certificate_of(file.read_bytes())
     except ValueError as error:
         raise InputError(
-            f"{startup / 'client.crt'} is damaged; restore it from a backup, or get a new kit"
+            f"{file} is damaged; restore it from a backup, or get a new kit"
         ) from error
 
 
-def check_key(kit: Path, certificate: x509.Certificate) -> None:
-    """Raise `InputError` unless the key in a site's kit is that of its certificate."""
+def check_key(kit: Path, certificate: x509.Certificate, end: str = "client") -> None:
+    """Raise `InputError` unless the key in a kit is that of its certificate; `end` as of `kits_certificate`."""
     startup = kit / "startup"
-    if not _belongs((startup / "client.key").read_bytes(), certificate):
+    if not _belongs((startup / f"{end}.key").read_bytes(), certificate):
+        renewed = f"if a renewal was interrupted, give coterie site renew {kit} with the signed file again, or "
+        cure = renewed if end == "client" else ""
         raise InputError(
-            f"client.key and client.crt in {startup} do not belong together; if a renewal was interrupted, give coterie site renew "
-            f"{kit} with the signed file again, or get a new kit"
+            f"{end}.key and {end}.crt in {startup} do not belong together; {cure}get a new kit"
         )
 
 

@@ -190,7 +190,7 @@ def _read(
         check_bytes(signed, revocations.signature, certificate_of(root.read_bytes()))
     except (OSError, AttributeError, TypeError, ValueError) as error:
         raise InputError(
-            f"{place} is no list that the authority of this kit has signed; {cure}"
+            f"{place} is not a list that the authority of this kit has signed; {cure}"
         ) from error
     return revocations
 
@@ -257,7 +257,7 @@ def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
         InputError: the authority has not signed the text, or the site holds a later list.
     """
     if not isinstance(text, str) or len(text) > LONGEST:
-        raise InputError("the server sent no list of revoked certificates")
+        raise InputError("what the server sent is not a list of revoked certificates")
     sent = parse_list(
         text,
         startup / ROOT_CERTIFICATE,

@@ -62,7 +62,7 @@ class Coordinator:
         if hasattr(engine, "register_app_command"):
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
-        link = FlareLink(collab.clients)
+        link = FlareLink(collab.clients, context.get_run_abort_signal())
         threading.Thread(target=self._ask_gates, args=(link,), daemon=True).start()
         options = {
             **{key: plan[key] for key in ("timeout", "accept", "goes_on")},

@@ -15,6 +15,7 @@ from coterie.sites.flare.authority import (
     ROOT_CERTIFICATE,
     certificate_of,
     common_name,
+    is_valid,
     issued_by,
 )
 from coterie.sites.plan import signature_file
@@ -61,10 +62,11 @@ def check_plan(
             f"{plan_file} has no signature of the operator beside it ({file.name}); {cure}"
         )
     try:
-        _verify(_PLAN + content, json.loads(signature), operator, startup)
+        signed, now = json.loads(signature), datetime.now(UTC)
+        _verify(_PLAN + content, signed, operator, startup, now)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(
-            f"{file} is no signature of {operator} under this plan ({error}); {cure}"
+            f"{file} is not a signature of {operator} under this plan ({error}); {cure}"
         ) from error
     return f"by {operator}, whom the authority of this kit knows"
 
@@ -121,14 +123,14 @@ def sign_head(site: str, head: str, startup: Path) -> dict[str, str]:
 
 
 def check_head(entry: dict[str, str], server: str, startup: Path) -> None:
-    """Raise `InputError` unless the server has signed this head of a log."""
+    """Raise `InputError` unless the server has signed this head of a log, with a certificate that was valid at that time.
+
+    The time is a part of what is signed. A log is kept longer than a certificate is valid.
+    """
     try:
-        _verify(
-            _head_content(entry["site"], entry["head"], entry["signed"]),
-            entry,
-            server,
-            startup,
-        )
+        content = _head_content(entry["site"], entry["head"], entry["signed"])
+        time = datetime.fromisoformat(entry["signed"])
+        _verify(content, entry, server, startup, time)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"a head of the log is not signed by {server} ({error}); somebody has changed the file"
@@ -139,15 +141,17 @@ def _head_content(site: str, head: str, time: str) -> bytes:
     return _HEAD + hashlib.sha256(json.dumps([site, head, time]).encode()).digest()
 
 
-def _verify(content: bytes, signed: dict[str, str], name: str, startup: Path) -> None:
-    """Raise `ValueError` unless somebody of this name, with a valid certificate of the kit's authority, signed these bytes."""
+def _verify(
+    content: bytes, signed: dict[str, str], name: str, startup: Path, time: datetime
+) -> None:
+    """Raise `ValueError` unless somebody of this name, with a certificate of the kit's authority, signed these bytes.
+
+    The certificate must be valid at `time`.
+    """
     certificate = certificate_of(signed["certificate"].encode())
-    require(
-        issued_by(
-            certificate, certificate_of((startup / ROOT_CERTIFICATE).read_bytes())
-        ),
-        "of another authority",
-    )
+    authority = certificate_of((startup / ROOT_CERTIFICATE).read_bytes())
+    require(issued_by(certificate, authority), "of another authority")
+    require(is_valid(certificate, time), "its certificate had ended")
     if common_name(certificate) != name:
         raise InputError(f"of {common_name(certificate)!r}")
     check_bytes(content, signed["signature"], certificate)

@@ -38,6 +38,8 @@ LAUNCHERS = {
     ),
 }
 """FLARE's launchers of jobs, and those that take their place in a kit."""
+OPEN_PATH = "export PYTHONPATH=/local/custom:$PYTHONPATH\n"
+"""Line of FLARE's start script. Where PYTHONPATH is empty it ends with a colon, and Python imports from the current folder."""
 SERVER_LOG = "gate.jsonl"
 """In `local` of the server's kit: what its gate has refused."""
 
@@ -72,6 +74,8 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
         )
     guard = CellGate(Refusals(log), _server_of(kit) if is_site else "", secret)
     install(guard)
+    if entry.endswith("-job"):
+        _import_nothing_of_the_job()
     if entry == "server":
         from coterie.sites.flare.people import install_people
 
@@ -83,6 +87,13 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
             *arguments[where + 1 :],
         ]
     return arguments
+
+
+def _import_nothing_of_the_job() -> None:
+    """Let FLARE's program add no folder of the job to where Python looks for modules: no job brings code."""
+    from nvflare.utils import job_launcher_utils
+
+    job_launcher_utils.refresh_custom_dir_import_path = lambda folder: None
 
 
 def has_gate(kit: Path) -> bool:
@@ -98,8 +109,8 @@ def has_gate(kit: Path) -> bool:
         component["path"]
         for component in json.loads(resources.read_text(encoding="utf-8"))["components"]
     }
-    programs = any(program in text for program in PROGRAMS.values())
-    return f"-m {MODULE} " in text and not programs and not paths & LAUNCHERS.keys()
+    is_bare = OPEN_PATH in text or any(program in text for program in PROGRAMS.values())
+    return f"-m {MODULE} " in text and not is_bare and not paths & LAUNCHERS.keys()
 
 
 def _server_of(kit: Path) -> str:
