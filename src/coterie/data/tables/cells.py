@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.base.cures import Cure
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import fold, legible, spell
 from coterie.config.data import Missing
@@ -97,6 +98,20 @@ class Column:
             else self.texts
         )
 
+    def with_rows(self, numbers: NDArray[np.int64]) -> Column:
+        """Return the column with the row of its problem as the source counts it; `numbers`: the row of the source for each row."""
+        if self.problem is None:
+            return self
+        kind, row, cell = self.problem
+        return replace(self, problem=(kind, int(numbers[row - 1]) + 1, cell))
+
+    def where(self, keep: NDArray[np.bool_]) -> Column:
+        """Return the column of the rows to keep, bool [rows]."""
+        numbers = None if self.numbers is None else self.numbers[keep]
+        texts = None if self.texts is None else self.texts[keep]
+        column = replace(self, numbers=numbers, texts=texts)
+        return column if column.present.any() else replace(column, kind="empty")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -147,6 +162,7 @@ class Table:
         notes: sentences about what reading left out.
         renamed: columns of the source that have another name here.
         groups: int64 [rows], the same number for rows that belong together; None where nothing says so.
+        rows: int64 [rows], the number of each row in the source, from 0; None where all of them are here.
     """
 
     name: str
@@ -156,10 +172,21 @@ class Table:
     notes: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
+    rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         column = next(iter(self.columns.values()))
         return len(column.value_names if column.numbers is None else column.numbers)
+
+    def data_row(self, row: int | np.integer[Any]) -> int:
+        """Return what a sentence calls a row: its number in the source, from 1."""
+        return int(row if self.rows is None else self.rows[row]) + 1
+
+    def where(self, keep: NDArray[np.bool_]) -> Table:
+        """Return the table of the rows to keep, bool [rows], before they are split into parts."""
+        numbers = np.arange(len(self)) if self.rows is None else self.rows
+        columns = {key: column.where(keep) for key, column in self.columns.items()}
+        return replace(self, columns=columns, rows=numbers[keep])
 
 
 def _spell_as(kind: str, value: float) -> str:
@@ -346,15 +373,21 @@ _KINDS = {
 
 _COMPLAINTS: Mapping[str, str] = {
     "infinite": "is {cell} in data row {row}; give a finite number or leave the cell empty",
-    "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit), list it under missing{choice}",
-    "unit": "has {cell!r} in data row {row}; write the number alone, without its unit{choice}",
-    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark{choice}",
-    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front{choice}",
-    "pair": "has {cell!r} in data row {row}; write two numbers in two columns{choice}",
-    "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign{choice}",
-    "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way{choice}",
-    "text": "has {cell!r} in data row {row} among numbers; correct that cell, list it under missing{choice}",
+    "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit)",
+    "unit": "has {cell!r} in data row {row}; write the number alone, without its unit",
+    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark",
+    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front",
+    "pair": "has {cell!r} in data row {row}; write two numbers in two columns",
+    "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign",
+    "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way",
+    "text": "has {cell!r} in data row {row} among numbers; correct that cell",
+    "nested": "holds {cell}, not one number or text a row",
 }
+SHOWN = 40
+"""Characters of a cell that a sentence shows."""
+
+_CODES_FOR_MISSING = ("infinite", "bound", "text")
+"""Problems of single cells: such a cell may as well be taken as missing."""
 
 
 class Written(NamedTuple):
@@ -378,18 +411,29 @@ def with_signs(signs: Sequence[str]) -> str:
     )
 
 
-def complaint(
-    kind: str,
-    row: int,
-    cell: str,
-    choice: str = ", or name the column in categorical or drop",
-) -> str:
-    """Return the defect of a column of numbers and its cure, to be put behind its name. `choice`: what else may be done.
+def complaint(kind: str, row: int, cell: str) -> str:
+    """Return the defect of a column of numbers and how to correct it, to be put behind its name.
 
     >>> complaint("infinite", 3, "inf")
     'is inf in data row 3; give a finite number or leave the cell empty'
     """
-    return _COMPLAINTS[kind].format(cell=cell[:40], row=row, choice=choice)
+    return _COMPLAINTS[kind].format(cell=cell[:SHOWN], row=row)
+
+
+def cures_of(column: str, kind: str, cell: str, *, label: bool = False) -> list[Cure]:
+    """Return the settings with which a column can be used, or left out, although its cells are as `complaint` says.
+
+    >>> [str(cure) for cure in cures_of("crp", "bound", "<5")]
+    ['missing.crp = ["<5"]', 'categorical = ["crp"]', 'drop = ["crp"]']
+    """
+    cures = []
+    if kind in _CODES_FOR_MISSING and len(cell) < SHOWN:
+        cures.append(Cure("missing", {column: [cell]}))
+    if not label and kind not in ("infinite", "nested"):
+        cures.append(Cure("categorical", [column]))
+    if not label:
+        cures.append(Cure("drop", [column]))
+    return cures
 
 
 def number(cell: str | float, comma: Comma = "") -> float | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.base.cures import Advice
 from coterie.base.errors import InputError
 from coterie.base.files import path_exists
 from coterie.base.rows import tensors_by_name
@@ -35,6 +36,7 @@ from coterie.data.tables.read import (
     files_of,
     holds_arrays,
     notes_on_other_files,
+    open_sheet,
     read,
     reading_of,
 )
@@ -141,7 +143,7 @@ class _Problems(list[str]):
         try:
             yield
         except InputError as error:
-            self.append(str(error))
+            self.append(Advice(str(error), error.cures))
 
 
 def check_folder(
@@ -165,13 +167,13 @@ def check_folder(
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
     if path_exists(path, Path.is_file):
+        dealt = Split.parse(split, kind=None).kind is not None
         with problems.collect():
-            by_client = {path.stem: read(path, reading_of(settings))}
-        if by_client and Split.parse(split, kind=None).kind is not None:
-            with problems.collect():
-                by_client, notes = deal_table(
-                    by_client[path.stem], settings, seed=seed, split=split
-                )
+            sheet = open_sheet(path, reading_of(settings))
+            by_client = {} if dealt else {path.stem: sheet.table(reading_of(settings))}
+            if dealt:
+                by_client, notes = deal_table(sheet, settings, seed=seed, split=split)
+        if dealt:
             split = within(split)
     else:
         for client, file in files_of(path).items():
@@ -189,7 +191,7 @@ def _check_arrays(
     try:
         clients = from_folder(path, tables=settings, split=split, seed=seed)
     except InputError as error:
-        return TableCheck((str(error),), (), None, {}, ())
+        return TableCheck((Advice(str(error), error.cures),), (), None, {}, ())
     columns: dict[str, dict[str, Facts]] = {}
     for client in clients:
         parts = [part for _, part in client.parts()]

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
-from coterie.base.spelling import listing, names_rows, quote_toml, spell, toml_key
+from coterie.base.cures import Advice, Cure, either
+from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
+from coterie.data.tables.agreement import MAPPING, map_to_classes
 from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
 
@@ -104,9 +106,11 @@ def _on_patients(
             and different >= _FEWEST_PATIENTS * len(tables)
             and total >= _REPEATED * different
         ):
-            yield (
-                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quote_toml(name)} "
-                f"(--group), else keep = [{quote_toml(name)}] to use it as it is"
+            cures = Cure("group", name), Cure("keep", [name])
+            yield Advice(
+                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then {cures[0]} (--group), "
+                f"else {cures[1]} to use it as it is",
+                cures,
             )
             return
 
@@ -125,9 +129,10 @@ def _on_the_task(
     ):
         return
     low, high = label["values"][0], label["values"][-1]
-    yield (
+    yield Advice(
         f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
-        "Then --task regression, else --task classification"
+        "Then --task regression, else --task classification",
+        [Cure("task", "regression"), Cure("task", "classification")],
     )
 
 
@@ -149,10 +154,12 @@ def _on_words_of_classes(
     for table, words in zip(tables, classes, strict=True):
         elsewhere = [values for values in classes if values is not words]
         if len(words) > 1 and elsewhere and words.isdisjoint(set().union(*elsewhere)):
-            yield (
+            cures = map_to_classes(value for values in classes for value in values)
+            yield Advice(
                 f"label {label['column']}: no class in common with other clients at {table.name}, which has "
                 f"{' and '.join(sorted(words)[:3])}; are these other words for the same classes? Then map all values, "
-                "the positive class last: classes = {no = [...], yes = [...]}, else --task classification"
+                f"the positive class last: {either(cures) if cures else MAPPING}, else --task classification",
+                [*cures, Cure("task", "classification")],
             )
             return
 
@@ -217,10 +224,11 @@ def _share_of_cases(categories: Array, cases: Array) -> Array:
 def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
     """Ask whether columns that tell the label are known beforehand."""
     if names:
-        listed = ", ".join(map(quote_toml, names[:3]))
-        yield (
+        cures = Cure("drop", names[:3]), Cure("keep", names[:3])
+        yield Advice(
             f"{listing(names)}: {'each ' if len(names) > 1 else ''}tells the label of nearly all training rows alone; "
-            f"is it known only afterwards? Then drop = [{listed}], else keep = [{listed}]"
+            f"is it known only afterwards? Then {cures[0]}, else {cures[1]}",
+            cures,
         )
 
 
@@ -268,10 +276,11 @@ def _on_columns_of_one_class(
                 ).append(name)
                 break
     for state, columns in names.items():
-        listed = ", ".join(map(quote_toml, columns[:3]))
+        cures = Cure("drop", columns[:3]), Cure("keep", columns[:3])
         code = " (or list a code under missing)" if state.startswith("far") else ""
-        yield (
-            f"{listing(columns)}: {state}; does that follow from the outcome? Then drop = [{listed}]{code}, else keep = [{listed}]"
+        yield Advice(
+            f"{listing(columns)}: {state}; does that follow from the outcome? Then {cures[0]}{code}, else {cures[1]}",
+            cures,
         )
 
 
@@ -332,9 +341,11 @@ def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
         if column not in settings.keep:
             where.setdefault(doubt.partition(" are about ")[0], []).append(column)
     for client, names in where.items():
-        yield (
-            f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
-            f"[{', '.join(map(quote_toml, names[:3]))}], else correct that file or drop them"
+        cures = Cure("keep", names[:3]), Cure("drop", names[:3])
+        yield Advice(
+            f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then "
+            f"{cures[0]}, else correct that file or say {cures[1]}",
+            cures,
         )
 
 
@@ -352,12 +363,11 @@ def _on_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
                 codes[spell(value)] = codes.get(spell(value), 0) + len(rows)
     if codes_of:
         values = dict.fromkeys(code for codes in codes_of.values() for code in codes)
-        missing = ", ".join(
-            f"missing.{toml_key(name)} = [{', '.join(codes)}]"
-            for name, codes in [*codes_of.items()][:3]
-        )
-        yield (
+        named = {name: [*map(float, codes)] for name, codes in [*codes_of.items()][:3]}
+        cures = Cure("missing", named), Cure("keep", [*named])
+        yield Advice(
             f"{listing([*codes_of])}: {' and '.join([*values][:3])} in {sum(sum(codes.values()) for codes in codes_of.values())} rows "
             f"{'is' if len(values) == 1 else 'are'} far from all other numbers; {'does it' if len(values) == 1 else 'do they'} mean "
-            f"missing? Then {missing}, else keep = [{', '.join(map(quote_toml, [*codes_of][:3]))}]"
+            f"missing? Then {cures[0]}, else {cures[1]}",
+            cures,
         )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coterie.base.cures import Advice, Cure
 from coterie.base.errors import InputError, explain_imports
 from coterie.base.files import check_name, path_exists
 from coterie.base.spelling import fold, legible, listing
@@ -25,6 +29,8 @@ from coterie.data.tables.cells import (
     from_texts,
     number,
 )
+
+T = TypeVar("T")
 
 SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
 _OTHER_TABLES = {
@@ -42,8 +48,12 @@ _OTHER_TABLES = {
 }
 _OTHER_TABLES |= {".dat", ".gz", ".zip"}
 
-Columns = tuple[list[str], Callable[[int, str], Column]]
-"""The header of a table, and what makes a column of the position and the name to use."""
+Numbers = NDArray[np.int64]
+TypeColumn = Callable[[int, str, Numbers | None], Column]
+"""Makes a column of its position, the name to use, and the numbers of the rows to take; None takes all."""
+
+Columns = tuple[list[str], TypeColumn]
+"""The header of a table, and what makes its columns."""
 
 
 def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
@@ -122,11 +132,117 @@ def holds_arrays(path: Path, arrays: bool | None) -> bool:
         return True
     for key, array in content.items():
         if array.ndim == 2 and array.dtype.kind in "iu":
+            cures = Cure("arrays", True), Cure("arrays", False)
             raise InputError(
-                f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "
-                "say arrays = true, or arrays = false for a table"
+                Advice(
+                    f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "
+                    f"say {cures[0]}, or {cures[1]} for a table",
+                    cures,
+                )
             )
     return False
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table before its columns are typed: whether a column holds numbers or texts is told from the rows that are taken.
+
+    Attributes:
+        name: name of the client, or of the file.
+        source: what a sentence calls it.
+        header: names of the columns, as they are written.
+        column: makes a column.
+    """
+
+    name: str
+    source: str
+    header: list[str]
+    column: TypeColumn
+
+    def table(self, reading: Reading) -> Table:
+        """Return the table of all rows. Raises `InputError` that names the place and the cure."""
+        names = self._names(reading)
+        columns = {
+            name: self.column(i, name, None) for i, name in enumerate(names) if name
+        }
+        table = self._finish(self.name, self.source, columns, names)
+        if not len(table):
+            raise InputError(
+                f"{self.source} has no rows, only a header; add rows or remove it"
+            )
+        if "" not in self.header:
+            return table
+        note = f"{self.source}: a column without a name was left out"
+        return replace(table, notes=(note, *table.notes))
+
+    def parts(
+        self,
+        rows: Mapping[str, Numbers],
+        readings: Mapping[str, Reading],
+        without: Collection[str] = (),
+    ) -> dict[str, Table]:
+        """Return for each client the table of its rows, typed as if it were a file of its own.
+
+        Args:
+            rows: Row numbers by client.
+            readings: How the table of each client is read.
+            without: Columns that no client has, by their new names.
+        """
+        names = {client: self._names(readings[client]) for client in rows}
+        columns: dict[str, dict[str, Column]] = {client: {} for client in rows}
+        # Column by column, so that the cells of one alone are in memory as texts.
+        for i in range(len(self.header)):
+            for client, numbers in rows.items():
+                name = names[client][i]
+                if name and name not in without:
+                    column = self.column(i, name, numbers)
+                    columns[client][name] = column.with_rows(numbers)
+        return {
+            client: replace(
+                self._finish(
+                    client,
+                    f"{client} of {self.source}",
+                    columns[client],
+                    names[client],
+                ),
+                rows=numbers,
+            )
+            for client, numbers in rows.items()
+        }
+
+    def _names(self, reading: Reading) -> list[str]:
+        """Return the name to use for each column; empty for one that is not read."""
+        reading.check(self.header, self.source)
+        names = reading.names(self.header)
+        seen_names: set[str] = set()
+        for name in filter(None, names):
+            if name in seen_names:
+                raise InputError(
+                    f"{self.source}: column {name!r} occurs twice; rename or delete one of them"
+                )
+            seen_names.add(name)
+        return names
+
+    def _finish(
+        self, name: str, source: str, columns: dict[str, Column], names: list[str]
+    ) -> Table:
+        """Return the table of typed columns, with notes on those that were not read."""
+        if not columns:
+            raise InputError(
+                f"{source} has no columns; give it a header line and rows, or remove it"
+            )
+        pairs = [*zip(self.header, names, strict=True)]
+        dropped = [written for written, used in pairs if written and not used]
+        note = f"{source}: left out: {', '.join(dropped)} (as asked)"
+        renamed = tuple(written for written, used in pairs if used and written != used)
+        notes = (note,) if dropped else ()
+        return Table(name, source, columns, notes=notes, renamed=renamed)
+
+
+def _sheet(name: str, source: str, content: Columns) -> Sheet:
+    # Headers of spreadsheets have line breaks, which sentences and settings cannot show.
+    header = [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]]
+    return Sheet(name, source, header, content[1])
 
 
 def read(
@@ -136,6 +252,12 @@ def read(
 
     Raises `InputError` that names the file and the cure.
     """
+    reading = reading or Reading()
+    return open_sheet(path, reading, name=name).table(reading)
+
+
+def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -> Sheet:
+    """Return the file `path` before its columns are typed; arguments and errors are those of `read`."""
     path = Path(path)
     if not path_exists(path, Path.is_file):
         raise InputError(f"there is no file {path}; check the spelling")
@@ -154,55 +276,12 @@ def read(
         raise InputError(
             f"{path} is empty; give it a header line and rows, or remove it"
         )
-    reading = reading or Reading()
-    return _table(
-        name or path.stem,
-        str(path),
-        readers[path.suffix.lower()](path, reading),
-        reading,
-    )
+    content = readers[path.suffix.lower()](path, reading)
+    return _sheet(name or path.stem, str(path), content)
 
 
 def _endings() -> str:
     return ", ".join(SUFFIXES)
-
-
-def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
-    # Headers of spreadsheets have line breaks, which sentences and settings cannot show.
-    header, column = (
-        [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]],
-        content[1],
-    )
-    reading.check(header, source)
-    names = reading.names(header)
-    seen_names: set[str] = set()
-    for key in filter(None, names):
-        if key in seen_names:
-            raise InputError(
-                f"{source}: column {key!r} occurs twice; rename or delete one of them"
-            )
-        seen_names.add(key)
-    columns = {key: column(i, key) for i, key in enumerate(names) if key}
-    if not columns:
-        raise InputError(
-            f"{source} has no columns; give it a header line and rows, or remove it"
-        )
-    notes = [f"{source}: a column without a name was left out"] if "" in header else []
-    dropped = [
-        old_name
-        for old_name, new_name in zip(header, names, strict=True)
-        if old_name and not new_name
-    ]
-    notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
-    renamed = tuple(
-        old_name
-        for old_name, new_name in zip(header, names, strict=True)
-        if new_name and old_name != new_name
-    )
-    table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
-    if not len(table):
-        raise InputError(f"{source} has no rows, only a header; add rows or remove it")
-    return table
 
 
 def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
@@ -230,16 +309,20 @@ def _csv(path: Path, reading: Reading) -> Columns:
     plain = parse(text, separator)
     if plain is None:
         header, cells = _csv_cells(path, text, separator)
-        return header, lambda i, key: _texts(
-            cells[i], key, reading, comma=_comma(separator, text)
+        return header, lambda i, key, rows: _texts(
+            _take(cells[i], rows), key, reading, comma=_comma(separator, text)
         )
+    # All clients of a table ask for a column one after another.
+    cells_of_column = lru_cache(maxsize=1)(plain.cells)
 
-    def column(i: int, key: str) -> Column:
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
         if i in plain.numbers and key not in reading.categorical:
             codes = {fold(str(code)) for code in reading.missing.get(key, ())}
             if all(number(code) is not None for code in codes):
-                return from_numbers(plain.numbers[i], reading.missing.get(key, ()))
-        return _texts(plain.cells(i), key, reading, comma=_comma(separator, text))
+                numbers = plain.numbers[i] if rows is None else plain.numbers[i][rows]
+                return from_numbers(numbers, reading.missing.get(key, ()))
+        cells = _take(cells_of_column(i), rows)
+        return _texts(cells, key, reading, comma=_comma(separator, text))
 
     return plain.header, column
 
@@ -331,7 +414,12 @@ def _separator(lines: Sequence[str]) -> str:
 
 def _xlsx(path: Path, reading: Reading) -> Columns:
     header, cells = _xlsx_cells(path)
-    return header, lambda i, key: _texts(cells[i], key, reading)
+    return header, lambda i, key, rows: _texts(_take(cells[i], rows), key, reading)
+
+
+def _take(cells: Sequence[T], rows: Numbers | None) -> Sequence[T]:
+    """Return the cells of these rows; None for all."""
+    return cells if rows is None else [cells[row] for row in rows.tolist()]
 
 
 def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
@@ -403,8 +491,10 @@ def _parquet(path: Path, reading: Reading) -> Columns:
     table = _parquet_table(path)
     import pyarrow as pa
 
-    def column(i: int, key: str) -> Column:
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
         kind, values = table.schema.field(i).type, table.column(i)
+        if rows is not None:
+            values = values.take(pa.array(rows))
         if (
             pa.types.is_integer(kind)
             or pa.types.is_floating(kind)
@@ -418,9 +508,7 @@ def _parquet(path: Path, reading: Reading) -> Columns:
         if pa.types.is_temporal(kind):
             return _dates(len(values))
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-            raise InputError(
-                f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it"
-            )
+            return _unreadable(len(values), str(kind))
         # A dictionary holds categories on purpose, even where they are written as numbers.
         cells = [None if v is None else str(v) for v in values.to_pylist()]
         return _texts(cells, key, reading, chosen=pa.types.is_dictionary(kind))
@@ -456,6 +544,13 @@ def _texts(
         comma=comma,
         category=chosen or key in reading.categorical,
     )
+
+
+def _unreadable(n: int, kind: str) -> Column:
+    """A column whose cells are neither numbers nor texts, such as lists: refused where it is used."""
+    texts = np.empty(n, dtype=object)
+    texts[:] = kind
+    return Column("text", None, texts, problem=("nested", 1, kind))
 
 
 def _dates(n: int) -> Column:
@@ -511,20 +606,18 @@ def _npz(path: Path, reading: Reading) -> Columns:
             f"{path}: arrays differ in length ({lengths}); give one entry per row"
         )
     values = list(parts.values())
-    return list(parts), lambda i, key: _array(values[i], key, reading, str(path))
+    return list(parts), lambda i, key, rows: _array(
+        values[i] if rows is None else values[i][rows], key, reading
+    )
 
 
-def _array(
-    values: np.ndarray[Any, Any], key: str, reading: Reading, source: str
-) -> Column:
+def _array(values: np.ndarray[Any, Any], key: str, reading: Reading) -> Column:
     if values.dtype.kind in "biuf":
         return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
         return _dates(len(values))
     if values.dtype.kind not in "US":
-        raise InputError(
-            f"{source}: array {key!r} holds {values.dtype}; give numbers or texts"
-        )
+        return _unreadable(len(values), str(values.dtype))
     return _texts(values.astype(str).tolist(), key, reading)
 
 
@@ -532,18 +625,18 @@ def read_frame(
     frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None
 ) -> Table:
     """The table in a pandas data frame (or a polars one, by its `to_pandas`), as client `name`."""
-    source, settings = source or f"frame {name!r}", reading or Reading()
+    source, reading = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
         raise InputError(f"{source} is not a data frame; give a pandas DataFrame")
     header = [str(key) for key in frame.columns]
-    return _table(
-        name,
-        source,
-        (header, lambda i, key: _series(frame.iloc[:, i], key, settings)),
-        settings,
-    )
+
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
+        series = frame.iloc[:, i]
+        return _series(series if rows is None else series.iloc[rows], key, reading)
+
+    return _sheet(name, source, (header, column)).table(reading)
 
 
 def _series(series: Any, key: str, reading: Reading) -> Column:

@@ -32,7 +32,7 @@ from coterie.base.errors import InputError
 from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
-from coterie.data.tables.cells import Column, Table, are_whole, complaint, with_signs
+from coterie.data.tables.cells import SHOWN, Column, Table, are_whole, complaint, with_signs
 from coterie.data.tables.description import (
     MANY_CATEGORIES,
     ColumnDescription,
@@ -182,11 +182,9 @@ def describe_table(
     """Describe one table, as `describe` does."""
     train = table.parts["train"]
     columns = {}
-    for name, column in table.columns.items():
+    for name in table.columns:
         if name != label:
-            columns[name] = _describe_column(
-                name, column, train, name in categorical, rare
-            )
+            columns[name] = _describe_column(name, table, name in categorical, rare)
     target = table.columns[label]
     values = set(target.levels[0])
     about_label = LabelDescription(
@@ -200,8 +198,9 @@ def describe_table(
 
 
 def _describe_column(
-    name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int
+    name: str, table: Table, chosen: bool, rare: int
 ) -> ColumnDescription:
+    column, train = table.columns[name], table.parts["train"]
     out: dict[str, Any] = {
         "kind": column.kind,
         "signs": list(column.signs),
@@ -238,7 +237,8 @@ def _describe_column(
         out["categories"] = [] if hidden else categories
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
-            out.setdefault("example", example(column))
+            row, text = example(column)
+            out["example"] = [table.data_row(row - 1), text]
     return ColumnDescription(**out)
 
 
@@ -256,7 +256,7 @@ def example(column: Column) -> list[Any]:
         if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1])
     )
     row, text = next(words, leading)
-    return [row, text[:40]]
+    return [row, text[:SHOWN]]
 
 
 @task
@@ -307,9 +307,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            scaled = _scale_numbers(
-                _numbers_of(column, spec, table.source), spec, table.source
-            )
+            scaled = _scale_numbers(_numbers_of(column, spec, table), spec, table)
             notes += _far(scaled, spec, table.source)
             inputs[:, place] = scaled
             place += 1
@@ -326,7 +324,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
 
 
 def _scale_numbers(
-    numbers: NDArray[np.float64], spec: ColumnRecipe, source: str
+    numbers: NDArray[np.float64], spec: ColumnRecipe, table: Table
 ) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
     scaled: NDArray[np.float64] = (numbers - spec["mean"]) / spec["scale"]
@@ -334,8 +332,8 @@ def _scale_numbers(
     wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
     if len(wild):
         raise InputError(
-            f"{source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {wild[0] + 1}, absurdly far from all "
-            "training rows; correct that cell"
+            f"{table.source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {table.data_row(wild[0])}, absurdly far "
+            "from all training rows; correct that cell"
         )
     return scaled
 
@@ -355,16 +353,18 @@ def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[s
     ]
 
 
-def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
-    where = f"{source}: column {spec['name']!r}"
+def _numbers_of(
+    column: Column, spec: ColumnRecipe, table: Table
+) -> NDArray[np.float64]:
+    where = f"{table.source}: column {spec['name']!r}"
     if column.problem is not None:
-        raise InputError(f"{where} {complaint(*column.problem, choice='')}")
+        raise InputError(f"{where} {complaint(*column.problem)}")
     if column.numbers is None:
         if column.unknown or not column.present.any():
             return np.full(len(column), np.nan)
         row, text = example(column)
         raise InputError(
-            f"{where} needs numbers but has {text!r} in data row {row}; correct that cell"
+            f"{where} needs numbers but has {text!r} in data row {table.data_row(row - 1)}; correct that cell"
         )
     units = [
         sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))
@@ -404,7 +404,7 @@ def _labels(
     if column is None:
         problem = f"{table.source} has no label column {name!r}"
     elif not column.present.all():
-        problem = f"{table.source}: label {name!r} is missing in data row {int(np.argmin(column.present)) + 1}"
+        problem = f"{table.source}: label {name!r} is missing in data row {table.data_row(np.argmin(column.present))}"
     elif spec["values"]:
         position = {value: j for j, value in enumerate(spec["values"])}
         spellings = spec.get("spellings", {})
@@ -416,15 +416,13 @@ def _labels(
             return torch.from_numpy(codes), []
         row = int(np.argmax(codes < 0))
         problem = (
-            f"{table.source}: label {name!r} is {names[levels[row]]!r} in data row {row + 1}, which is none of "
+            f"{table.source}: label {name!r} is {names[levels[row]]!r} in data row {table.data_row(row)}, which is none of "
             f"{', '.join(spec['values'][:10])}"
         )
     elif column.problem is not None:
-        problem = (
-            f"{table.source}: label {name!r} {complaint(*column.problem, choice='')}"
-        )
+        problem = f"{table.source}: label {name!r} {complaint(*column.problem)}"
     elif column.numbers is None:
-        problem = f"{table.source}: label {name!r} is text in data row {example(column)[0]} but must be a number"
+        problem = f"{table.source}: label {name!r} is text in data row {table.data_row(example(column)[0] - 1)} but must be a number"
     elif spec["above"] is not None:
         return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
     else:
@@ -435,9 +433,7 @@ def _labels(
             scale=spec["scale"],
             signs=spec.get("signs", []),
         )
-        stored = _scale_numbers(
-            _numbers_of(column, scale, table.source), scale, table.source
-        )
+        stored = _scale_numbers(_numbers_of(column, scale, table), scale, table)
         return torch.from_numpy(stored.astype(np.float32)), []
     if need:
         raise InputError(f"{problem}; correct the file")

@@ -294,23 +294,24 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
         *(column["name"] for column in recipe["columns"] if column["kind"] == "number"),
     ]
     far = {key: extremes for key, extremes in far.items() if key[1] in names}
+    data_rows = {table.name: table.data_row for table in tables}
     counts = Counter(
-        (client, int(at[0]))
+        (client, data_rows[client](at[0]))
         for (client, _), extremes in far.items()
         for at in extremes.values()
         if len(at) == 1
     )
     notes = [
-        f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
+        f"{client}: data row {row} is far from all others in {n} columns; delete a row of totals, correct others"
         for (client, row), n in counts.items()
         if n > 1
     ]
     for name in names:
         where = [
-            f"{spell(value)} (data row {at[0] + 1}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
+            f"{spell(value)} (data row {data_rows[client](at[0])}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
             for client in (table.name for table in tables)
             for value, at in far.get((client, name), {}).items()
-            if len(at) > 1 or counts[client, int(at[0])] == 1
+            if len(at) > 1 or counts[client, data_rows[client](at[0])] == 1
         ]
         cure = "correct a slip, name a code for missing under missing"
         notes += (
