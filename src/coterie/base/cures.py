@@ -8,6 +8,9 @@ from typing import Any
 
 from coterie.base.spelling import quote_toml, spell, toml_key
 
+BY_COLUMN = ("missing", "not_missing", "lists")
+"""Keys with a setting for each column."""
+
 
 @dataclass(frozen=True)
 class Cure:
@@ -26,11 +29,11 @@ class Cure:
     value: str | bool | Sequence[str] | Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Return the line of TOML; of several columns with codes for "missing", one after another."""
-        if self.key == "missing" and isinstance(self.value, Mapping):
+        """Return the line of TOML; of several columns with settings of their own, one after another."""
+        if self.key in BY_COLUMN and isinstance(self.value, Mapping):
             lines = [
-                f"missing.{toml_key(column)} = {_to_toml(codes)}"
-                for column, codes in self.value.items()
+                f"{self.key}.{toml_key(column)} = {_to_toml(setting)}"
+                for column, setting in self.value.items()
             ]
             return ", ".join(lines)
         return f"{self.key} = {_to_toml(self.value)}"

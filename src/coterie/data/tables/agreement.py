@@ -104,6 +104,8 @@ def draft_recipe(
         ("drop", dropped),
         ("categorical", settings.categorical),
         ("missing", settings.missing),
+        ("not_missing", settings.not_missing),
+        ("lists", settings.lists),
     ):
         for column in named:
             with guard():
@@ -124,7 +126,10 @@ def draft_recipe(
     )
     for column in (c for c in ordered if c not in dropped):
         with guard():
-            spec, notes = _column(column, clients, column in settings.categorical)
+            chosen = column in settings.categorical or column in settings.lists
+            spec, notes = _column(column, clients, chosen)
+            if spec is not None and column in settings.lists:
+                spec["separator"] = settings.lists[column]
             if (
                 of_survival
                 and spec is not None
@@ -148,7 +153,7 @@ def draft_recipe(
             f"label {settings.label}: {remark}"
             for remark in _remarks_on_classes(label, clients, settings)
         ]
-    return {
+    draft: Draft = {
         "version": 2,
         "label": label,
         "columns": columns,
@@ -167,6 +172,9 @@ def draft_recipe(
         ]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
+    if settings.not_missing:
+        draft["not_missing"] = {k: list(v) for k, v in settings.not_missing.items()}
+    return draft
 
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
@@ -603,7 +611,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
             else [f"{c['name']}={v}" for v in c["categories"]]
         )
     ]
-    return {
+    fitted: Recipe = {
         "version": draft["version"],
         "label": label,
         "columns": columns,
@@ -616,6 +624,9 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
             *notes,
         ],
     }
+    if "not_missing" in draft:
+        fitted["not_missing"] = draft["not_missing"]
+    return fitted
 
 
 def _scale(

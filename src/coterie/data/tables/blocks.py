@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.spelling import legible
-from coterie.data.tables.cells import NOTHING, number
+from coterie.data.tables.cells import NOTHING, are_padded, number
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -66,6 +66,23 @@ class Plain:
                 for low, high in zip(starts, stops, strict=True)
             ]
         return cells
+
+    def is_padded(self, column: int) -> bool:
+        """Return True for a column of whole numbers of as many digits each, some with zeros in front."""
+        numbers = self.numbers[column]
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers) or numbers.min() < 0 or (numbers % 1 != 0).any():
+            return False
+        width = len(self._cell(column, 0, 0))
+        if numbers.min() >= 10.0 ** (width - 1):  # without a zero to spare
+            return False
+        return are_padded(self.cells(column))
+
+    def _cell(self, column: int, block: int, row: int) -> str:
+        """Return one cell as it is written."""
+        text, ends = self._blocks[block]
+        low, high = _starts(ends)[row, column], ends[row, column]
+        return text[low:high].decode()
 
 
 def parse(text: str, separator: str) -> Plain | None:

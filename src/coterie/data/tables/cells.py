@@ -6,6 +6,7 @@ Numbers may have signs, commas and units: what is read, and what is refused with
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -47,6 +48,9 @@ class Column:
         texts: [rows] of str, None where missing; None for the other kinds.
         signs: what stood beside the numbers: "%", "," for thousands, or a currency.
         unknown: cells such as "unknown" and "-": missing among numbers, and all that a column of texts has.
+        words: cells that mean "missing" to some and a value to others, such as None, and how many rows have each; of texts.
+        padded: whether these are whole numbers of as many digits each, some with zeros in front.
+        separator: what stands between the words of a cell, of a column of lists; else empty.
         problem: (kind, data row, cell) if these are probably numbers that cannot be read; `numbers.complaint` says it.
     """
 
@@ -55,6 +59,9 @@ class Column:
     texts: Texts | None = None
     signs: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    words: tuple[tuple[str, int], ...] = ()
+    padded: bool = False
+    separator: str = ""
     problem: tuple[str, int, str] | None = None
 
     def __len__(self) -> int:
@@ -98,6 +105,28 @@ class Column:
             else self.texts
         )
 
+    @cached_property
+    def memberships(self) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """The different categories; and each pair of a row and a category that it has: rows and codes, int64 [pairs].
+
+        A row has one category, or none; of a column of lists one for each of its words.
+        """
+        names, codes = self.levels
+        if not self.separator:
+            rows = np.flatnonzero(codes >= 0)
+            return names, rows, codes[rows]
+        words = [_words(name, self.separator) for name in names]
+        distinct = [*dict.fromkeys(word for listed in words for word in listed)]
+        place = {word: j for j, word in enumerate(distinct)}
+        pairs = [
+            (row, place[word])
+            for row, code in enumerate(codes.tolist())
+            if code >= 0
+            for word in words[code]
+        ]
+        rows, numbers = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return distinct, rows, numbers
+
     def with_rows(self, numbers: NDArray[np.int64]) -> Column:
         """Return the column with the row of its problem as the source counts it; `numbers`: the row of the source for each row."""
         if self.problem is None:
@@ -113,12 +142,20 @@ class Column:
         return column if column.present.any() else replace(column, kind="empty")
 
 
+def _words(cell: str, separator: str) -> list[str]:
+    """Return the different words of a cell of a list."""
+    words = (word.strip() for word in cell.split(separator))
+    return [*dict.fromkeys(word for word in words if word)]
+
+
 @dataclass(frozen=True)
 class Reading:
     """The way in which the columns of one file are read.
 
     Attributes:
         missing: per column the values that stand for "missing".
+        not_missing: per column the words that do not, although they would in others.
+        lists: per column what stands between the words of a cell.
         categorical: columns whose cells are texts even if they look like numbers.
         rename: {name in the file: name to use}; a file that has the new name already keeps both.
         drop: columns that are not read, by their new names.
@@ -128,6 +165,12 @@ class Reading:
     categorical: Collection[str] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     drop: Collection[str] = ()
+    not_missing: Mapping[str, Missing] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
+
+    def is_text(self, key: str) -> bool:
+        """Return True for a column whose cells must be read as they are written, even if all look like numbers."""
+        return key in self.categorical or key in self.not_missing or key in self.lists
 
     def names(self, header: Sequence[str]) -> list[str]:
         """The name to use for each column of a file; empty for one that is not read."""
@@ -250,29 +293,44 @@ def from_texts(
     *,
     comma: Comma = "",
     category: bool = False,
+    not_missing: Missing = (),
 ) -> Column:
     """A column of cells: numbers if all that are not missing are numbers, then booleans, dates, else texts.
 
-    `comma`: what a comma in a number means. `category`: texts whatever they look like.
+    Args:
+        cells: As they are written; None for none.
+        missing: Values that stand for "missing".
+        comma: What a comma in a number means.
+        category: Texts whatever they look like.
+        not_missing: Words that are values although they often mean "missing".
     """
     codes = {fold(str(code)) for code in missing}
-    if not category:
+    values = {fold(str(word)) for word in not_missing}
+    if not category and not values:
         quick = _quick_numbers(cells, codes)
         ambiguous = comma in ("decimal", "unseen") and any(
             "." in cell for cell in cells if cell
         )
         if quick is not None and not ambiguous:
-            return from_numbers(quick, missing)
-    meaning = {cell: _clean(cell, codes, comma) for cell in set(cells)}
+            return from_numbers(quick, missing, padded=are_padded(cells))
+    meaning = {
+        cell: legible(cell)
+        if cell is not None and fold(cell) in values
+        else _clean(cell, codes, comma)
+        for cell in set(cells)
+    }
     texts = np.empty(len(cells), dtype=object)
     texts[:] = [meaning[cell] for cell in cells]
     distinct = {text for text in meaning.values() if text is not None}
+    words = _words_for_missing(cells, codes | values)
     if category or not distinct:
-        return Column("text" if distinct else "empty", None, texts)
+        return Column("text" if distinct else "empty", None, texts, words=words)
     unknown = {text for text in distinct if text.lower() in UNKNOWN}
+    unknown -= {text for text in unknown if fold(text) in values}
     values_written = distinct - unknown
     if not values_written:
-        return Column("text", None, texts, unknown=tuple(sorted(unknown)))
+        unknown_words = tuple(sorted(unknown))
+        return Column("text", None, texts, unknown=unknown_words, words=words)
     booleans = {text: _BOOLEAN.get(text.lower()) for text in values_written}
     if None not in booleans.values():
         return from_numbers(
@@ -308,7 +366,30 @@ def from_texts(
     dates = sum(_DATE.fullmatch(text) is not None for text in values_written)
     if 4 * dates >= 3 * len(values_written):
         return Column("date", None, texts)
-    return Column("text", None, texts, problem=problem(texts.tolist(), read))
+    found = problem(texts.tolist(), read)
+    return Column("text", None, texts, words=words, problem=found)
+
+
+def _words_for_missing(
+    cells: Sequence[str | None], answered: Collection[str]
+) -> tuple[tuple[str, int], ...]:
+    """Return the cells that may or may not mean "missing", as they are written, with the rows of each; none that is answered."""
+    counts = Counter(cell.strip() for cell in cells if cell)
+    found = {
+        cell: rows
+        for cell, rows in counts.items()
+        if cell.lower() in IN_DOUBT and fold(cell) not in answered
+    }
+    return tuple(sorted(found.items()))
+
+
+def are_padded(cells: Sequence[str | None]) -> bool:
+    """Return True if all cells are digits, as many in each, and some begin with a zero that no number needs."""
+    written = {cell for cell in cells if cell}
+    digits = [cell for cell in written if cell.isdecimal()]
+    widths = {len(cell) for cell in written}
+    zeros = any(cell.startswith("0") for cell in digits)
+    return zeros and len(digits) == len(written) and len(widths) == 1 < min(widths)
 
 
 def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
@@ -339,6 +420,9 @@ Comma = Literal["decimal", "unseen", "thousands", ""]
 
 UNKNOWN = frozenset({"-", "--", ".", "unknown", "missing", "n.a."})
 """Cells that mean "missing" in a column of numbers, in lower case; among texts they are a value like others."""
+
+IN_DOUBT = UNKNOWN | {"none", "na", "n/a"}
+"""Cells that say of one column that nothing is known, and are a value of another, such as None among allergies; in lower case."""
 
 _ENOUGH_NUMBERS = 10  # distinct numbers from which on a few texts among them are slips and no categories
 _FEW_UNITS = 3

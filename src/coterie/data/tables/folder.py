@@ -24,6 +24,7 @@ from coterie.data.parts import stratified
 from coterie.data.splits import number_names
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import (
+    NOTHING,
     Column,
     Reading,
     Table,
@@ -278,7 +279,18 @@ def apply_recipe(
     named = [c["name"] for c in recipe["columns"] if c["kind"] == "category"]
     if recipe["label"]["kind"] == "text":
         named.append(recipe["label"]["column"])
-    reading = Reading(recipe["missing"], named, recipe["rename"])
+    lists = {c["name"]: c["separator"] for c in recipe["columns"] if "separator" in c}
+    not_missing = dict(recipe.get("not_missing", {}))
+    spellings = recipe["label"].get("spellings", {})
+    if words := [word for word in spellings if word.lower() in NOTHING]:
+        not_missing[recipe["label"]["column"]] = words
+    reading = Reading(
+        recipe["missing"],
+        named,
+        recipe["rename"],
+        not_missing=not_missing,
+        lists=lists,
+    )
     on_disk = isinstance(rows, str | Path)
     table = (
         read(rows, reading)
@@ -501,12 +513,14 @@ def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     missing = np.flatnonzero(~present)
     if settings.unlabelled != "drop":
         count = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        drop = Cure("unlabelled", "drop")
+        cures = [Cure("unlabelled", "drop")]
+        if words := [word for word, _ in table.columns[label].words]:
+            cures.append(Cure("not_missing", {label: words}))
         raise InputError(
             Advice(
                 f"{table.source}: label {label!r} is missing in data row {table.data_row(missing[0])}{count} (empty, NA, none, ?); "
-                f"fill it in, delete such rows, or set {drop}",
-                [drop],
+                f"fill it in, delete such rows, or set {either(cures)}",
+                cures,
             )
         )
     if not present.any():

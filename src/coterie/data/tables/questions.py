@@ -34,6 +34,7 @@ _FEWEST_CODES = (
 )
 CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 """Numbers that people write for "missing"."""
+_CHANCE_OF_VALUES = 1e-6  # the same of one value; of 1,179 values of 65 public tables two are asked about, both true leaks
 _CHANCE = 1e-4  # probability below which it is no coincidence that so many rows have one class
 
 Array = NDArray[Any]
@@ -198,8 +199,8 @@ def _numbers_tell(
         parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
     values = np.concatenate(parts)
     present = ~np.isnan(values)
-    by_gaps = not present.all() and _auc(present * 1.0, cases) > _TELLING
-    return bool(by_gaps or _auc(values[present], cases[present]) > _TELLING)
+    by_gaps = not present.all() and _telling_area(present * 1.0, cases) > _TELLING
+    return bool(by_gaps or _telling_area(values[present], cases[present]) > _TELLING)
 
 
 def _texts_tell(
@@ -210,7 +211,9 @@ def _texts_tell(
     for table, rows in zip(tables, sampled, strict=True):
         texts, codes = table.columns[name].levels
         parts.append(np.array([*texts, ""])[codes[rows]])
-    return _auc(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING
+    return (
+        _telling_area(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING
+    )
 
 
 def _share_of_cases(categories: Array, cases: Array) -> Array:
@@ -275,6 +278,10 @@ def _on_columns_of_one_class(
                     f"{state} only where the label is {classes[only]}", []
                 ).append(name)
                 break
+    for name, value, only in _values_of_one_class(tables, recipe, labels, answered):
+        state = f"{value!r} only where the label is {classes[only]}"
+        if not any(name in columns for columns in names.values()):
+            names.setdefault(state, []).append(name)
     for state, columns in names.items():
         cures = Cure("drop", columns[:3]), Cure("keep", columns[:3])
         code = " (or list a code under missing)" if state.startswith("far") else ""
@@ -282,6 +289,30 @@ def _on_columns_of_one_class(
             f"{listing(columns)}: {state}; does that follow from the outcome? Then {cures[0]}{code}, else {cures[1]}",
             cures,
         )
+
+
+def _values_of_one_class(
+    tables: Sequence[Table], recipe: Recipe, labels: Array, answered: Set[str]
+) -> Iterator[tuple[str, str, int]]:
+    """Yield columns of texts with a value whose training rows are of one class alone, that value, and the class."""
+    shares = np.bincount(labels) / len(labels)
+    for column in recipe["columns"]:
+        name = column["name"]
+        if column["kind"] != "category" or name in answered:
+            continue
+        values = np.concatenate(
+            [table.columns[name].value_names[table.parts["train"]] for table in tables]
+        )
+        for value in column["categories"]:
+            counts = np.bincount(labels[values == value], minlength=len(shares))
+            only = int(counts.argmax())
+            rows = int(counts.sum())
+            if (
+                counts[only] == rows >= FEWEST_CASES
+                and shares[only] ** rows < _CHANCE_OF_VALUES
+            ):
+                yield name, value, only
+                break
 
 
 def _are_missing(tables: Sequence[Table], name: str) -> Array:
@@ -313,8 +344,14 @@ def _starts(clients: Sequence[Client], step: int) -> list[int]:
     return [int(-rows % step) for rows in offsets]
 
 
-def _auc(values: Array, classes: Array) -> float:
-    """Return the area under the ROC curve of numbers for two classes, or 1 minus it if that is larger; .5 without both classes.
+def _telling_area(values: Array, classes: Array) -> float:
+    """Return the area under the ROC curve of numbers for two classes, or 1 minus it if that is larger."""
+    area = auc_of(values, classes)
+    return max(area, 1 - area)
+
+
+def auc_of(values: Array, classes: Array) -> float:
+    """Return the area under the ROC curve of numbers for two classes; .5 without both classes.
 
     It is the statistic of Mann and Whitney (1947), with mean ranks for ties.
     """
@@ -326,7 +363,7 @@ def _auc(values: Array, classes: Array) -> float:
     area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (
         cases * (len(classes) - cases)
     )
-    return float(max(area, 1 - area))
+    return float(area)
 
 
 def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:

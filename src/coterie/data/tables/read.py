@@ -21,6 +21,7 @@ from coterie.base.spelling import fold, legible, listing
 from coterie.config.data import EVERY_FILE, Tables
 from coterie.data.tables.blocks import parse
 from coterie.data.tables.cells import (
+    NOTHING,
     Column,
     Comma,
     Reading,
@@ -59,8 +60,17 @@ Columns = tuple[list[str], TypeColumn]
 def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
     """Return how the file of `client` is read, or a table of all clients."""
     rename = {**settings.new_names(), **settings.new_names(client)}
+    not_missing = dict(settings.not_missing)
+    if settings.label is not None and settings.spellings:
+        words = (*not_missing.get(settings.label, ()), *settings.spellings)
+        not_missing[settings.label] = [w for w in words if str(w).lower() in NOTHING]
     return Reading(
-        settings.missing, settings.categorical, rename, settings.columns_to_drop(client)
+        settings.missing,
+        settings.categorical,
+        rename,
+        settings.columns_to_drop(client),
+        {column: words for column, words in not_missing.items() if words},
+        settings.lists,
     )
 
 
@@ -316,11 +326,14 @@ def _csv(path: Path, reading: Reading) -> Columns:
     cells_of_column = lru_cache(maxsize=1)(plain.cells)
 
     def column(i: int, key: str, rows: Numbers | None) -> Column:
-        if i in plain.numbers and key not in reading.categorical:
+        if i in plain.numbers and not reading.is_text(key):
             codes = {fold(str(code)) for code in reading.missing.get(key, ())}
             if all(number(code) is not None for code in codes):
                 numbers = plain.numbers[i] if rows is None else plain.numbers[i][rows]
-                return from_numbers(numbers, reading.missing.get(key, ()))
+                padded = plain.is_padded(i)
+                return from_numbers(
+                    numbers, reading.missing.get(key, ()), padded=padded
+                )
         cells = _take(cells_of_column(i), rows)
         return _texts(cells, key, reading, comma=_comma(separator, text))
 
@@ -538,12 +551,14 @@ def _texts(
     comma: Comma = "",
     chosen: bool = False,
 ) -> Column:
-    return from_texts(
+    column = from_texts(
         cells,
         reading.missing.get(key, ()),
         comma=comma,
-        category=chosen or key in reading.categorical,
+        category=chosen or key in reading.categorical or key in reading.lists,
+        not_missing=reading.not_missing.get(key, ()),
     )
+    return replace(column, separator=reading.lists.get(key, ""))
 
 
 def _unreadable(n: int, kind: str) -> Column:

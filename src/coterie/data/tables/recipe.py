@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, Required, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
 
 import numpy as np
 import torch
@@ -32,7 +32,14 @@ from coterie.base.errors import InputError
 from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
-from coterie.data.tables.cells import SHOWN, Column, Table, are_whole, complaint, with_signs
+from coterie.data.tables.cells import (
+    SHOWN,
+    Column,
+    Table,
+    are_whole,
+    complaint,
+    with_signs,
+)
 from coterie.data.tables.description import (
     MANY_CATEGORIES,
     ColumnDescription,
@@ -60,6 +67,10 @@ SHAPE = 3.0
 """Factor up to which deviations may differ in another proportion than means if only the unit differs."""
 
 
+ROOT = 0.75
+"""Power of a factor between means, by which deviations differ: from here on a unit's (1) is nearer than that of counts (1/2)."""
+
+
 class ColumnRecipe(TypedDict, total=False):
     """The recipe by which one column becomes features.
 
@@ -70,6 +81,7 @@ class ColumnRecipe(TypedDict, total=False):
         signs: units that its numbers are written with.
         categories: one feature for each.
         rare: whether the last of them, `RARE`, stands for all that are not there.
+        separator: what stands between the categories of a row, of a column of lists.
     """
 
     name: Required[str]
@@ -79,6 +91,7 @@ class ColumnRecipe(TypedDict, total=False):
     signs: list[str]
     categories: list[str]
     rare: bool
+    separator: str
 
 
 class LabelRecipe(TypedDict, total=False):
@@ -120,6 +133,7 @@ class Recipe(TypedDict):
         columns: in the order of their features.
         features: names of the inputs.
         missing: values that stand for "missing", by column.
+        not_missing: words that do not, by column; absent where there are none.
         rename: columns that have another name in some files.
         notes: sentences about what was left out, mapped or imputed.
     """
@@ -129,6 +143,7 @@ class Recipe(TypedDict):
     columns: list[ColumnRecipe]
     features: list[str]
     missing: dict[str, list[Any]]
+    not_missing: NotRequired[dict[str, list[Any]]]
     rename: dict[str, str]
     notes: list[str]
 
@@ -217,8 +232,10 @@ def _describe_column(
             distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
         )
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
-        names, codes = column.levels
-        class_counts = np.bincount(codes[train] + 1, minlength=len(names) + 1)[1:]
+        chosen = chosen or bool(column.separator)
+        names, rows, codes = column.memberships
+        in_train = np.isin(rows, train)
+        class_counts = np.bincount(codes[in_train], minlength=len(names))
         spelled = {
             text: count
             for text, count in zip(names, class_counts.tolist(), strict=True)
@@ -383,11 +400,11 @@ def _one_hot(
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
     rare = position[RARE] if spec.get("rare") else None
-    names, codes = column.levels
+    names, rows, codes = column.memberships
     place = {text: position.get(text, folded.get(fold(text), rare)) for text in names}
     columns = np.array([-1 if j is None else j for j in (*place.values(), None)])[codes]
-    rows = np.flatnonzero(columns >= 0)
-    out[rows, columns[rows]] = 1.0
+    is_known = columns >= 0
+    out[rows[is_known], columns[is_known]] = 1.0
     unknown = [repr(text) for text in sorted(names) if place[text] is None]
     if not unknown:
         return []
@@ -457,6 +474,8 @@ def ask_about_units(
     typical = client_moments.nanmedian(dim=1, keepdim=True).values
     factors, spreads = (client_moments / typical).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
+    # With a unit the deviation moves as the mean does; of rare counts (Poisson) by the root of that factor.
+    same_shape &= spreads.log().abs() > ROOT * factors.log().abs()
     # Units with another zero, such as degrees, or a smaller factor.
     means, deviations = client_moments
     far_means = (means - typical[0]).abs() > APART * torch.maximum(

@@ -14,6 +14,7 @@ from coterie.base.rows import Part
 from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
+from coterie.data.tables.meanings import ask_about_meanings
 from coterie.data.tables.questions import CODE, LOOKED_AT, Far, ask_about
 from coterie.data.tables.recipe import Recipe
 
@@ -67,14 +68,14 @@ def find_doubts(
         *_of_codes(tables, recipe),
     ]
     notes += _on_the_tail(tables, recipe)
-    return notes, ask_about(
-        clients,
-        tables,
-        recipe,
-        settings,
-        extremes,
-        [*dict.fromkeys([*columns, *filled])],
-    )
+    suspected = [*dict.fromkeys([*columns, *filled])]
+    questions = ask_about(clients, tables, recipe, settings, extremes, suspected)
+    for question in ask_about_meanings(clients, tables, recipe, settings):
+        named = question.partition(": ")[0]
+        # One question about a column is enough.
+        if not any(earlier.startswith(f"{named}: ") for earlier in questions):
+            questions.append(question)
+    return notes, questions
 
 
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
