@@ -170,7 +170,7 @@ def check_folder(
         dealt = Split.parse(split, kind=None).kind is not None
         with problems.collect():
             sheet = open_sheet(path, reading_of(settings))
-            by_client = {} if dealt else {path.stem: sheet.table(reading_of(settings))}
+            by_client = {} if dealt else {sheet.name: sheet.table(reading_of(settings))}
             if dealt:
                 by_client, notes = deal_table(sheet, settings, seed=seed, split=split)
         if dealt:

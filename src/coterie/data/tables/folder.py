@@ -16,7 +16,7 @@ from coterie.base.cures import Advice, Cure, either
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists
 from coterie.base.rows import Part
-from coterie.base.spelling import alike, rows_left_out, variants
+from coterie.base.spelling import alike, names_rows, rows_left_out, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.rules import explain_keywords
 from coterie.data.dealing import deal
@@ -72,7 +72,7 @@ def from_folder(
     seed: int = 0,
     name: str | None = None,
 ) -> Clients:
-    """Make one client of each CSV, TSV, Excel, Parquet or npz file in the folder `path`; a client has the file's name.
+    """Make one client of each CSV, TSV (also packed, .csv.gz), Excel, Parquet, Stata or npz file in `path`; it has the file's name.
 
     The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
     and `notes` says so. Two columns whose names are nearly the same, and two values of the label that differ only in
@@ -427,6 +427,11 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     elif have and similar:
         cures = [Cure("rename", {similar[0]: label})]
         cure = f"; is {similar[0]!r} the same? Then say {cures[0]}"
+    elif have and _are_vertical(table, tables):
+        cure = (
+            f", and shares with {have[0]!r} what says whose row it is: if these are other columns of the same patients, join the "
+            "files by it first; training without joining them is vertical federated learning, which FATE and SecretFlow do"
+        )
     elif have:
         cure = f" although {have[0]!r} has it: see whether its first line is the header, add the column, or name another label"
     else:
@@ -434,6 +439,21 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     raise InputError(
         Advice(f"{table.source} has no label column {label!r}{cure}", cures)
     )
+
+
+def _are_vertical(table: Table, tables: Mapping[str, Table]) -> bool:
+    """Return True if another of `tables` has rows of the same patients, and no column in common but those that name them."""
+    for other in tables.values():
+        shared = [name for name in table.columns if name in other.columns]
+        if other is table or not shared or not all(map(names_rows, shared)):
+            continue
+        ours, theirs = (
+            {value for value in t.columns[shared[0]].value_names if value is not None}
+            for t in (table, other)
+        )
+        if 2 * len(ours & theirs) > min(len(ours), len(theirs)):
+            return True
+    return False
 
 
 def server_rows(file: str | Path, recipe: Recipe) -> Part:

@@ -1,10 +1,12 @@
-"""Read one client's table from CSV, Excel, Parquet, npz or a data frame. Nothing here runs code from a file."""
+"""Read one client's table from CSV, Excel, Parquet, Stata, npz or a data frame. Nothing here runs code from a file."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,7 +35,7 @@ from coterie.data.tables.cells import (
 
 T = TypeVar("T")
 
-SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx", ".parquet", ".dta", ".npz")
 _OTHER_TABLES = {
     ".xls",
     ".xlsm",
@@ -42,7 +44,6 @@ _OTHER_TABLES = {
     ".numbers",
     ".feather",
     ".sav",
-    ".dta",
     ".sas7bdat",
     ".rds",
     ".rdata",
@@ -74,6 +75,26 @@ def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
     )
 
 
+def suffix_of(file: Path) -> str:
+    """Return the ending of a file in lower case, both of a packed table.
+
+    >>> suffix_of(Path("north.CSV.gz")), suffix_of(Path("v1.2.parquet"))
+    ('.csv.gz', '.parquet')
+    """
+    name = file.name.lower()
+    packed = next((s for s in SUFFIXES if s.endswith(".gz") and name.endswith(s)), "")
+    return packed or file.suffix.lower()
+
+
+def stem_of(file: Path) -> str:
+    """Return the name of a file without its ending: that of the client.
+
+    >>> stem_of(Path("folder/north.csv.gz"))
+    'north'
+    """
+    return file.name[: len(file.name) - len(suffix_of(file))]
+
+
 def files_of(folder: Path) -> dict[str, Path]:
     """Return the file of each client."""
     if not path_exists(folder, Path.is_dir):
@@ -85,17 +106,18 @@ def files_of(folder: Path) -> dict[str, Path]:
         ):  # Excel's mark of an open workbook; hidden files
             continue
         check_name(file)
-        if file.suffix.lower() in _OTHER_TABLES:  # no client is left out silently
+        suffix, name = suffix_of(file), stem_of(file)
+        if suffix in _OTHER_TABLES:  # no client is left out silently
             raise InputError(
                 f"{file} cannot be read; save it as CSV, or move it out of the folder"
             )
-        if file.suffix.lower() in SUFFIXES:
-            if file.stem in files:
-                twin = files[file.stem].name
+        if suffix in SUFFIXES:
+            if name in files:
+                twin = files[name].name
                 raise InputError(
-                    f"{twin} and {file.name} in {folder} are both client {file.stem!r}; rename one"
+                    f"{twin} and {file.name} in {folder} are both client {name!r}; rename one"
                 )
-            files[file.stem] = file
+            files[name] = file
     if not files:
         raise InputError(
             f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there"
@@ -114,7 +136,7 @@ def notes_on_other_files(folder: Path) -> list[str]:
         f"{entry.name}/"
         for entry in sorted(folder.iterdir())
         if entry.is_dir()
-        and any(file.suffix.lower() in SUFFIXES for file in entry.iterdir())
+        and any(suffix_of(file) in SUFFIXES for file in entry.iterdir())
     ]
     names = [name for name in (*texts, *folders) if not name.startswith(".")]
     return (
@@ -274,11 +296,14 @@ def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -
     readers = {
         ".csv": _csv,
         ".tsv": _csv,
+        ".csv.gz": _csv,
+        ".tsv.gz": _csv,
         ".xlsx": _xlsx,
         ".parquet": _parquet,
+        ".dta": _stata,
         ".npz": _npz,
     }
-    if path.suffix.lower() not in readers:
+    if suffix_of(path) not in readers:
         raise InputError(
             f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}"
         )
@@ -286,8 +311,8 @@ def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -
         raise InputError(
             f"{path} is empty; give it a header line and rows, or remove it"
         )
-    content = readers[path.suffix.lower()](path, reading)
-    return _sheet(name or path.stem, str(path), content)
+    content = readers[suffix_of(path)](path, reading)
+    return _sheet(name or stem_of(path), str(path), content)
 
 
 def _endings() -> str:
@@ -306,6 +331,15 @@ def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
             for column in table.columns
         ]
         return dict(zip(table.column_names, columns, strict=True))
+    if path.suffix.lower() == ".dta":
+        frame = _stata_frame(path)
+        return {
+            str(name): frame[name]
+            .astype(object)
+            .where(frame[name].notna(), "")
+            .map(str)
+            for name in frame.columns
+        }
     header, cells = (
         _xlsx_cells(path)
         if path.suffix.lower() == ".xlsx"
@@ -343,7 +377,7 @@ def _csv(path: Path, reading: Reading) -> Columns:
 def _csv_text(path: Path) -> tuple[str, str]:
     """Return the text of a file and its separator: the one of , ; tab | that cuts the first lines into most equal parts."""
     try:
-        raw = path.read_bytes()
+        raw = _unpack(path) if suffix_of(path).endswith(".gz") else path.read_bytes()
         text = raw.decode(
             "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         )
@@ -361,6 +395,16 @@ def _csv_text(path: Path) -> tuple[str, str]:
     )  # a word to Excel, which the first lines say as well
     first_lines = text.split("\n", 20)[:20]
     return text, _separator([line for line in first_lines if line.strip()])
+
+
+def _unpack(path: Path) -> bytes:
+    """Return the bytes of a packed file."""
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be unpacked ({_first_line(error)}); pack it again with gzip, or give the CSV itself"
+        ) from error
 
 
 def _csv_cells(
@@ -484,6 +528,32 @@ def _cell(cell: Any) -> str:
         if hasattr(value, "hour") and hasattr(value, "year")
         else str(value)
     )
+
+
+def _stata_frame(path: Path) -> Any:
+    """The data frame in a file of Stata, its value labels as categories."""
+    with explain_imports("reading Stata needs pandas", "data"):
+        import pandas as pd
+    try:
+        return pd.read_stata(path)
+    except Exception as error:  # pandas, struct and zlib each have their own
+        raise InputError(
+            f"{path} cannot be read as Stata ({_first_line(error)}); save it again, or as CSV"
+        ) from error
+
+
+def _stata(path: Path, reading: Reading) -> Columns:
+    return _frame_columns(_stata_frame(path), reading)
+
+
+def _frame_columns(frame: Any, reading: Reading) -> Columns:
+    """Header and columns of a pandas frame."""
+
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
+        series = frame.iloc[:, i]
+        return _series(series if rows is None else series.iloc[rows], key, reading)
+
+    return [str(key) for key in frame.columns], column
 
 
 def _parquet_table(path: Path) -> Any:
@@ -645,13 +715,7 @@ def read_frame(
         frame = frame.to_pandas()
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
         raise InputError(f"{source} is not a data frame; give a pandas DataFrame")
-    header = [str(key) for key in frame.columns]
-
-    def column(i: int, key: str, rows: Numbers | None) -> Column:
-        series = frame.iloc[:, i]
-        return _series(series if rows is None else series.iloc[rows], key, reading)
-
-    return _sheet(name, source, (header, column)).table(reading)
+    return _sheet(name, source, _frame_columns(frame, reading)).table(reading)
 
 
 def _series(series: Any, key: str, reading: Reading) -> Column:
