@@ -175,6 +175,7 @@ DEFECTS: Mapping[str, Defect] = {
     "leak by gaps": _add_column(lambda y, rng: [str(i) if v == y[0] else "" for i, v in enumerate(y)]),
     "patients": _add_column(lambda y, rng: [str(i // 4) for i in range(len(y))], ("patient", "case id")),
     "identifiers": _add_column(lambda y, rng: [f"p{i}" for i in range(len(y))], ("patient", "note")),
+    "zeros": _add_column(lambda y, rng: [f"{i:03d}" for i in rng.integers(0, 9, len(y))], ("extra",)),
     "unlabelled": _put(("", "?", "NA"), ("y",), every=False),
     "labels of another kind": _put(("maybe", "<1", "2023-01-01"), ("y",), every=False),
     "words among words": _put(("None", "Unknown", "n/a", "-"), WORDS, every=False),

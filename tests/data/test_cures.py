@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from defects import draw, follow, ways
+from defects import DEFECTS, draw, federation, follow, ways
+
+import coterie as ct
+from coterie.base.cures import Cure
+from coterie.base.errors import InputError
+from coterie.config.data import Tables
 
 FEW, MANY = range(30), range(30, 530)
 
@@ -41,3 +47,18 @@ def test_every_cure_is_accepted_in_all_ways(seed, tmp_path):
 def test_every_cure_of_many_defects_is_accepted_in_all_ways(seed, tmp_path):
     pytest.importorskip("pandas")
     follow_all_ways(seed, tmp_path)
+
+
+@pytest.mark.parametrize("way", ["folder", "table", "frames"])
+def test_a_comparison_asks_in_every_way(way, tmp_path):
+    pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    cells = federation(rng)
+    DEFECTS["zeros"](cells, rng)
+    clients = ways(cells, tmp_path)[way](Tables(label="y"))
+    with pytest.raises(InputError, match="zeros in front; are they codes") as caught:
+        ct.compare(["local"], clients, rounds=1, seeds=1)
+    cure, other = caught.value.cures
+    assert (cure, other) == (Cure("categorical", ["extra"]), Cure("keep", ["extra"]))
+    clients = ways(cells, tmp_path / "again")[way](Tables(**cure.merge({"label": "y"})))
+    assert clients.questions == ()
