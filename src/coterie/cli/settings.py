@@ -50,9 +50,8 @@ def tables_of_command(
     )  # by a program, which may have split its rows
     preset_folds = tables.get("split", {}).pop("folds", 0)
     override(tables, args)
-    tested_elsewhere = {"parts", "unseen", "test"} & {
-        *tables.get("split", {})
-    } or "split_column" in tables["data"]
+    tested_elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})}
+    tested_elsewhere |= {"split_column", "split_time"} & {*tables["data"]}
     if (
         preset_folds
         and not named

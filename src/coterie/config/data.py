@@ -66,6 +66,8 @@ class Tables:
         unit: unit of a label that is a number, for reports.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
+        split_time: column of dates or numbers, such as years, by which each client's rows are split: the newest are tested, and the
+            oldest train. The column is no input.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
         arrays: whether npz files hold arrays of inputs (images, sequences of tokens), used as they are, and no tables; None: those
             with an array of three or more dimensions do.
@@ -97,6 +99,7 @@ class Tables:
     unit: str | None = None
     unlabelled: Annotated[str, one_of("refuse", "drop")] = "refuse"
     split_column: str | None = None
+    split_time: str | None = None
     server_file: str | None = None
     arrays: bool | None = None
 
@@ -105,6 +108,11 @@ class Tables:
             raise InputError(
                 "above makes classes of the label; drop it or task = 'regression'"
             )
+        for key in ("split_column", "group"):
+            if self.split_time is not None and getattr(self, key) is not None:
+                raise InputError(
+                    f"split_time and {key} both say which rows are tested; drop one of them"
+                )
         if isinstance(self.classes, Mapping):
             if self.above is not None:
                 raise InputError(

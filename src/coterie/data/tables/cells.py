@@ -38,6 +38,13 @@ _DATE = re.compile(
 )
 
 
+_ORDERED_DATE = re.compile(
+    r"(?P<year_first>\d{4})([-/.]?(?P<month_first>\d{1,2}))([-/.]?(?P<day_first>\d{1,2}))?(?!\d)"
+    r"|(?P<day_last>\d{1,2})\.(?P<month_last>\d{1,2})\.(?P<year_last>\d{4})"
+)
+"""Dates that begin with the year, or have points between day, month and year: those that only one order of numbers can mean."""
+
+
 @dataclass(frozen=True)
 class Column:
     """The values of one column at one client, as numbers or as texts.
@@ -252,7 +259,7 @@ def from_numbers(
         return Column("empty", numbers, **properties)
     if _are_dates(numbers[~np.isnan(numbers)]):
         dates = np.array(
-            ["date" if is_present else None for is_present in ~np.isnan(numbers)],
+            [None if np.isnan(value) else spell(value) for value in numbers],
             dtype=object,
         )
         return Column("date", None, dates)
@@ -402,6 +409,34 @@ def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
         return None
     ambiguous = comma in ("decimal", "unseen") and thousands_dots({text}, "decimal")
     return text if ambiguous else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+
+
+def times_of(column: Column) -> Floats | None:
+    """Return when each row was, in an order that numbers show: a column's numbers, or its dates as yyyymmdd; NaN where missing.
+
+    None for dates that can be read in two ways (1/2/2023), and for what is neither.
+
+    >>> times_of(from_texts(["2023-01-17", "17.2.2023"], ())).tolist()
+    [20230117.0, 20230217.0]
+    """
+    if column.numbers is not None:
+        return column.numbers
+    if column.kind != "date" or column.texts is None:
+        return None
+    times = np.full(len(column.texts), np.nan)
+    for row, text in enumerate(column.texts.tolist()):
+        if text is None:
+            continue
+        match = _ORDERED_DATE.match(text)
+        if match is None:
+            return None
+        parts = {key: int(value) for key, value in match.groupdict("0").items()}
+        year, month, day = (
+            parts[f"{key}_first"] + parts[f"{key}_last"]
+            for key in ("year", "month", "day")
+        )
+        times[row] = 10_000 * year + 100 * month + day
+    return times
 
 
 def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | None:

@@ -32,6 +32,7 @@ from coterie.data.tables.cells import (
     complaint,
     cures_of,
     number,
+    times_of,
 )
 from coterie.data.tables.read import (
     Sheet,
@@ -604,6 +605,8 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     What other clients have plays no role, so that a newcomer does not move the rows of others.
     """
     split_column = settings.split_column
+    if settings.split_time is not None:
+        return _split_by_time(table, settings.split_time, split)
     if split_column is None:
         strata = _strata(table.columns[str(settings.label)], settings)
         parts = stratified(
@@ -635,6 +638,39 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
         raise InputError(
             f"{table.source}: no row is 'train' in column {split_column!r}; mark some"
         )
+    return replace(table, columns=columns, parts=parts)
+
+
+def _split_by_time(table: Table, name: str, split: Split) -> Table:
+    """Return `table` with row numbers per part, in the order of the column `name`: training first, the newest rows last."""
+    where = f"{table.source}: column {name!r} (split_time)"
+    if split.folds:
+        raise InputError(
+            "[split] folds test every row once, and split_time the newest; set folds = 0, or drop split_time"
+        )
+    if name not in table.columns:
+        raise InputError(
+            f"{table.source} has no column {name!r} (split_time); {nearest(name, table.columns)}"
+        )
+    times = times_of(table.columns[name])
+    if times is None:
+        raise InputError(
+            f"{where} must hold numbers, or dates with the year first; write them as 2023-01-31"
+        )
+    if np.isnan(times).any():
+        row = table.data_row(np.argmax(np.isnan(times)))
+        raise InputError(f"{where} is missing in data row {row}; say when that was")
+    oldest_first = np.argsort(times, kind="stable")
+    shares = np.cumsum(list(split.parts.values()))
+    # At least one row trains, whatever the shares.
+    ends = np.maximum(1, np.round(shares * len(table)).astype(np.int64))
+    pieces = np.split(oldest_first, ends[:-1])
+    parts = {
+        key: np.sort(rows)
+        for key, rows in zip(split.parts, pieces, strict=True)
+        if len(rows)
+    }
+    columns = {key: c for key, c in table.columns.items() if key != name}
     return replace(table, columns=columns, parts=parts)
 
 

@@ -358,12 +358,18 @@ def auc_of(values: Array, classes: Array) -> float:
     cases = int((classes == 1).sum())
     if not 0 < cases < len(classes):
         return 0.5
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    ranks = mean_ranks(values)
     area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (
         cases * (len(classes) - cases)
     )
     return float(area)
+
+
+def mean_ranks(values: Array) -> Array:
+    """Return the rank of each number, from 1; equal ones have their mean rank."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Array = (np.cumsum(count) - (count - 1) / 2)[place]
+    return ranks
 
 
 def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:

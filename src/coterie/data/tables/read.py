@@ -589,7 +589,7 @@ def _parquet(path: Path, reading: Reading) -> Columns:
             )
             return _numbers(numbers.to_numpy(), key, reading, boolean=_is_bool(kind))
         if pa.types.is_temporal(kind):
-            return _dates(len(values))
+            return _temporal(values)
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             return _unreadable(len(values), str(kind))
         # A dictionary holds categories on purpose, even where they are written as numbers.
@@ -597,6 +597,13 @@ def _parquet(path: Path, reading: Reading) -> Columns:
         return _texts(cells, key, reading, chosen=pa.types.is_dictionary(kind))
 
     return table.column_names, column
+
+
+def _temporal(values: Any) -> Column:
+    """A column of dates or times of pyarrow, as texts."""
+    texts = np.empty(len(values), dtype=object)
+    texts[:] = [None if value is None else str(value) for value in values.to_pylist()]
+    return Column("date" if texts.astype(bool).any() else "empty", None, texts)
 
 
 def _is_bool(kind: Any) -> bool:
@@ -638,10 +645,11 @@ def _unreadable(n: int, kind: str) -> Column:
     return Column("text", None, texts, problem=("nested", 1, kind))
 
 
-def _dates(n: int) -> Column:
-    texts = np.empty(n, dtype=object)
-    texts[:] = "date"
-    return Column("date", None, texts)
+def _dates(values: np.ndarray[Any, Any]) -> Column:
+    """A column of dates and times, as texts that begin with the year. `values`: datetime64 or timedelta64 [rows]."""
+    texts = np.empty(len(values), dtype=object)
+    texts[:] = [None if value == "NaT" else value for value in values.astype(str)]
+    return Column("date" if texts.astype(bool).any() else "empty", None, texts)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -700,7 +708,7 @@ def _array(values: np.ndarray[Any, Any], key: str, reading: Reading) -> Column:
     if values.dtype.kind in "biuf":
         return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
-        return _dates(len(values))
+        return _dates(values)
     if values.dtype.kind not in "US":
         return _unreadable(len(values), str(values.dtype))
     return _texts(values.astype(str).tolist(), key, reading)
@@ -721,7 +729,7 @@ def read_frame(
 def _series(series: Any, key: str, reading: Reading) -> Column:
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM":
-        return _dates(len(series))
+        return _dates(series.to_numpy(dtype=f"{kind}8[ns]"))
     if kind in "biuf":  # numpy's types and pandas' own nullable ones
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _numbers(numbers, key, reading, boolean=kind == "b")
