@@ -19,6 +19,7 @@ import numpy as np
 import coterie as ct
 from coterie.base.cures import Advice, Cure
 from coterie.base.errors import InputError
+from coterie.cli.settings import set_key
 from coterie.config.data import Tables
 from coterie.data.tables.agreement import MAPPING
 from coterie.data.tables.cells import NOTHING
@@ -83,7 +84,7 @@ def _replace_column(make: Callable[[np.random.Generator], list[str]]) -> Defect:
 
 def _add_column(
     make: Callable[[list[str], np.random.Generator], list[str]],
-    names: tuple[str, ...] = ("extra", 'what "else"'),
+    names: tuple[str, ...] = ("extra", 'what "else"', "v1.2 = x"),
 ) -> Defect:
     def spoil(cells: Cells, rng: np.random.Generator) -> None:
         name = str(rng.choice(names))
@@ -308,6 +309,10 @@ def type_in(cure: Cure, sentence: str, data: Mapping[str, Any]) -> dict[str, Any
     merged = cure.merge(data)
     lines = re.sub(r", (?=missing\.)", "\n", str(cure))
     assert cure.merge({}) == tomllib.loads(lines), cure
+    tables: dict[str, Any] = {"data": {}}
+    for line in lines.splitlines():
+        set_key(tables, f"data.{line}")
+    assert cure.merge({}) == tables["data"], cure
     return merged
 
 

@@ -359,11 +359,11 @@ def from_texts(
         )
         == 1
     ):
-        values = {
+        value_of = {
             text: value.value for text, value in read.items() if value is not None
         }
         return from_numbers(
-            [values.get(text, np.nan) for text in texts],
+            [value_of.get(text, np.nan) for text in texts],
             missing,
             signs=tuple(
                 sorted({sign for signs_of_cell in signs for sign in signs_of_cell})
