@@ -79,6 +79,22 @@ ASKED = {
 }  # fmt: skip
 
 
+def test_a_label_that_nobody_knows_is_asked_about(tmp_path):
+    def make(rng, x, y, client):
+        words = ["no", "yes"] if client == "a" else ["no", "yes", "unknown"]
+        return {"grade": rng.choice(words, N)}
+
+    write(tmp_path, make)
+    (question,) = from_folder(tmp_path, label="grade").questions
+    assert question.startswith("grade: unknown in ")
+    settings = Tables(missing={"grade": ["unknown"]}, unlabelled="drop")
+    clients = from_folder(tmp_path, label="grade", tables=settings)
+    assert (clients.classes, clients.questions) == (("no", "yes"), ())
+    settings = Tables(not_missing={"grade": ["unknown"]})
+    clients = from_folder(tmp_path, label="grade", tables=settings)
+    assert (len(clients.classes), clients.questions) == (3, ())
+
+
 @pytest.mark.parametrize("case", ASKED)
 def test_what_may_mean_two_things_is_asked_and_either_answer_ends_it(tmp_path, case):
     make, beginning, answers = ASKED[case]

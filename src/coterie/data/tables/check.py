@@ -99,6 +99,7 @@ class TableCheck:
 
     Attributes:
         problems: sentences; with one of them no run would start. Questions, each with the setting for either answer, are among them.
+            The settings are also objects: `cures` of each `Advice`.
         notes: sentences about what a run would leave out, map or impute.
         label: the column to predict; None if that is not known.
         columns: by column and client, in the order of the tables.
@@ -124,6 +125,7 @@ class TableCheck:
         """The same for JSON."""
         return {
             "problems": self.problems,
+            "cures": [_lines_of_cures(problem) for problem in self.problems],
             "notes": self.notes,
             "label": self.label,
             "clients": self.clients,
@@ -133,6 +135,10 @@ class TableCheck:
             },
             "drift": [d._asdict() for d in self.drift],
         }
+
+
+def _lines_of_cures(problem: str) -> list[str]:
+    return [*map(str, problem.cures)] if isinstance(problem, Advice) else []
 
 
 class _Problems(list[str]):

@@ -68,7 +68,7 @@ def ask_about_meanings(
     settings: Tables,
 ) -> Iterator[str]:
     """Yield questions about what columns mean; arguments are those of `questions.ask_about`."""
-    yield from _on_words_for_missing(tables, recipe)
+    yield from _on_words_for_missing(tables, recipe, settings)
     yield from _on_padded_numbers(tables, recipe, settings)
     yield from _on_lists(tables, recipe, settings)
     yield from _on_weights(tables, recipe, settings)
@@ -96,18 +96,25 @@ def _numbers(tables: Sequence[Table], name: str) -> Array:
     return np.concatenate(parts)
 
 
-def _on_words_for_missing(tables: Sequence[Table], recipe: Recipe) -> Iterator[str]:
+def _on_words_for_missing(
+    tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
     """Ask whether None, NA or unknown among texts say that nothing is known, or are a value."""
+    label = recipe["label"]["column"]
+    # Of the label any such cell matters: it would be a class of its own.
+    shares = dict.fromkeys(_columns(recipe, "category"), _DOUBTFUL)
+    if not settings.classes:
+        shares[label] = 0.0
     found: dict[str, list[str]] = {}
     rows_of: dict[str, int] = {}
-    for name in _columns(recipe, "category"):
+    for name, share in shares.items():
         columns = [table.columns[name] for table in tables]
         if not any(column.kind == "text" for column in columns):
             continue
         words = Counter[str]()
         for column in columns:
             words.update(dict(column.words))
-        if words.total() > _DOUBTFUL * sum(map(len, columns)):
+        if words.total() > share * sum(map(len, columns)):
             found[name], rows_of[name] = sorted(words), words.total()
     if not found:
         return
