@@ -118,6 +118,7 @@ def ordinary(rng, x, y, client):
         "diagnosis": rng.choice(["a; b", "c", "d"], N),
         "slope": (rng.normal(size=N) + 0.4 * y).round(2),
         "death in family": rng.integers(0, 2, N),
+        "pulse": (170 - 25 * y + rng.normal(0, 15, N)).round(),
         "visits": rng.poisson(0.15, N),
     }
 

@@ -26,10 +26,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from coterie.base.clients import Client, Clients
 from coterie.base.files import write_tensors
-from coterie.base.loss import Kind, RowLoss
+from coterie.base.loss import IGNORED, Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
 from coterie.compute.boosted import losses_of_classes, losses_of_numbers
@@ -209,7 +210,10 @@ def _table(part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
-    """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined."""
+    """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined.
+
+    Of several labels each has a share of its own. Positions whose label is `IGNORED` do not count.
+    """
     if kind == "regression":
         return (
             ((test - train.double().mean()) ** 2)
@@ -220,13 +224,20 @@ def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
     if kind == "own":
         return torch.full((len(test),), torch.nan, dtype=torch.float64)
     # One added row per class: a class without training rows would cost an infinite loss.
-    counts = (
-        torch.bincount(
-            train.reshape(-1), minlength=int(max(train.max(), test.max())) + 1
-        ).double()
-        + 1
-    )
-    return -(counts / counts.sum()).log()[test].reshape(len(test), -1).mean(dim=1)
+    if kind == "multilabel":
+        shares = (train.double().sum(dim=0) + 1) / (len(train) + 2)
+        losses = F.binary_cross_entropy(
+            shares.expand(test.shape), test.double(), reduction="none"
+        )
+        return losses.flatten(1).mean(dim=1)
+    # Masks and 0/1 may be stored as floats: the loss has said that they are classes.
+    train, test = train.long(), test.long()
+    known, counted = train[train != IGNORED], test != IGNORED
+    highest = max(0, *(int(v.max()) for v in (known, test) if v.numel()))
+    counts = torch.bincount(known, minlength=highest + 1).double() + 1
+    losses = -(counts / counts.sum()).log()[test.where(counted, 0)] * counted
+    per_row = counted.reshape(len(test), -1).sum(dim=1).clamp(min=1)
+    return losses.reshape(len(test), -1).sum(dim=1) / per_row
 
 
 def _content_numbers(part: Part) -> NDArray[np.int64]:

@@ -47,7 +47,10 @@ _BESIDE_EVENT, _BESIDE_OTHER = (
     0.55,
     0.5,
 )  # areas below which a time may end with the event
-_WEAK, _ANY = 0.45, 0.25  # the same of a name that says little, and of any name
+_WEAK, _ANY = (
+    0.45,
+    0.25,
+)  # the same of a name that says little, and of any name beside an event
 
 _OUTCOMES = re.compile(
     "label|target|outcome|mortality|expired?|(hospital )?expire flag|readmi(t|tted|ssion)|(in hospital )?death|discharge .*"
@@ -229,10 +232,13 @@ def _on_times(
 
 def _limit(name: str, label: str) -> float:
     """The area under the ROC curve below which a column of this name may be the time until the label's event."""
-    folded = fold(name)
+    folded, is_event = fold(name), names_event(label)
     if _TIME.fullmatch(folded):
-        return _BESIDE_EVENT if names_event(label) else _BESIDE_OTHER
-    return _WEAK if _MAY_BE_TIME.fullmatch(folded) else _ANY
+        return _BESIDE_EVENT if is_event else _BESIDE_OTHER
+    if _MAY_BE_TIME.fullmatch(folded):
+        return _WEAK
+    # Beside another label a strong predictor, such as the highest pulse of a healthy heart, looks the same.
+    return _ANY if is_event else 0.0
 
 
 def _on_other_outcomes(
