@@ -73,16 +73,12 @@ class Plain:
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers) or numbers.min() < 0 or (numbers % 1 != 0).any():
             return False
-        width = len(self._cell(column, 0, 0))
+        block, ends = self._blocks[0]
+        first_cell = block[ends[0, column - 1] + 1 if column else 0 : ends[0, column]]
+        width = len(first_cell.strip())
         if numbers.min() >= 10.0 ** (width - 1):  # without a zero to spare
             return False
         return are_padded(self.cells(column))
-
-    def _cell(self, column: int, block: int, row: int) -> str:
-        """Return one cell as it is written."""
-        text, ends = self._blocks[block]
-        low, high = _starts(ends)[row, column], ends[row, column]
-        return text[low:high].decode()
 
 
 def parse(text: str, separator: str) -> Plain | None:
