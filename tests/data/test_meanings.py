@@ -128,6 +128,16 @@ def test_ordinary_columns_are_not_asked_about(tmp_path, seed):
     assert from_folder(write(tmp_path, ordinary, seed), label="y").questions == ()
 
 
+def test_a_label_that_is_coded_backwards_is_no_reversed_scale(tmp_path):
+    """All columns are reversed at that client: models show it, and an answer asks about the label."""
+    for i, name in enumerate(CLIENTS):
+        rng = np.random.default_rng(i)
+        u, v = rng.normal(size=(2, N))
+        y = (u + 0.7 * v + 0.5 * rng.normal(size=N) > 0) ^ (name == "c")
+        folder(tmp_path, **{name: rows(u=u, v=v, y=y.astype(int))})
+    assert from_folder(tmp_path, label="y").questions == ()
+
+
 def test_the_hospitals_are_not_asked_about():
     assert from_folder(FOLDER, tables=Tables(**OPTIONS)).questions == ()
 

@@ -16,7 +16,7 @@ from coterie.base.spelling import fold, listing, names_event
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.questions import FEWEST_CASES, auc_of
-from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.recipe import ColumnRecipe, Recipe
 
 # The thresholds were chosen on 65 public tables with 1,179 values and 64 tables with a time, so that a question is asked in a few
 # per cent of tables without a reason, and in most with one.
@@ -59,7 +59,7 @@ _RELATED = (
     0.65  # area under the ROC curve from which on another outcome goes with the label
 )
 _REVERSED = 4.0  # standard errors of both slopes
-_NO_OPPOSITE = (0.0, 0, 0.0, 0.0)
+_CONSTANT = 1e-9  # squares of a scaled column, and error of a slope, below which there is nothing but rounding
 
 Array = NDArray[Any]
 
@@ -287,43 +287,43 @@ def _on_reversed_scales(
     recipe: Recipe,
     settings: Tables,
 ) -> Iterator[str]:
-    """Ask of numbers that go up with the label at one client, and down at all others together, or the other way round."""
-    label = recipe["label"]
-    if len(tables) < 2 or len(label["classes"]) > 2:
-        return
-    for name in _columns(recipe, "number"):
-        if name in settings.keep:
-            continue
-        slopes, errors = _slopes(clients, tables, name)
-        apart, i, z_own, z_others = max(
-            _opposites(slopes, errors), default=_NO_OPPOSITE
-        )
-        if apart > _REVERSED:
-            cures = Cure("keep", [name]), Cure("drop", [name])
-            yield Advice(
-                f"{name}: goes {_direction(z_own)} with {label['column']} at {tables[i].name}, and {_direction(z_others)} elsewhere; "
-                f"is its scale reversed there? Then correct that file or say {cures[1]}, else {cures[0]}",
-                cures,
-            )
+    """Ask of numbers that go up with the label at one client, and down at all others together, or the other way round.
 
-
-def _opposites(
-    slopes: Array, errors: Array
-) -> Iterator[tuple[float, int, float, float]]:
-    """Yield clients whose slope has another sign than the weighted mean of the others.
-
-    Each with the slope, and that mean, in standard errors, and first the smaller of both.
+    Where other columns are reversed there, too, it is the label that is coded backwards: a comparison finds that by its models.
     """
-    for i in range(len(slopes)):
-        others = np.arange(len(slopes)) != i
-        weights = errors[others] ** -2.0
-        if not np.isfinite(errors[i]) or not weights.sum() > 0:
+    label = recipe["label"]
+    specs = [spec for spec in recipe["columns"] if spec["kind"] == "number"]
+    if len(tables) < 2 or len(label["classes"]) > 2 or not specs:
+        return
+    scores = [_scores(*_slopes(clients, tables, spec)) for spec in specs]
+    own, others = np.array(scores).transpose(1, 0, 2)  # [columns, clients]
+    agreement = own * others
+    apart = np.minimum(np.abs(own), np.abs(others)) * (agreement < 0)
+    for j, spec in enumerate(specs):
+        i, name = int(apart[j].argmax()), spec["name"]
+        rest = agreement[:, i].sum() - agreement[j, i]
+        if name in settings.keep or apart[j, i] <= _REVERSED or rest < -_REVERSED:
             continue
-        mean = float((weights * slopes[others]).sum() / weights.sum())
-        z_own = float(slopes[i] / errors[i])
-        z_others = float(mean * weights.sum() ** 0.5)
-        if z_own * z_others < 0:
-            yield min(abs(z_own), abs(z_others)), i, z_own, z_others
+        cures = Cure("keep", [name]), Cure("drop", [name])
+        here, elsewhere = _direction(own[j, i]), _direction(others[j, i])
+        yield Advice(
+            f"{name}: goes {here} with {label['column']} at {tables[i].name}, and {elsewhere} elsewhere; "
+            f"is its scale reversed there? Then correct that file or say {cures[1]}, else {cures[0]}",
+            cures,
+        )
+
+
+def _scores(slopes: Array, errors: Array) -> tuple[Array, Array]:
+    """Return each client's slope, and the weighted mean of the others' slopes, in standard errors, [clients] each; 0 for none."""
+    own, others = np.zeros(len(slopes)), np.zeros(len(slopes))
+    weights = errors**-2.0  # 0 of a client without a slope
+    for i in range(len(slopes)):
+        rest = np.arange(len(slopes)) != i
+        total = weights[rest].sum()
+        if weights[i] > 0 and total > 0:
+            own[i] = slopes[i] * weights[i] ** 0.5
+            others[i] = (weights[rest] * slopes[rest]).sum() / total**0.5
+    return own, others
 
 
 def _direction(z: float) -> str:
@@ -331,29 +331,28 @@ def _direction(z: float) -> str:
 
 
 def _slopes(
-    clients: Sequence[Client], tables: Sequence[Table], name: str
+    clients: Sequence[Client], tables: Sequence[Table], spec: ColumnRecipe
 ) -> tuple[Array, Array]:
-    """Slope of the label on a column at each client, by least squares, and its standard error, [clients]; infinite for too few rows."""
+    """Slope of the label on a scaled column at each client, by least squares, and its error, [clients]; infinite for too few rows."""
     slopes = np.zeros(len(tables))
     errors = np.full(len(tables), np.inf)
     for i, (client, table) in enumerate(zip(clients, tables, strict=True)):
-        numbers, rows = table.columns[name].numbers, table.parts["train"]
+        numbers, rows = table.columns[spec["name"]].numbers, table.parts["train"]
         if numbers is None:
             continue
-        x = numbers[rows]
+        x = (numbers[rows] - spec["mean"]) / spec["scale"]
         present = ~np.isnan(x)
         y = np.asarray(client.train.labels, dtype=np.float64)[present]
         x = x[present]
         if len(x) < FEWEST_CASES:
             continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = x - x.mean()
-            squares = float(x @ x)
-            if not 0 < squares < np.inf:
-                continue
-            slope = float(x @ y) / squares
-            rest = y - y.mean() - slope * x
-            error = (float(rest @ rest) / (len(x) - 2) / squares) ** 0.5
+        x = x - x.mean()
+        squares = float(x @ x)
+        if squares < _CONSTANT:
+            continue
+        slope = float(x @ y) / squares
+        rest = y - y.mean() - slope * x
+        error = (float(rest @ rest) / (len(x) - 2) / squares) ** 0.5
         # A column that is the label itself has no error; it is asked about elsewhere.
-        slopes[i], errors[i] = slope, error or np.inf
+        slopes[i], errors[i] = slope, error if error > _CONSTANT else np.inf
     return slopes, errors
